@@ -11,7 +11,7 @@ from ingestion.pipeline.load_changes import load_changes
 from ingestion.pipeline.session import RowCounts, Session
 from ingestion.sink.publish import Outdated
 from ingestion.sources.base import OpenSource
-from ingestion.tasks.outage import OUTAGES
+from ingestion.tasks.outage import OUTAGES, outage
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import CatalogConnection
 
@@ -31,7 +31,8 @@ def publish_held(session: Session, held: Held, source: OpenSource, states: Catal
         now = replace(source.now(), position=session.reached(stream))
         return load_changes(session, source, states, outlooks_of(session, source, states), now)[0]
     except (LakehouseError, *OUTAGES, Outdated) as error:
-        says = str(error).removeprefix(f"source {session.name!r}: ") or "its tables have changed"
+        told = outage(session.name, error) if isinstance(error, OUTAGES) else error
+        says = str(told).removeprefix(f"source {session.name!r}: ") or "its tables have changed"
         log.warning(
             "source %r: what was read is not published: %s; the next follower reads it again", session.name, says
         )
