@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,8 @@ class Site:
             killed: Any = self.broker if kind == "broker" else self.connect
             killed.kill()
             killed.start()
+            for connector in self.connect.connectors:
+                self.connect.until(partial(self.connect.healed, connector), 120)
         if kind in ("follower", "jvm"):
             self.follower.wait(120)
         if self.follower.poll() is not None:
@@ -127,13 +130,13 @@ def events(settings: Settings, broker: Broker) -> Iterator[Topics]:
 
 
 def test_at_a_steady_rate_the_lake_is_row_for_row_what_came_whatever_is_killed(
-    settings: Settings, events: Topics, debezium: Make, broker: Broker, connect: Connect, spark: Any, tmp_path: Path
+    settings: Settings, events: Topics, debezium: Make, broker: Broker, connect: Connect, spark: Any
 ) -> None:
     world, changes = debezium(
         before=("INSERT INTO items VALUES (1, 'one', 1.50)", "INSERT INTO accounts VALUES (0, 'r', 0)")
     )
     both = events.settings.model_copy(update={"sources": events.settings.sources | changes.settings.sources})
-    site = Site(settings, both, (events.source, changes.source), broker, connect, tmp_path / "follower.log")
+    site = Site(settings, both, (events.source, changes.source), broker, connect, settings.home / "logs" / "steady.log")
     sender, transfers, chance = Events(broker.server, "steady"), Transfers(world.owner_url, 1), random.Random(1)
     with ExitStack() as stack:
         stack.callback(site.end)
@@ -150,7 +153,6 @@ def test_at_a_steady_rate_the_lake_is_row_for_row_what_came_whatever_is_killed(
         sender.finish()
         transfers.stopped.set()
         transfers.join()
-        connect.until(lambda: connect.healed(world.source.name), 120)
         took = caught_up(events, sender.sent, site)
     print(f"{sender.sent:,} events and {transfers.count:,} transactions in {time.monotonic() - begun:.0f} s, killed "
           f"{', '.join(site.kills)}; all there {took:.1f} s after the last")  # fmt: skip
