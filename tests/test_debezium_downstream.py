@@ -50,6 +50,7 @@ DECLARED = """sources:
         owners: [bank@example.com]
         maintenance:
           schedule_group: weekly
+          keep_removed_hours: 6
           compact: {{target_file_size_mb: 64, min_input_files: 2}}
           expire_snapshots: {{older_than_hours: 6, retain_last: 1, keep_metadata_files: 20}}
     tables:
