@@ -1,6 +1,6 @@
 """Twenty thousand events a second, and transactions through Debezium, while everything between is killed in turn.
 
-`STEADY_SECONDS` says how long; the lake is compared row for row with what was produced, and with the topic itself.
+`STEADY_SECONDS` says how long at least; the lake is compared row for row with what was produced, and with the topic itself.
 """
 
 import itertools
@@ -147,7 +147,7 @@ def test_at_a_steady_rate_the_lake_is_row_for_row_what_came_whatever_is_killed(
         begun = time.monotonic()
         for kind in itertools.cycle(KINDS):
             time.sleep(GAP * chance.uniform(0.5, 1.5))
-            if time.monotonic() - begun > SECONDS:
+            if time.monotonic() - begun > SECONDS and set(site.kills) == set(KINDS):
                 break
             site.kill(kind)
         sender.finish()
@@ -156,7 +156,6 @@ def test_at_a_steady_rate_the_lake_is_row_for_row_what_came_whatever_is_killed(
         took = caught_up(events, sender.sent, site)
     print(f"{sender.sent:,} events and {transfers.count:,} transactions in {time.monotonic() - begun:.0f} s, killed "
           f"{', '.join(site.kills)}; all there {took:.1f} s after the last")  # fmt: skip
-    assert set(site.kills) == set(KINDS) or SECONDS < 60
     until_equal(world, changes, spark, 180)
     assert_sound(changes)
     assert_cuts_are_consistent(changes)
