@@ -1,6 +1,6 @@
 """Twenty thousand events a second, and transactions through Debezium, while everything between is killed in turn.
 
-`STEADY_SECONDS` says how long at least; the lake is compared row for row with what was produced, and with the topic itself.
+`STEADY_SECONDS` says how long at least; the lake is compared row for row with what was produced, and with the topic.
 """
 
 import itertools
