@@ -30,6 +30,7 @@ from ingestion.pipeline.held import Held
 from ingestion.pipeline.load_tables import load_tables
 from ingestion.pipeline.session import RowCounts, Session
 from ingestion.run.mirrors import Refresher
+from ingestion.run.pauses import LONGEST_PAUSE_SECONDS, Pauses
 from ingestion.run.stopped import publish_held
 from ingestion.schema.positions import Position
 from ingestion.sources.base import LiveStream, LiveStreamLost, OpenSource, ReadsAhead, check_kind, source_of
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 log = logging.getLogger("lakehouse.follow")
-LONGEST_PAUSE_SECONDS = 30.0
 LIVE_PAUSE_SECONDS = 5.0
 PUBLISH_SHARE = 2.0
 LIVE_TOOK_SECONDS = 1.5  # a read that is held counts as no longer: its rows are to be live within five seconds
@@ -115,22 +115,23 @@ def _follow_source(settings: Settings, source: Source, spark: SparkSession, stop
 
 
 def _follow_again(settings: Settings, source: Source, spark: SparkSession, stop: threading.Event) -> None:
-    pause = settings.ingestion.poll_seconds
+    pauses = Pauses(settings.ingestion.poll_seconds)
     while not stop.is_set():
+        begun, pause = time.monotonic(), 0.0
         try:
             _hold_and_follow(settings, source, spark, stop)
-            pause = settings.ingestion.poll_seconds
         except (LakehouseError, *OUTAGES) as error:
+            pause = pauses.after(time.monotonic() - begun)
             told = error if isinstance(error, LakehouseError) else outage(source.name, error)
             said = str(told).removeprefix(f"source {source.name!r}: ")
             log.error("source %r: %s; next try in %.0f s", source.name, said, pause)
         except Exception:
+            pause = pauses.after(time.monotonic() - begun)
             if not _ends(spark, stop):
                 log.exception("source %r: unexpected error; next try in %.0f s", source.name, pause)
         if not stop.is_set():
             REGISTRY.add("lakehouse_cycle_failures_total", source=source.name)
         stop.wait(pause)
-        pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
 
 
 def _ends(spark: SparkSession, stop: threading.Event) -> bool:
