@@ -22,6 +22,7 @@ from benchmarks.scenarios.freshness import freshness
 from benchmarks.scenarios.idle import idle
 from benchmarks.scenarios.kills import kills
 from benchmarks.scenarios.maintenance import maintenance
+from benchmarks.scenarios.marts_by_key import marts_by_key
 from benchmarks.scenarios.mirrors import (
     large_mirror_refreshes,
     mirror_publishes,
@@ -50,6 +51,7 @@ SCENARIOS: dict[str, tuple[str, Callable[[Bench], Results]]] = {
     "old_transaction": ("A transaction that stays open", old_transaction),
     "maintenance": ("Maintenance: a table after 5,000 small commits", maintenance),
     "commit_to_fact": ("From the commit of a sale to its fact", commit_to_fact),
+    "marts_by_key": ("Two facts after twenty sales", marts_by_key),
     "mirror_reads": ("Mirrors: a full scan beside a plain copy of the same rows", mirror_reads),
     "mirror_refreshes": ("Mirrors: a refresh of 1,000,000 wide rows with 10,000 changes", mirror_refreshes),
     "large_mirror_refreshes": (

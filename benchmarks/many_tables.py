@@ -2,10 +2,11 @@
 
     python -m benchmarks.many_tables --tables 1000 --sources 20 --json many.json
 
-Starts the stack of $LAKEHOUSE_HOME, makes one database with `--tables` tables of five rows and `--sources` databases of
-five tables each, declares them without a vault, and measures both installations: the first load of raw, cycles without
-and with changes, the health of all tables, Dagster's definitions, and what its UI asks first. What is done is printed
-at once, so that a run that is stopped has told what it knows.
+Starts the stack of $LAKEHOUSE_HOME, which should be new, makes one database with `--tables` tables of five rows and
+`--sources` databases of five tables each, declares them without a vault, and measures both installations: the first
+load of raw, cycles without and with changes, mirrors, the health of all tables, Dagster's definitions, and what its UI
+asks first. What is done is printed at once. With `--folder`, a run that is stopped goes on where it was, when it is
+begun again.
 """
 
 import argparse
@@ -16,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -38,41 +39,58 @@ def main() -> None:
     parser.add_argument("--tables", type=int, default=1000, help="tables of the one source; 0 leaves it out")
     parser.add_argument("--sources", type=int, default=20, help="sources of five tables each; 0 leaves them out")
     parser.add_argument("--json", type=Path, help="where to write the results")
+    parser.add_argument("--folder", type=Path, help="where to keep what is made until all is measured")
     wanted = parser.parse_args()
     subprocess.run([str(BIN / "lakehouse"), "up"], check=True, stdout=subprocess.DEVNULL)
-    settings, found = load_settings(), {}
-    shapes = {"one source": {"wide": wanted.tables}, "many sources": {f"many{n}": 5 for n in range(wanted.sources)}}
-    for name, shape in shapes.items():
-        if sum(shape.values()):
-            with _databases(settings, shape) as urls:
-                found[name] = _measure(name, shape, urls)
-            if wanted.json:
-                wanted.json.write_text(json.dumps({"cores": os.cpu_count(), **found}, indent=1) + "\n")
+    shapes = {
+        "one source": {f"wide{wanted.tables}": wanted.tables},
+        "many sources": {f"many{n}": 5 for n in range(wanted.sources)},
+    }
+    found: dict[str, Any] = {"cores": os.cpu_count()}
+    with _folder(wanted.folder) as folder:
+        kept = folder / "found.json"
+        if kept.exists():
+            found = json.loads(kept.read_text())
+        for name, shape in shapes.items():
+            if sum(shape.values()):
+                _measure(name, shape, found, kept, stays=wanted.folder is not None)
+    if wanted.json:
+        wanted.json.write_text(json.dumps(found, indent=1) + "\n")
 
 
 @contextmanager
-def _databases(settings: Settings, shape: dict[str, int]) -> Iterator[dict[str, tuple[str, str]]]:
-    """The databases with their tables; the URLs of the run-time role and of the owner."""
+def _folder(kept: Path | None) -> Iterator[Path]:
+    """The folder that was named, or one that goes with the run."""
+    if kept is None:
+        with tempfile.TemporaryDirectory(prefix="lakehouse-many-") as temporary:
+            yield Path(temporary)
+    else:
+        kept.mkdir(parents=True, exist_ok=True)
+        yield kept.resolve()
+
+
+def _urls(settings: Settings, shape: dict[str, int]) -> dict[str, tuple[str, str]]:
+    """By database the URLs of the run-time role and of the owner."""
     bank = settings.source("bank")
     assert bank.owner_url is not None
     role, owner = bank.url.get_secret_value(), bank.owner_url.get_secret_value()
-    urls = {name: (_to(role, name), _to(owner, name)) for name in shape}
-    try:
-        for name, tables in shape.items():
-            _drop(settings, name)
-            with superuser(settings) as admin:
-                admin.execute(f'CREATE DATABASE "{name}" OWNER "{psycopg.conninfo.conninfo_to_dict(owner)["user"]}"')
-            with psycopg.connect(urls[name][1], autocommit=True) as connection:
-                for number in range(tables):
-                    connection.execute(
-                        f"CREATE TABLE t{number:04} AS SELECT n::int AS id, 'row ' || n AS note, n * 1.25 AS amount,"
-                        " now() AS at FROM generate_series(1, 5) n"
-                    )
-                    connection.execute(f"ALTER TABLE t{number:04} ADD PRIMARY KEY (id)")
-        yield urls
-    finally:
-        for name in shape:
-            _drop(settings, name)
+    return {name: (_to(role, name), _to(owner, name)) for name in shape}
+
+
+def _make(settings: Settings, shape: dict[str, int], urls: dict[str, tuple[str, str]]) -> None:
+    """The databases with their tables."""
+    for name, tables in shape.items():
+        _drop(settings, name)
+        with superuser(settings) as admin:
+            owner = psycopg.conninfo.conninfo_to_dict(urls[name][1])["user"]
+            admin.execute(f'CREATE DATABASE "{name}" OWNER "{owner}"')
+        with psycopg.connect(urls[name][1], autocommit=True) as connection:
+            for number in range(tables):
+                connection.execute(
+                    f"CREATE TABLE t{number:04} AS SELECT n::int AS id, 'row ' || n AS note, n * 1.25 AS amount,"
+                    " now() AS at FROM generate_series(1, 5) n"
+                )
+                connection.execute(f"ALTER TABLE t{number:04} ADD PRIMARY KEY (id)")
 
 
 def _to(url: str, database: str) -> str:
@@ -87,38 +105,76 @@ def _drop(settings: Settings, name: str) -> None:
         admin.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
 
 
-def _measure(title: str, shape: dict[str, int], urls: dict[str, tuple[str, str]]) -> dict[str, Any]:
-    found: dict[str, Any] = {"tables": sum(shape.values()), "sources": len(shape)}
-    with tempfile.TemporaryDirectory(prefix="lakehouse-many-") as folder:
-        project = Path(folder) / "many"
-        environment = {k: v for k, v in os.environ.items() if k != "LAKEHOUSE_CONFIG"}
-        environment |= {"LAKEHOUSE_HOME": str(load_settings().home), "LAKEHOUSE_PROJECT_DIR": str(project)}
+def _measure(title: str, shape: dict[str, int], found: dict[str, Any], kept: Path, stays: bool) -> None:
+    """Adds the installation's figures to `found`, and keeps them after each step; none is done twice."""
+    settings = load_settings()
+    mine = found.setdefault(title, {"tables": sum(shape.values()), "sources": len(shape)})
+    urls, project = _urls(settings, shape), kept.parent / title.replace(" ", "-")
+    environment = {k: v for k, v in os.environ.items() if k != "LAKEHOUSE_CONFIG"}
+    environment |= {"LAKEHOUSE_HOME": str(settings.home), "LAKEHOUSE_PROJECT_DIR": str(project)}
 
-        def timed(what: str, *arguments: str) -> str:
-            before = _objects()
-            said, seconds, peak = _run(list(arguments), environment, project if project.exists() else Path(folder))
-            objects = _objects() - before
-            found[what] = {"seconds": round(seconds, 1), "peak_mib": peak, "objects_written": objects}
-            print(f"{title}: {what}: {seconds:.1f} s, {peak} MiB, {objects} objects", flush=True)
-            return said
+    def step(what: str, do: Callable[[], Any]) -> None:
+        if what not in mine:
+            mine[what] = do()
+            kept.write_text(json.dumps(found))
+            print(f"{title}: {what}: {json.dumps(mine[what])}", flush=True)
 
-        timed("init", "lakehouse", "init", str(project))
+    def timed(what: str, *arguments: str, before: Callable[[], None] = lambda: None) -> None:
+        def do() -> dict[str, Any]:
+            before()
+            return _timed(list(arguments), environment, project if project.exists() else kept.parent)
+
+        step(what, do)
+
+    def connected() -> dict[str, Any]:
+        _make(settings, shape, urls)
+        made = _timed(["lakehouse", "init", str(project)], environment, kept.parent)
         with (project / "lakehouse.toml").open("a") as file:
             for name, (url, owner) in urls.items():
                 file.write(f'[sources.{name}]\nurl = "{url}"\nowner_url = "{owner}"\n')
-        timed("scaffold", "sh", "-c", " && ".join(f"{BIN}/lakehouse scaffold --no-vault {name}" for name in shape))
+        return made
+
+    once = ("lakehouse", "ingest", "--once", "--json", *shape)
+    mirrors = ("lakehouse", "mirror", *shape)
+    done = False
+    try:
+        step("init", connected)
+        timed("scaffold", "lakehouse", "scaffold", "--no-vault", *shape)
         timed("prepare", "lakehouse", "prepare", *shape)
-        timed("first load of raw", "lakehouse", "ingest", "--once", *shape)
-        timed("a cycle without changes", "lakehouse", "ingest", "--once", *shape)
-        _change(shape, urls, 10)
-        timed("a cycle with a row in ten tables", "lakehouse", "ingest", "--once", *shape)
-        _change(shape, urls, None)
-        timed("a cycle with a row in every table", "lakehouse", "ingest", "--once", *shape)
+        timed("first load of raw", *once)
+        timed("a cycle without changes", *once)
+        timed("a cycle with a row in ten tables", *once, before=lambda: _change(shape, urls, 10))
+        timed("a cycle with a row in every table", *once, before=lambda: _change(shape, urls, None))
+        timed("mirrors, first", *mirrors)
+        timed(
+            "mirrors, a row in ten tables", *mirrors, before=lambda: _ingested(shape, urls, once, environment, project)
+        )
         timed("health of all tables", "lakehouse", "maintain", "status", "--json")
         timed("definitions, first", "python", "-m", "orchestration.graph")
         timed("definitions, again", "python", "-m", "orchestration.graph")
-        found["UI"] = _ui(project, environment)
-        print(f"{title}: UI: {found['UI']}", flush=True)
+        step("UI", lambda: _ui(project, environment))
+        done = True
+    finally:
+        if done or not stays:
+            for name in shape:
+                _drop(settings, name)
+
+
+def _ingested(
+    shape: dict[str, int], urls: dict[str, tuple[str, str]], once: Sequence[str], environment: dict[str, str], cwd: Path
+) -> None:
+    """Ten rows more are in raw, and in no mirror."""
+    _change(shape, urls, 10)
+    _run(list(once), environment, cwd)
+
+
+def _timed(arguments: list[str], environment: dict[str, str], cwd: Path) -> dict[str, Any]:
+    """Seconds, memory and objects of a command; of an ingestion, also the seconds of its cycles alone."""
+    before = _objects()
+    said, seconds, peak = _run(arguments, environment, cwd)
+    found = {"seconds": round(seconds, 1), "peak_mib": peak, "objects_written": _objects() - before}
+    if "ingest" in arguments:
+        found["cycles_seconds"] = round(sum(report["seconds"] for report in json.loads(said)), 2)
     return found
 
 
@@ -126,18 +182,19 @@ def _run(arguments: list[str], environment: dict[str, str], cwd: Path) -> tuple[
     """Output, seconds, and the peak of memory of the largest process, in MiB; raises for a command that fails."""
     program = BIN / arguments[0] if (BIN / arguments[0]).exists() else arguments[0]
     begun, peak = time.monotonic(), 0
-    with tempfile.TemporaryFile("w+") as output:
+    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
         with subprocess.Popen(
-            [str(program), *arguments[1:]], env=environment, cwd=cwd, stdout=output, stderr=output
+            [str(program), *arguments[1:]], env=environment, cwd=cwd, stdout=output, stderr=errors
         ) as it:
             while it.poll() is None:
                 peak = max(peak, _memory(it.pid))
                 time.sleep(0.2)
         seconds = time.monotonic() - begun
-        output.seek(0)
-        said = output.read()
+        for file in (output, errors):
+            file.seek(0)
+        said, wrong = output.read(), errors.read()
     if it.returncode:
-        raise RuntimeError(f"{arguments}: {said[-2000:]}")
+        raise RuntimeError(f"{arguments}: {said[-1000:]}{wrong[-2000:]}")
     return said, seconds, peak
 
 

@@ -11,6 +11,7 @@ from lakehouse.declarations import declarations_from
 from lakehouse.declarations.manifest import load_manifest
 from lakehouse.declarations.unread import unread_tables
 from lakehouse.settings import Settings, load_settings
+from orchestration.assets.built_by_key import built_by_key
 from orchestration.assets.dbt_assets import load_assets, other_sources
 from orchestration.assets.dbt_resource import dbt_resource
 from orchestration.assets.policies import policies
@@ -31,6 +32,7 @@ def definitions(settings: Settings) -> dg.Definitions:
     """The definitions of raw tables, dbt models, marts and maintenance, with policies applied to every asset."""
     manifest = load_manifest(settings)
     declared = declarations_from(manifest, settings.dbt_project_dir).among(settings.sources)
+    built_by_key(manifest, settings.dbt_project_dir)  # refuses what does not go together
     unread = unread_tables(manifest, declared, settings.dbt_project_dir)
     first_day, pages = settings.dagster.first_day, stored_keys(manifest)
     return dg.Definitions.merge(

@@ -171,7 +171,7 @@ def test_a_value_that_the_lake_cannot_hold_follows_the_declared_policy_and_is_co
             told = world.ingest(spark).aside[0].reason
         except LakehouseError as error:  # no table is left that could be brought up
             told = str(error)
-        assert "declare meta.raw.on_unrepresentable: clamp or null" in told and "\n" not in told
+        assert "declare meta.raw.on_unrepresentable: clamp, or null in quotes" in told and "\n" not in told
         assert world.raw("odd") == []
         return
     world.ingest(spark)

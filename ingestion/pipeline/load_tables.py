@@ -353,7 +353,8 @@ def _finish(
     connection: CatalogConnection, session: Session, item: _Loading, joins_as: store.TableState, point: Point
 ) -> None:
     """The table joins the cuts, unless it was altered or its state changed while it was read."""
-    now = store.read_positions(connection, session.name).get(item.table.name)
+    name = item.table.name
+    now = store.read_positions(connection, session.name, [name]).get(name)
     if now is not None and now.state == item.position.state and now.fingerprint == item.position.fingerprint:
         joined = replace(now, state=joins_as, point=point.position, reason=None)
         store.put_position(connection, session.name, joined, "load")

@@ -146,7 +146,7 @@ def _land(target: TableTarget, column: ColumnFacts, text: pa.Array, meta: pa.Tab
     try:
         converted = convert(_one_chunk(text), source_type(column), target.policy)
     except UnrepresentableValue as error:
-        says = f"column {column.name!r}: {error}; declare meta.raw.on_unrepresentable: clamp or null"
+        says = f"column {column.name!r}: {error}; declare meta.raw.on_unrepresentable: clamp, or null in quotes"
         raise TableProblem(target.source, target.name, says) from None
     except ConversionError as error:
         raise BadRow(error.row, f"column {column.name!r}: {error}") from None

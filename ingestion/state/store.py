@@ -12,9 +12,10 @@ from typing import Any, LiteralString
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
-from ingestion.schema.facts import TableFacts, facts_from_json
+from ingestion.schema.facts import TableFacts
 from ingestion.schema.positions import Position
-from ingestion.state import stored
+from ingestion.state import described, stored
+from ingestion.state.described import Known
 from ingestion.state.transitions import ACTORS, STATES, Mover, moved_by, sources_of
 from ingestion.state.transitions import TableState as TableState
 from lakehouse.errors import LakehouseError
@@ -86,6 +87,11 @@ class TablePosition:
     former: TableFacts | None = None
 
     @property
+    def known(self) -> Known:
+        """What is kept beside where the table stands."""
+        return Known(self.versions, self.fingerprint, self.unfollowed, self.resync_reason, self.former)
+
+    @property
     def facts(self) -> TableFacts:
         """The newest description."""
         return self.versions[-1]
@@ -136,31 +142,28 @@ def kind_of(connection: CatalogConnection, source: str) -> str:
     return str(row[0]) if row else "postgres"
 
 
-def read_positions(connection: CatalogConnection, source: str) -> dict[str, TablePosition]:
-    """The positions of a source's tables by table name."""
+def read_positions(
+    connection: CatalogConnection, source: str, tables: Collection[str] | None = None
+) -> dict[str, TablePosition]:
+    """The positions of a source's tables by table name: of all, or of those."""
     kind = kind_of(connection, source)
     rows = connection.execute(
-        'SELECT "table", epoch, position, lsn, state, snapshot_position, point, reason, facts FROM lakehouse.positions'
-        " WHERE source = %s",
-        (source,),
+        'SELECT "table", epoch, position, lsn, state, snapshot_position, point, reason, facts::text'
+        ' FROM lakehouse.positions WHERE source = %s AND (%s::text[] IS NULL OR "table" = ANY(%s))',
+        (source, *[None if tables is None else list(tables)] * 2),
     )
-    positions = {}
-    for table, epoch, position, lsn, table_state, snapshot_position, point, reason, kept in rows:
-        versions = tuple(map(facts_from_json, kept.get("versions", [kept] if kept else [])))
-        positions[table] = TablePosition(
+    return {
+        table: TablePosition(
             table,
             epoch,
             stored.read(kind, position, lsn),
             table_state,
             stored.read(kind, snapshot_position, point),
             reason,
-            versions,
-            kept.get("fingerprint", ""),
-            kept.get("unfollowed", 0),
-            kept.get("resync_reason", kept.get("doubt")),  # a process of release 0.1 writes `doubt` alone
-            facts_from_json(kept["former"]) if kept.get("former") else None,
+            *described.read(kept),
         )
-    return positions
+        for table, epoch, position, lsn, table_state, snapshot_position, point, reason, kept in rows
+    }
 
 
 def create_stream(
@@ -245,19 +248,8 @@ def put_position(connection: CatalogConnection, source: str, position: TablePosi
             " point = excluded.point, reason = excluded.reason, facts = excluded.facts,"
             " updated_at = clock_timestamp()",
             (source, position.table, position.epoch, *stored.written(reached), position.state,
-             *stored.written(position.point), position.reason, Jsonb(_described(position))),
+             *stored.written(position.point), position.reason, described.written(position.known)),
         )  # fmt: skip
-
-
-def _described(position: TablePosition) -> dict[str, object]:
-    return {
-        "fingerprint": position.fingerprint,
-        "versions": [facts.to_json() for facts in position.versions],
-        "unfollowed": position.unfollowed,
-        "resync_reason": position.resync_reason,
-        "doubt": position.resync_reason,  # for a process of release 0.1
-        "former": position.former.to_json() if position.former else None,
-    }
 
 
 def note_new(connection: CatalogConnection, source: str, table: str, epoch: int, problem: str | None) -> None:

@@ -88,12 +88,12 @@ def newest_data_snapshot(catalog: SqlCatalog, namespace: str, name: str) -> Snap
     A `replace` (compaction) holds the same rows in other files and is passed over.
     """
     table = load_table(catalog, namespace, name)
-    return _newest(table) if table else None
+    return newest_of(table) if table else None
 
 
 def newest_data_snapshots(catalog: LakeCatalog, tables: Collection[tuple[str, str]]) -> dict[str, SnapshotFact]:
     """The same of several tables, by `namespace.table`, for one question to the database; without missing ones."""
-    facts = {".".join(name): _newest(table) for name, table in catalog.load_tables(tables).items()}
+    facts = {".".join(name): newest_of(table) for name, table in catalog.load_tables(tables).items()}
     return {name: fact for name, fact in facts.items() if fact is not None}
 
 
@@ -134,7 +134,8 @@ def _published(table: Table, since: int | None) -> dict[str, int] | None:
     return dict(rows) if reached == since else None
 
 
-def _newest(table: Table) -> SnapshotFact | None:
+def newest_of(table: Table) -> SnapshotFact | None:
+    """The newest snapshot of a table that changed data; None when it is empty."""
     snapshot = table.current_snapshot()
     while snapshot and not _changes_data(snapshot):
         parent = snapshot.parent_snapshot_id
@@ -150,6 +151,6 @@ def _fact(snapshot: Snapshot) -> SnapshotFact:
     return SnapshotFact(
         snapshot_id=snapshot.snapshot_id,
         committed_at=datetime.fromtimestamp(snapshot.timestamp_ms / 1000, tz=UTC),
-        total_rows=total(snapshot, "total-records"),
+        total_rows=total(snapshot, "total-records") - total(snapshot, "total-position-deletes"),
         added_rows=total(snapshot, "added-records"),
     )

@@ -55,6 +55,8 @@ def _in_words(problem: ErrorDetails, key: str) -> str:
         return f"a list is wanted, not {given!r}: write `{key}: [{one}]`"
     if kind in ("dict_type", "model_type", "model_attributes_type"):
         return f"keys with values are wanted, not {given!r}: write `{key}: {{name: value}}`"
+    if given is None and "'null'" in problem["msg"]:
+        return f'{problem["msg"]}: YAML reads null without quotes as nothing: write `{key}: "null"`'
     if kind == "string_type":
         return f"a text is wanted, not {given!r}: put it into quotes"
     return problem["msg"].removeprefix("Value error, ")

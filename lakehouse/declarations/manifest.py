@@ -126,5 +126,6 @@ def _dbt(settings: Settings, target_dir: Path, command: str, failure: str, *argu
         tethered(line), capture_output=True, text=True, env={**os.environ, **dbt_environment(settings)}
     )
     if done.returncode:
-        lines = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+        said = (line.strip() for line in (done.stdout + done.stderr).splitlines())
+        lines = [line for line in said if line and not line.startswith("INFO:")]  # such are of libraries
         raise LakehouseError(f"{failure}: " + " ".join(lines[-6:])[:600])

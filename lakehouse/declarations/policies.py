@@ -232,11 +232,22 @@ def _reached(lag: float, limit: float | None) -> bool:
     return limit is not None and lag >= limit
 
 
+class BuiltByKey(Policy):
+    """How a mart that is built whole gets a few new rows instead: each row is made of what has its key, and no more."""
+
+    key: str = Field(description="column that is unique in the mart; tables that have it say which rows change")
+    through: dict[str, str] = Field(
+        default_factory=dict, description="table without that column → table that leads from it to the key"
+    )
+    from_rows: int = Field(100_000, ge=0, description="a mart of fewer rows is built whole, which is as fast")
+
+
 class ModelPolicy(Policy):
-    """What the page of a model's table shows: who answers for it, and how old it may be."""
+    """What the page of a model's table shows: who answers for it, and how old it may be; and how it is built."""
 
     owners: tuple[Owner, ...] = ()
     freshness_minutes: int | None = Field(None, gt=0, description="older than this, the table counts as stale")
+    built_by: BuiltByKey | None = Field(None, description="build the rows that changed, not the whole mart")
 
 
 class AccessPolicy(Policy):

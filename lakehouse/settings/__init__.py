@@ -129,7 +129,7 @@ class Settings(BaseSettings):
             raise LakehouseError(
                 f"source {name!r} has no connection: "
                 + (f"did you mean {meant!r}? Else " if meant else "")
-                + f"set {_of_source(name)}URL or [sources.{name}] url in {CONFIG_FILE}, "
+                + f"set {_of_source(name)}URL or [sources.{name}] url in {config_file()}, "
                 "or run `lakehouse up` for the embedded stack"
             )
         return source

@@ -15,6 +15,7 @@ from lakehouse.settings import Settings, load_settings
 from lakehouse.text.shown import console, say, say_json, table
 
 NOT_MINE = " (asked as {role}: `--role privacy` sees personal data, `--role writer` everything)"
+NOT_LOADED = " (no load has made it yet: `lakehouse run load_SOURCE` makes parsed and vault of what is in raw)"
 
 
 def sql(
@@ -52,10 +53,15 @@ def sql(
             cursor.execute(query)
             rows = cursor.fetchall()
     except TrinoQueryError as error:
-        refused = role != "writer" and re.search("Access Denied|not allowed", error.message)
-        more = NOT_MINE if refused else ""
-        raise LakehouseError(f"query: {error.message}{more.format(role=role)}") from None
+        raise LakehouseError(f"query: {error.message}{_more(error, role)}") from None
     _print([column[0] for column in cursor.description or []], rows, json)
+
+
+def _more(error: TrinoQueryError, role: Role) -> str:
+    """What else a person may want to know."""
+    if role != "writer" and re.search("Access Denied|not allowed", error.message):
+        return NOT_MINE.format(role=role)
+    return NOT_LOADED if re.search("Schema '(parsed|vault)' does not exist", error.message) else ""
 
 
 def _print(names: list[str], rows: list[list[Any]], json: bool) -> None:

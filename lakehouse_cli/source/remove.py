@@ -73,7 +73,8 @@ def _remove_source(settings: Settings, source: str, drop_tables: bool, dry_run: 
     declared = {each.name for each in load_declarations(settings).sources}
     if source in declared:
         raise LakehouseError(
-            f"source {source!r} is declared: remove dbt_project/models/sources/{source}.yml and the models that read it"
+            f"source {source!r} is declared: remove dbt_project/models/sources/{source}.yml, the models that scaffold "
+            f"made of it (dbt_project/models/*/{source}), and those of yours that read it; then run this again"
         )
     found = droppable(settings, source, declared) if drop_tables else []
     if found and not dry_run:

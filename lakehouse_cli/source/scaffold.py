@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -87,8 +88,14 @@ def _propose_file(settings: Settings, declared: Declarations, source: str, wante
     file = settings.dbt_project_dir / "models" / "sources" / f"{source}.yml"
     if file.exists():
         raise LakehouseError(f"{file}: declares no table of source {source!r}: add one, or remove the file")
-    write_atomically(file, _proposal(settings, declared, source, wanted))
+    proposed = _proposal(settings, declared, source, wanted)
+    write_atomically(file, proposed)
     say(f"proposed models/sources/{file.name}: check it and choose meaningful names")
+    remarks = [line.removeprefix("# ") for line in takewhile(lambda line: line.startswith("#"), proposed.splitlines())]
+    for remark in remarks[1:]:  # the first one says what the file is
+        say(remark)
+    if any(remark.lstrip().startswith("schema ") for remark in remarks):
+        say(f"`lakehouse add {source}.SCHEMA.TABLE` declares a table of another schema")
 
 
 def _proposal(settings: Settings, declared: Declarations, source: str, wanted: _Wanted) -> str:

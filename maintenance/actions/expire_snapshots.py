@@ -106,7 +106,7 @@ def inspect(session: Session, name: TableName, table: Table | None, policy: Main
     """Expirable snapshots, and properties of the metadata log to set."""
     if table is None or (rule := policy.expire_snapshots) is None:
         return {}
-    named = session.snapshots_of_cuts(name, rule.older_than_hours)
+    named = session.snapshots_of_cuts(name, rule.older_than_hours, of_now=False)
     limit_ms = int(session.ago(rule.older_than_hours).timestamp() * 1000)
     return {
         "expirable_snapshots": len(expirable(table, rule, named, limit_ms)),

@@ -71,7 +71,7 @@ def inspect(session: Session, name: TableName, table: Table | None, policy: Main
     if table is None or rule is None or (lake := session.lake()).sharing_location(name):
         return {}
     objects = lake.objects_of(name)
-    gone = session.once(f"lake.removed.{name}", lambda: _removed(session, name))
+    gone = session.once("lake.removed", lambda: _removed(session)).get(name, {})
     since = session.ago(policy.keep_removed_hours or 0)
     aside = [stored.size for stored in objects if (file := gone.get(stored.path)) and file.removed_at > since]
     due = [stored.size for stored in objects if (file := gone.get(stored.path)) and file.removed_at <= since]
@@ -85,9 +85,9 @@ def inspect(session: Session, name: TableName, table: Table | None, policy: Main
     }
 
 
-def _removed(session: Session, name: TableName) -> dict[str, RemovedFile]:
+def _removed(session: Session) -> dict[tuple[str, str], dict[str, RemovedFile]]:
     with removed.catalog_database(session.settings) as connection:
-        return removed.recorded(connection, name)
+        return removed.recorded_by_table(connection)
 
 
 def need(health: Health, policy: MaintenancePolicy) -> Need | None:

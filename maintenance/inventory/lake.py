@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pyarrow import fs
@@ -56,10 +57,20 @@ class Lake:
 
     def sharing_location(self, table: TableName) -> list[TableName]:
         """Other tables at the same location: an orphan of one may be another's file."""
-        location = directory(self.tables[table].location())
-        return [
-            name for name, other in self.tables.items() if name != table and directory(other.location()) == location
-        ]
+        return [name for name in self._at[directory(self.tables[table].location())] if name != table]
+
+    def refresh(self, name: TableName, table: Table) -> None:
+        """Has the table's present state, which may be at another location."""
+        self.tables[name] = table
+        self.__dict__.pop("_at", None)
+
+    @cached_property
+    def _at(self) -> dict[str, list[TableName]]:
+        """The tables by their location."""
+        found: dict[str, list[TableName]] = defaultdict(list)
+        for name, table in self.tables.items():
+            found[directory(table.location())].append(name)
+        return found
 
     @property
     def unreadable(self) -> list[TableName]:

@@ -6,6 +6,7 @@ recorded file is in use.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -63,6 +64,17 @@ def record(
 def recorded(connection: CatalogConnection, table: Name) -> dict[str, RemovedFile]:
     """The removed files of a table by path."""
     return {file.path: file for file in _select(connection, table, None)}
+
+
+def recorded_by_table(connection: CatalogConnection) -> dict[Name, dict[str, RemovedFile]]:
+    """The removed files of all tables."""
+    found: dict[Name, dict[str, RemovedFile]] = defaultdict(dict)
+    rows = connection.execute(
+        'SELECT namespace, "table", path, size, removed_at, action, metadata_location FROM lakehouse.removed_files'
+    )
+    for namespace, table, *file in rows:
+        found[namespace, table][file[0]] = RemovedFile(*file)
+    return found
 
 
 def due(connection: CatalogConnection, table: Name, keep_hours: float) -> list[RemovedFile]:

@@ -94,19 +94,24 @@ class Session:
     def refresh(self, name: TableName) -> None:
         """Reloads the table in the listing. Objects were listed before, which is the safe order."""
         if (lake := self._shared.get("lake")) is not None and (table := self.load(name)) is not None:
-            lake.tables[name] = table
+            lake.refresh(name, table)
 
     def ago(self, hours: float) -> datetime:
         """The time `hours` before the run's start."""
         return self.now - timedelta(hours=hours)
 
-    def snapshots_of_cuts(self, table: TableName, hours: float) -> frozenset[int]:
-        """Snapshots of a raw table in the cuts of the last `hours`, and always in the newest cut."""
+    def snapshots_of_cuts(self, table: TableName, hours: float, *, of_now: bool = True) -> frozenset[int]:
+        """Snapshots of a raw table in the cuts of the last `hours`, and always in the newest cut.
+
+        Without `of_now` those of the run's first look, which is enough where nothing is removed by them.
+        """
         source = table.namespace.removeprefix("raw_")
         if source == table.namespace:
             return frozenset()
         since = self.ago(hours)
         before = self.once(f"cuts:{source}:{hours}", lambda: snapshots_of_cuts(self.catalog, source, since))
+        if not of_now:
+            return before.get(table, frozenset())
         meanwhile = snapshots_of_cuts(self.catalog, source, self.now)  # published during the run
         return before.get(table, frozenset()) | meanwhile.get(table, frozenset())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 from lakehouse.declarations.manifest import load_manifest
@@ -33,7 +34,11 @@ class Survey:
 
     def last(self, table: str) -> Act | None:
         """The last action on a table."""
-        return next((act for act in self.acts if act.table == table), None)
+        return self._last.get(table)
+
+    @cached_property
+    def _last(self) -> dict[str, Act]:
+        return {act.table: act for act in reversed(self.acts)}
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON: a line per table with its due actions and their gain, the largest first."""

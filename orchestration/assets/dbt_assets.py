@@ -14,7 +14,7 @@ from dagster_dbt.errors import DagsterDbtCliRuntimeError
 
 from orchestration.assets.after_checks import after_checks
 from orchestration.assets.dbt_resource import Dbt, clean_up, environment, run_environment
-from orchestration.assets.groups import groups_read, load_groups
+from orchestration.assets.groups import groups_read, load_groups, selection
 from orchestration.assets.markdown import escape_markdown
 from orchestration.assets.next_tables import built_whole, sound_tables, unsound_tables
 from orchestration.assets.translator import BUILT_WITH_MARTS, LakeTranslator, is_raw, is_view, layer, node_key
@@ -45,7 +45,7 @@ def load_assets(manifest: Manifest, first_day: date) -> list[dg.AssetsDefinition
     groups: dict[str, list[str]] = defaultdict(list)
     for unique_id, group in load_groups(manifest).items():
         if unique_id in manifest["nodes"]:
-            groups[group].append(manifest["nodes"][unique_id]["name"])
+            groups[group].append(unique_id)
     return [_load_assets(manifest, first_day, group, models) for group, models in sorted(groups.items())]
 
 
@@ -53,7 +53,7 @@ def _load_assets(manifest: Manifest, first_day: date, group: str, models: Sequen
     @dbt_assets(
         manifest=manifest,
         name=f"load_models_{group}",
-        select=" ".join(sorted(models)),
+        select=selection(manifest, frozenset(models)),
         partitions_def=daily_partitions(first_day),
         backfill_policy=dg.BackfillPolicy.single_run(),
         dagster_dbt_translator=LakeTranslator(),

@@ -5,17 +5,23 @@ First those of readers, and then what no mart reads, such as PITs: a reader wait
 
 import json
 from collections.abc import Collection, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from lakehouse.catalog.next_tables import building_next
+from lakehouse.catalog.next_tables import building_next, next_name
 from lakehouse.settings import Settings
+from orchestration.assets.built_by_key import built_by_key
 from orchestration.assets.next_tables import GOOD, built_whole, sound_tables, unsound_nodes
+from orchestration.resources import TableKey
+from orchestration.worker.by_key import BuiltAt, changes, noted
 from orchestration.worker.many_tests import run_tests
 from orchestration.worker.plan import Graph, table_of
 from orchestration.worker.plans import of_marts
 from orchestration.worker.warm_dbt import NodeResult, WarmDbt
 
 if TYPE_CHECKING:
+    from pyiceberg.table import Table
+
     from lakehouse.catalog.lake_catalog import LakeCatalog
     from lakehouse.catalog.open import SnapshotFact
 
@@ -31,6 +37,7 @@ class Marts:
     ) -> None:
         self._settings, self._catalog, self._dbt, self._manifest, self._graph = settings, catalog, dbt, manifest, graph
         self.first = frozenset(graph.of_readers())
+        self._by_key = built_by_key(manifest, settings.dbt_project_dir)
 
     def build(
         self,
@@ -54,18 +61,43 @@ class Marts:
         if not models:
             return []
         rows = {name: fact.total_rows for name, fact in newest.items()}
-        stored = self._catalog.load_tables([table_of(self._graph.nodes[model]) for model in models])
-        built = {".".join(name): table.properties.get(BUILT_FROM) for name, table in stored.items()}
-        variables = {
-            "LAKEHOUSE_NEXT": "1", "LAKEHOUSE_TABLE_ROWS": json.dumps(rows), "LAKEHOUSE_CUTS": "{}", **SELECTED_ALONE,
-            "LAKEHOUSE_BUILT_FROM": json.dumps(built),
-            "LAKEHOUSE_SESSION_PROPERTIES": json.dumps(of_marts(self._settings, sum(rows.values()))),
-        }  # fmt: skip
         with building_next(self._catalog, built_whole(self._manifest)) as sound:
+            tables = [table_of(self._graph.nodes[model]) for model in models]
+            copies = self._catalog.load_tables(list(map(next_name, tables)))
+            stored = {name: copies[next_name(name)] for name in tables if next_name(name) in copies}
+            changed, notes = self._changes(models, stored)
+            built = {".".join(name): table.properties.get(BUILT_FROM) for name, table in stored.items()}
+            variables = {
+                "LAKEHOUSE_NEXT": "1", "LAKEHOUSE_CUTS": "{}", "LAKEHOUSE_TABLE_ROWS": json.dumps(rows),
+                **SELECTED_ALONE, "LAKEHOUSE_BUILT_FROM": json.dumps(built), "LAKEHOUSE_CHANGES": json.dumps(changed),
+                "LAKEHOUSE_SESSION_PROPERTIES": json.dumps(of_marts(self._settings, sum(rows.values()))),
+            }  # fmt: skip
             results = self._dbt.run("run", [self._graph.nodes[model]["name"] for model in models], variables)
             results += self.test(self._graph.tests_of_marts(models, without), results, variables)
             sound |= sound_tables(self._manifest, {result.unique_id: result.status for result in results})
+            self._note({name: note for name, note in notes.items() if name in sound})
         return results
+
+    def _changes(
+        self, models: Sequence[str], stored: "Mapping[TableKey, Table]"
+    ) -> tuple[dict[str, Any], dict[TableKey, BuiltAt]]:
+        """Of the marts that are built by key, by table the keys that change, and what to note of each."""
+        marts = {table_of(self._graph.nodes[model]): self._by_key[model] for model in models if model in self._by_key}
+        tables = self._catalog.load_tables(frozenset[TableKey]().union(*(mart.tables for mart in marts.values())))
+        today, given, notes = datetime.now(UTC).date(), dict[str, Any](), dict[TableKey, BuiltAt]()
+        for name, mart in marts.items():
+            found, notes[name] = changes(stored.get(name), mart, tables, today)
+            if found:
+                given[".".join(name)] = found
+        return given, notes
+
+    def _note(self, notes: Mapping[TableKey, BuiltAt]) -> None:
+        """Writes into the copies what they were built of."""
+        copies = self._catalog.load_tables(list(map(next_name, notes)))
+        for name, note in notes.items():
+            copy = copies[next_name(name)]
+            if noted(copy) != note:
+                copy.transaction().set_properties(note.of(copy)).commit_transaction()
 
     def test(self, tests: Sequence[str], built: Sequence[NodeResult], variables: Mapping[str, str]) -> list[NodeResult]:
         """The results of tests; one that reads a mart which was not built is skipped, as dbt does."""

@@ -15,7 +15,7 @@ _SECRET = re.compile(
 _PERSONAL = re.compile(
     r"(^|_)(first_?name|last_?name|middle_?name|full_?name|given_?name|family_?name|maiden_?name|surname|nick_?name"
     r"|user_?name|login_?name|display_?name|contact_?name|e?mail|phone|mobile|fax|address|street|postal_?code|post_?code"
-    r"|line_?\d$|zip(_?code)?$|birth\w*|dob$|ssn$|iban$|passport|account_?holder|card_?(number|holder)|last_?4$"
+    r"|line_?\d$|zip(_?code)?$|birth\w*|(date_of_)?born$|born_(at|on)$|dob$|ssn$|iban$|passport|account_?holder|card_?(number|holder)|last_?4$"
     r"|ip$|ip_addr\w*|user_?agent"
     r"|vorname|nachname|geburt\w*|strasse|plz$|telefon|handy)"
 )

@@ -11,6 +11,7 @@ from ingestion.sources.postgres.setup import unpublishable
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import SourceConnection
 
+_KINDS = {"v": "view", "m": "materialized view", "f": "foreign table"}
 SMALL = 128 * 1024
 """Bytes that a table of codes takes at most: about 2,000 rows."""
 _TABLES = """
@@ -21,11 +22,18 @@ WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND n.nspname = ANY (%s)
 ORDER BY array_position(%s::text[], n.nspname::text), c.relname
 """
 _VIEWS = """
-SELECT CASE c.relkind WHEN 'v' THEN 'view' WHEN 'm' THEN 'materialized view' ELSE 'foreign table' END,
-  n.nspname, c.relname
+SELECT c.relkind::text, n.nspname, c.relname
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('v', 'm', 'f') AND NOT c.relispartition AND n.nspname = ANY (%s)
 ORDER BY array_position(%s::text[], n.nspname::text), c.relname
+"""
+_OTHERS = """
+SELECT n.nspname || '.' || c.relname, c.relkind::text, root.relname
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+LEFT JOIN pg_class root ON c.relispartition AND root.oid = pg_partition_root(c.oid)
+WHERE %s::text IN (c.relname, n.nspname || '.' || c.relname) AND n.nspname !~ '^pg_'
+  AND (c.relkind IN ('v', 'm', 'f') OR c.relispartition AND c.relkind IN ('r', 'p'))
+ORDER BY n.nspname
 """
 _SCHEMAS = """
 SELECT n.nspname, count(*) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -110,9 +118,9 @@ def read(
         raise LakehouseError(
             f"source {source!r}: schema {empty[0]!r} has no tables; name another with --schema: {listed or 'none has'}"
         )
-    rows = _chosen(source, _rows(connection, schemas), only)
+    rows = _chosen(connection, source, _rows(connection, schemas), only)
     views = connection.execute(_VIEWS, (list(schemas), list(schemas))).fetchall()
-    left_out = [f"{kind} {schema}.{name}" for kind, schema, name in views]
+    left_out = [f"{_KINDS[kind]} {schema}.{name}" for kind, schema, name in views]
     if without := sum(having[schema] for schema in dict.fromkeys(schemas)) - len(rows):
         left_out.append(f"{_counted(without)} that --tables does not name")
     left_out += [f"schema {name}: {_counted(number)}" for name, number in having.items() if name not in schemas]
@@ -128,7 +136,7 @@ def read_one(
     """
     schemas = list(dict(connection.execute(_SCHEMAS).fetchall()))
     rows = _rows(connection, schemas)
-    chosen = _chosen(source, rows, [name])
+    chosen = _chosen(connection, source, rows, [name])
     if len(chosen) > 1:
         several = " or ".join(f"{source}.{schema}.{table}" for _, schema, table, *_ in chosen)
         raise LakehouseError(f"source {source!r} has several tables {name!r}: name {several}")
@@ -150,15 +158,25 @@ def _rows(connection: psycopg.Connection[Any], schemas: Sequence[str]) -> list[A
     return connection.execute(_TABLES, (SMALL, list(schemas), list(schemas))).fetchall()
 
 
-def _chosen(source: str, rows: list[Any], only: Sequence[str]) -> list[Any]:
+def _chosen(connection: psycopg.Connection[Any], source: str, rows: list[Any], only: Sequence[str]) -> list[Any]:
     """The rows of the tables that are named, as `table` or `schema.table`."""
     known = {name for _, schema, table, *_ in rows for name in (table, f"{schema}.{table}")}
     for name in only:
         if name not in known:
+            _refuse_other(connection, source, name)
             close = difflib.get_close_matches(name, sorted(known), n=1)
             hint = f"did you mean {close[0]!r}?" if close else "name another, or its schema with --schema"
             raise LakehouseError(f"source {source!r}: there is no table {name!r}: {hint}")
     return [row for row in rows if not only or {row[2], f"{row[1]}.{row[2]}"} & set(only)]
+
+
+def _refuse_other(connection: psycopg.Connection[Any], source: str, name: str) -> None:
+    """Raises LakehouseError for what has rows and is no table of its own."""
+    for relation, kind, root in connection.execute(_OTHERS, (name,)).fetchall():
+        if root is not None:
+            raise LakehouseError(f"source {source!r}: {relation} is a partition of {root!r}: name that table")
+        what = _KINDS[kind]
+        raise LakehouseError(f"source {source!r}: {relation} is a {what}: name the tables that its rows come from")
 
 
 def _tables(connection: psycopg.Connection[Any], rows: list[Any]) -> list[DbTable]:

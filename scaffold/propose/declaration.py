@@ -64,7 +64,7 @@ def addition(
     if (table := _fit(table)).unfit:
         raise LakehouseError(f"{table.relation} of source {source!r} must not be published: {table.unfit}")
     lake = {other.oid: lake_name(other.name) for other in hubs}
-    lake[table.oid] = free(lake_name(table.name), set(names))
+    lake[table.oid] = _name(table, set(names))
     known = {other.oid: other for other in (*hubs, table)}
     oids = {other.oid: hub for other, hub in hubs.items()}
     found = shapes([*hubs, table], lake, source, taken, oids) if vault else {}
@@ -124,9 +124,13 @@ def _names(tables: Sequence[DbTable]) -> dict[int, str]:
     names: dict[int, str] = {}
     taken: set[str] = set()
     for table in tables:
-        plain = lake_name(table.name)
-        names[table.oid] = free(lake_name(f"{table.schema}_{table.name}") if plain in taken else plain, taken)
+        names[table.oid] = _name(table, taken)
     return names
+
+
+def _name(table: DbTable, taken: set[str]) -> str:
+    plain = lake_name(table.name)
+    return free(lake_name(f"{table.schema}_{table.name}") if plain in taken else plain, taken)
 
 
 def _table(table: DbTable, name: str, shape: Shape | None, remarks: Iterable[str], links: set[str]) -> Iterator[str]:

@@ -93,8 +93,19 @@ def add(cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
         monkeypatch.chdir(tmp_path / "shop")
         Path("dbt_project/models/sources/shop.yml").write_text(FILE)
         monkeypatch.setenv("LAKEHOUSE_CATALOG_URL", url)
-        app = command_line(["add", "remove"])
+        app = command_line(["add", "remove", "scaffold"])
         yield lambda *arguments, command="add": CliRunner().invoke(app, [command, *arguments])
+
+
+@pytest.mark.slow
+@pytest.mark.stack
+def test_what_a_proposal_leaves_out_is_said_where_it_is_made(add: Callable[..., Any]) -> None:
+    """It stood in the file alone, below which the names of a hundred models were printed."""
+    Path("dbt_project/models/sources/shop.yml").unlink()
+    done = add("shop", "--no-vault", command="scaffold")
+    assert done.exit_code == 0, done.exception
+    assert "  table public.scratch, for the reason that stands beside it" in done.stdout
+    assert "  schema old: 1 table\n`lakehouse add shop.SCHEMA.TABLE` declares a table of" in done.stdout
 
 
 @pytest.mark.stack

@@ -4,10 +4,13 @@ from pathlib import Path
 
 import pytest
 import typer
+from trino.exceptions import TrinoQueryError
 from typer.testing import CliRunner
 
+from lakehouse.servers.logins import Role
 from lakehouse.settings import load_settings
 from lakehouse_cli.lake.erase import erase
+from lakehouse_cli.lake.sql import _more
 from lakehouse_cli.machine.stack import environment
 from lakehouse_cli.source.ingest import ingest
 from lakehouse_cli.source.scaffold import scaffold
@@ -48,3 +51,17 @@ def test_servers_that_lakehouse_up_did_not_start_are_not_said_to_be_down(tmp_pat
     """`lakehouse status` always exited with 1 where all servers were somebody else's."""
     assert inspect(load_settings(home=tmp_path, catalog_url="postgresql://me:secret@catalog/lake")) == ()
     assert {server.trouble for server in inspect(load_settings(home=tmp_path))} == {"down"}
+
+
+@pytest.mark.parametrize(
+    ("said", "role", "more"),
+    [
+        ("line 1:15: Schema 'parsed' does not exist", "reader", "no load has made it yet: `lakehouse run load_SOURCE`"),
+        ("line 1:15: Schema 'parced' does not exist", "reader", ""),
+        ("line 1:8: Relation not found or not allowed", "reader", "asked as reader"),
+        ("Access Denied: Cannot drop", "writer", ""),
+    ],
+)
+def test_a_query_that_fails_is_told_what_else_is_known(said: str, role: Role, more: str) -> None:
+    found = _more(TrinoQueryError({"message": said}), role)
+    assert more in found and bool(found) == bool(more)

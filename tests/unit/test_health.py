@@ -3,6 +3,8 @@
 from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -11,6 +13,7 @@ from pyiceberg.table import Table
 
 from lakehouse.declarations.policies import MaintenancePolicy
 from lakehouse.settings import Settings
+from maintenance.inventory import removed
 from maintenance.inventory.lake import Lake, Relation, _group, directory, list_objects
 from maintenance.inventory.outcome import TableName
 from maintenance.inventory.removed import RemovedFile
@@ -53,7 +56,7 @@ def health(table: Table, policy: MaintenancePolicy = POLICY, removed: Collection
     scheme = "file://"
     paths = tuple(type(o)(f"{scheme}{o.path.removeprefix(scheme)}", o.size, o.modified) for o in objects)
     session._shared["lake"] = Lake(paths, (), (relation,), {NAME: table}, _group(paths, {location}))
-    session._shared[f"lake.removed.{NAME}"] = {file.path: file for file in removed}
+    session._shared["lake.removed"] = {NAME: {file.path: file for file in removed}}
     measured = measure_health(session, NAME, policy)
     assert measured is not None
     return measured
@@ -113,3 +116,25 @@ def test_what_the_policy_leaves_out_is_not_looked_at(table: Table) -> None:
     compact_only = MaintenancePolicy.model_validate({"schedule_group": "nightly", "compact": POLICY.compact})
     found = health(table, compact_only)
     assert (found.rewritable_files, found.expirable_snapshots, found.unanalyzed_share) == (6, 0, 0.0)
+
+
+def test_removed_files_are_read_for_all_tables_at_once(catalog_settings: Settings) -> None:
+    """A connection of its own for each of 3,000 tables, and for each raw table a reading of `meta.cuts`."""
+    orders, lines = ("raw_shop", "orders"), ("raw_shop", "lines")
+    with removed.catalog_database(catalog_settings) as connection:
+        removed.record(connection, orders, [("s3://w/a", 1), ("s3://w/b", None)], "compact", "s3://w/m")
+        removed.record(connection, lines, [("s3://w/c", 3)], "expire_snapshots", "s3://w/n")
+        found = removed.recorded_by_table(connection)
+        assert found == {name: removed.recorded(connection, name) for name in (orders, lines)}
+        assert found.get(TableName(*lines)) is found[lines] and found.get(("raw_shop", "none")) is None
+
+
+def test_tables_at_one_location_are_known_after_one_has_moved() -> None:
+    def at(location: str) -> Any:
+        return SimpleNamespace(location=lambda: location)
+
+    first, second, third = (TableName("raw_shop", name) for name in ("first", "second", "third"))
+    lake = Lake((), (), (), {first: at("s3://w/a"), second: at("s3://w/a"), third: at("s3://w/b")}, {})
+    assert lake.sharing_location(first) == [second] and lake.sharing_location(third) == []
+    lake.refresh(second, at("s3://w/b"))
+    assert lake.sharing_location(first) == [] and lake.sharing_location(third) == [second]

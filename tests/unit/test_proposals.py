@@ -105,6 +105,8 @@ def test_tables_that_are_named_are_proposed_alone(odds: psycopg.Connection[Any],
     assert "# parent_id: refers to public.parents, which has no hub here, so an attribute." in text
     with pytest.raises(LakehouseError, match=r"there is no table 'parent': did you mean 'parents'\?"):
         text_of(odds, "parent")
+    with pytest.raises(LakehouseError, match=r"public\.shown is a view: name the tables that its rows come from"):
+        text_of(odds, "shown")
 
 
 def test_a_schema_without_tables_is_refused_with_those_that_have_some(odds: psycopg.Connection[Any]) -> None:
@@ -149,12 +151,12 @@ def test_a_column_is_for_what_its_name_and_type_say() -> None:
     columns = [
         ("name", "text"), ("email_verified", "boolean"), ("client_ip", "inet"), ("updated_at", "timestamp"),
         ("version", "text"), ("lock_version", "integer"), ("last_login_at", "date"), ("salt", "bytea"),
-        ("city", "text"),
+        ("city", "text"), ("born", "date"), ("born_in_store", "int"),
     ]  # fmt: skip
     found = parts("user", columns)
-    assert found.personal == ("name", "client_ip") and found.technical == ("updated_at", "lock_version")
+    assert found.personal == ("name", "client_ip", "born") and found.technical == ("updated_at", "lock_version")
     assert found.activity == ("last_login_at",) and found.secret == ("salt",)
-    assert found.details == ("email_verified", "version", "city")
+    assert found.details == ("email_verified", "version", "city", "born_in_store")
     assert parts("store", [("name", "text"), ("street", "text"), ("city", "text")]).personal == ("street", "city")
     assert parts("place", [("line1", "text"), ("city", "text"), ("lines", "int")]).personal == ("line1", "city")
     assert parts("clerk", [("tax_id", "text"), ("national_id", "bigint"), ("post_id", "int")]).details == ("post_id",)

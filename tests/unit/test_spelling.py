@@ -112,6 +112,11 @@ def test_a_misspelt_key_of_a_declaration_has_its_line_and_the_right_one(
         ("key: [id]", "exclude: a b", 10, "meta.raw.exclude: a list is wanted, not 'a b': write `exclude: […]`"),
         ("key: [id]", "key: [1]", 10, "meta.raw.key.0: a text is wanted, not 1: put it into quotes"),
         (
+            "key: [id]", "on_unrepresentable: null", 10,
+            "meta.raw.on_unrepresentable: Input should be 'error', 'clamp' or 'null': YAML reads null without quotes "
+            'as nothing: write `on_unrepresentable: "null"`',
+        ),
+        (
             "key: [id]", "mask: email", 10,
             "meta.raw.mask: keys with values are wanted, not 'email': write `mask: {name: value}`",
         ),
@@ -214,4 +219,4 @@ def test_a_key_that_is_like_none_is_told_with_all_that_are_known() -> None:
     with pytest.raises(ValidationError) as caught:
         ModelPolicy.model_validate({"xyz": 1})
     [(path, text)] = mistakes_in(caught.value, ModelPolicy)
-    assert path == ("xyz",) and text == "meta: unknown key `xyz`; known are freshness_minutes, owners"
+    assert path == ("xyz",) and text == "meta: unknown key `xyz`; known are built_by, freshness_minutes, owners"

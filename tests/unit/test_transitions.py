@@ -15,6 +15,7 @@ from ingestion.state.store import Cluster, TablePosition
 from ingestion.state.transitions import ACTORS, STATES, TRANSITIONS, Mover, TableState, may_move, moved_by
 from lakehouse.errors import LakehouseError
 from lakehouse.migrations import ensure_state
+from tests.unit.test_planning import FACTS
 
 DECLARED = {
     "load": "new>loading loading>loading stale>loading loading>streaming stale>streaming loading>stale stale>stale "
@@ -91,3 +92,15 @@ def test_a_position_within_an_epoch_never_goes_back(states: Any) -> None:
     store.put_position(states, "shop", position, "load")
     store.put_position(states, "shop", replace(position, position=Lsn(10)), cast(Mover, "load"))
     assert store.read_positions(states, "shop")["lines"].position == 20
+
+
+def test_some_of_the_positions_are_read_alone_and_descriptions_are_parsed_once(states: Any) -> None:
+    """Each of a thousand tables that joined the cuts parsed the descriptions of all: five minutes, under the lease."""
+    states.execute("DELETE FROM lakehouse.positions")
+    for name in ("orders", "lines"):
+        kept = TablePosition(name, 1, Lsn(9), "loading", Lsn(0), versions=(FACTS,), fingerprint="f", former=FACTS)
+        store.put_position(states, "shop", kept, "load")
+    assert store.read_positions(states, "shop", ["orders", "gone"]).keys() == {"orders"}
+    assert store.read_positions(states, "shop", []) == {}
+    first, again = store.read_positions(states, "shop"), store.read_positions(states, "shop")
+    assert first == again and first["orders"].facts is again["orders"].facts and first["lines"].former == FACTS

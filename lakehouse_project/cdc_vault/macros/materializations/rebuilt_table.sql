@@ -5,6 +5,7 @@
   through compaction and expiry. (A table that is made anew has other columns, and a mart that reads them other SQL.) It is
   that of the newest state, which after a restore in place is not the newest snapshot. It comes from snapshot summaries;
   nothing is counted. What the mart was built from stands in its own properties, written by the same statement that builds it.
+  Where it is known which of its rows change, those alone are built (`by_key.sql`).
 -#}
 {% materialization rebuilt_table, adapter='trino' %}
   {%- set relation = cdc_vault.next_of(this).incorporate(type='table') -%}
@@ -16,6 +17,16 @@
   {%- if existing is not none and existing.is_table and not should_full_refresh() and cdc_vault.built_from(existing) == signature -%}
     {%- call noop_statement("main", "no new data", "no new data", 0) -%}{%- endcall -%}
   {%- else -%}
+    {%- set changes = cdc_vault.changes_given(sql, existing) -%}
+    {%- set keys = cdc_vault.changed_keys(changes) -%}
+    {%- if keys is not none -%}
+      {%- if keys -%}
+        {%- call statement("main") -%}{{ cdc_vault.merge_keys(relation, changes.key, keys, cdc_vault.table_columns(relation, since=true), sql) }}{%- endcall -%}
+      {%- else -%}
+        {%- call noop_statement("main", "no row changes", "no row changes", 0) -%}{%- endcall -%}
+      {%- endif -%}
+      {%- do run_query(cdc_vault.set_properties(relation, [("lakehouse.built-from", signature)])) -%}
+    {%- else -%}
     {%- if existing is not none and not existing.is_table -%}{%- do adapter.drop_relation(existing) -%}{%- endif -%}
     {%- call statement("main") -%}
       create or replace table {{ relation }}
@@ -24,10 +35,11 @@
         {%- for name, value in config.get("properties", {}).items() %}
         {{ name }} = {{ value }},
         {%- endfor %}
-        extra_properties = {{ cdc_vault.table_properties([("lakehouse.built-from", signature)]) }}
+        extra_properties = {{ cdc_vault.table_properties([("lakehouse.built-from", signature), ("lakehouse.made-of", local_md5(sql))]) }}
       )
       as {{ sql }}
     {%- endcall -%}
+    {%- endif -%}
     {%- if relation.schema == this.schema -%}{%- do cdc_vault.comment_columns(relation) -%}{%- endif -%}
   {%- endif -%}
   {{ run_hooks(post_hooks) }}

@@ -1,0 +1,137 @@
+"""Marts that are built by key: what is declared of them (`meta.built_by`), checked against what they read.
+
+Pure: reads only the manifest.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lakehouse.declarations.lines import line_in_model, refuse
+from lakehouse.declarations.policies import BuiltByKey
+from orchestration.assets.next_tables import REBUILT
+from orchestration.resources import TableKey
+
+Manifest = Mapping[str, Any]
+Node = Mapping[str, Any]
+APPENDED = "append_only"  # the materialization of tables that only grow
+HASH_KEY = "hk_"
+
+
+@dataclass(frozen=True)
+class Lead:
+    """How new rows lead to keys: they have the key, or they share the columns `by` with rows of `through` that do."""
+
+    through: TableKey | None = None
+    by: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ByKey:
+    """A mart that is built by key: its tables, and those whose new rows lead to keys. Others change the whole mart."""
+
+    key: str
+    from_rows: int
+    leads: Mapping[TableKey, Lead]
+    tables: frozenset[TableKey]
+
+
+def built_by_key(manifest: Manifest, project_dir: Path) -> dict[str, ByKey]:
+    """By unique id, the marts that are declared so.
+
+    Raises LakehouseError, with file and line, where the declaration and what the mart reads do not go together.
+    """
+    found, problems = {}, list[str]()
+    for unique_id, node in sorted(manifest["nodes"].items()):
+        stated = node.get("config", {}).get("meta", {}).get("built_by") if node["resource_type"] == "model" else None
+        if stated is None:
+            continue
+        mart = _Mart(manifest, unique_id, BuiltByKey.model_validate(stated))
+        problems += [
+            f"{line_in_model(project_dir, node, ('built_by', *path))}: {node['name']}: meta.built_by: {text}"
+            for path, text in mart.problems()
+        ]
+        found[unique_id] = mart
+    refuse(problems)
+    return {unique_id: mart.by_key() for unique_id, mart in found.items()}
+
+
+class _Mart:
+    """A mart with the declaration, and the models that it reads, through views."""
+
+    def __init__(self, manifest: Manifest, unique_id: str, declared: BuiltByKey) -> None:
+        self._node, self._tests, self._declared = manifest["nodes"][unique_id], _tests(manifest), declared
+        self._read = {node["name"]: node for node in _read(manifest, unique_id)}
+
+    def by_key(self) -> ByKey:
+        """What is declared, by table."""
+        leads = {_table(node): self._lead(name) for name, node in self._read.items() if self._leads(name)}
+        tables = frozenset(_table(node) for node in self._read.values())
+        return ByKey(self._declared.key, self._declared.from_rows, leads, tables)
+
+    def _leads(self, name: str) -> bool:
+        return self._has_key(name) or name in self._declared.through
+
+    def _lead(self, name: str) -> Lead:
+        if self._has_key(name):
+            return Lead()
+        through = self._declared.through[name]
+        return Lead(_table(self._read[through]), self._shared(name, through))
+
+    def problems(self) -> Iterator[tuple[tuple[str, ...], str]]:
+        """Each with the path of keys below `built_by` where it stands."""
+        key = self._declared.key
+        if self._node["config"]["materialized"] != REBUILT:
+            yield (), f"for models that are materialized as {REBUILT}"
+        elif not key.startswith(HASH_KEY):
+            yield ("key",), f"{key} is no hash key, {HASH_KEY}…"
+        for test in sorted({"unique", "not_null"} - self._tests[self._node["unique_id"], key]):
+            yield ("key",), f"{key} has no test `{test}`: a row is found again by its key alone"
+        for node in self._read.values():
+            if node.get("config", {}).get("materialized") != APPENDED:
+                yield (), f"it reads {node['name']}, and only tables that are appended to say which rows are new"
+        for name, through in self._declared.through.items():
+            path = ("through", name)
+            if lacking := next((model for model in (name, through) if model not in self._read), None):
+                yield path, f"{self._node['name']} does not read {lacking}; it reads {', '.join(sorted(self._read))}"
+            elif self._has_key(name):
+                yield path, f"{name} has {key} itself: leave it out"
+            elif not self._has_key(through):
+                yield path, f"{through} has no column {key}"
+            elif not self._shared(name, through):
+                yield path, f"{name} and {through} have no hash key in common"
+
+    def _has_key(self, name: str) -> bool:
+        return self._declared.key in self._read[name]["columns"]
+
+    def _shared(self, one: str, other: str) -> tuple[str, ...]:
+        columns = set(self._read[one]["columns"]) & set(self._read[other]["columns"])
+        return tuple(sorted(column for column in columns if column.startswith(HASH_KEY)))
+
+
+def _read(manifest: Manifest, unique_id: str) -> list[Node]:
+    """What a model reads, and in place of views what they read."""
+    nodes, found, waiting = {**manifest["sources"], **manifest["nodes"]}, dict[str, Node](), [unique_id]
+    while waiting:
+        for above in nodes[waiting.pop()]["depends_on"]["nodes"]:
+            if nodes[above].get("config", {}).get("materialized") in ("view", "ephemeral"):
+                waiting.append(above)
+            else:
+                found[above] = nodes[above]
+    return list(found.values())
+
+
+def _tests(manifest: Manifest) -> Mapping[tuple[str | None, str | None], set[str]]:
+    """By model and column, the generic tests."""
+    found = defaultdict[tuple[str | None, str | None], set[str]](set)
+    for node in manifest["nodes"].values():
+        if node["resource_type"] == "test":
+            name = (node.get("test_metadata") or {}).get("name", "")
+            found[node.get("attached_node"), node.get("column_name")].add(name)
+    return found
+
+
+def _table(node: Node) -> TableKey:
+    return node["schema"], node["alias"]

@@ -1,0 +1,151 @@
+"""Marts that are built by key: mistakes of a declaration, and which keys change."""
+
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.types import IntegerType
+
+from lakehouse.catalog.lake_catalog import LakeCatalog
+from lakehouse.errors import LakehouseError
+from orchestration.assets.built_by_key import ByKey, Lead, built_by_key
+from orchestration.worker.by_key import BuiltAt, changes, noted
+
+HUB, SAT, LINK, OTHER = (("vault", name) for name in ("hub_sale", "sat_line", "link_sold", "hub_store"))
+TESTS = ("unique", "not_null")
+TODAY = date(2026, 11, 24)
+
+
+def node(name: str, materialized: str, *columns: str, reads: tuple[str, ...] = (), **meta: Any) -> dict[str, Any]:
+    return {
+        "unique_id": f"model.{name}", "resource_type": "model", "name": name, "alias": name, "schema": "vault",
+        "original_file_path": "models/marts/fct_sale.sql", "patch_path": None,
+        "columns": {column: {} for column in columns}, "depends_on": {"nodes": [f"model.{n}" for n in reads]},
+        "config": {"materialized": materialized, "meta": meta},
+    }  # fmt: skip
+
+
+def manifest(
+    built_by: dict[str, Any],
+    *,
+    reads: tuple[str, ...] = (),
+    tests: tuple[str, ...] = TESTS,
+    kind: str = "rebuilt_table",
+) -> dict[str, Any]:
+    read = ("hub_sale", "sat_line_v1", "link_sold", "hub_store", *reads)
+    nodes = [
+        node("fct_sale", kind, "hk_sale", reads=read, built_by=built_by),
+        node("hub_sale", "append_only", "hk_sale", "sale_id"),
+        node("sat_line_v1", "view", "hk_line", reads=("sat_line",)),
+        node("sat_line", "append_only", "hk_line", "load_date"),
+        node("link_sold", "append_only", "hk_sold", "hk_line", "hk_sale", "load_date"),
+        node("hub_store", "append_only", "hk_store", "load_date"),
+        node("dim_store", "rebuilt_table", "hk_store"),
+    ]
+    of_key = [
+        {
+            "unique_id": f"test.{name}", "resource_type": "test", "depends_on": {"nodes": ["model.fct_sale"]},
+            "attached_node": "model.fct_sale", "column_name": "hk_sale", "test_metadata": {"name": name},
+        }
+        for name in tests
+    ]  # fmt: skip
+    return {"sources": {}, "nodes": {n["unique_id"]: n for n in (*nodes, *of_key)}}
+
+
+def test_tables_lead_to_the_key_themselves_or_through_others_and_all_else_changes_the_whole(tmp_path: Path) -> None:
+    found = built_by_key(manifest({"key": "hk_sale", "through": {"sat_line": "link_sold"}}), tmp_path)
+    leads = {HUB: Lead(), LINK: Lead(), SAT: Lead(LINK, ("hk_line",))}
+    assert found == {"model.fct_sale": ByKey("hk_sale", 100_000, leads, frozenset({HUB, SAT, LINK, OTHER}))}
+
+
+@pytest.mark.parametrize(
+    ("built_by", "more", "problem"),
+    [
+        ({"key": "hk_sale"}, {"tests": TESTS[:1]}, "hk_sale has no test `not_null`"),
+        ({"key": "sale_id"}, {}, "sale_id is no hash key"),
+        ({"key": "hk_sale"}, {"reads": ("dim_store",)}, "it reads dim_store, and only tables that are appended to"),
+        ({"key": "hk_sale"}, {"kind": "view"}, "for models that are materialized as rebuilt_table"),
+        ({"key": "hk_sale", "through": {"sat_lime": "link_sold"}}, {}, "fct_sale does not read sat_lime; it"),
+        ({"key": "hk_sale", "through": {"sat_line": "sat_line"}}, {}, "sat_line has no column hk_sale"),
+        ({"key": "hk_sale", "through": {"hub_sale": "link_sold"}}, {}, "hub_sale has hk_sale itself: leave it out"),
+        ({"key": "hk_sale", "through": {"hub_store": "link_sold"}}, {}, "hub_store and link_sold have no hash key in"),
+    ],
+)  # fmt: skip
+def test_a_declaration_that_does_not_fit_what_the_mart_reads_is_refused_with_file_and_line(
+    tmp_path: Path, built_by: dict[str, Any], more: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(LakehouseError, match=r"fct_sale\.sql:1: fct_sale: meta\.built_by: ") as caught:
+        built_by_key(manifest(built_by, **more), tmp_path)
+    assert problem in str(caught.value)
+
+
+class Lake:
+    """A mart by `hk_sale` and its tables, as loads leave them."""
+
+    def __init__(self, catalog: LakeCatalog) -> None:
+        self._catalog = catalog
+        catalog.create_namespace_if_not_exists("vault")
+        self.of = ByKey("hk_sale", 2, {HUB: Lead(), SAT: Lead(LINK, ("hk_line",))}, frozenset({HUB, SAT, OTHER}))
+        self.mart = ("vault", "fct_sale")
+        for table, rows in ((HUB, ["a", "b"]), (SAT, ["l"]), (OTHER, ["s"]), (self.mart, ["a", "b"])):
+            self.append(table, *rows)
+        self.built()
+
+    def append(self, table: tuple[str, str], *keys: str) -> None:
+        data = pa.table({"hk_line" if table == SAT else "hk_sale": list(keys)})
+        self._catalog.create_table_if_not_exists(table, data.schema).append(data)
+
+    def changes(self, today: date = TODAY) -> tuple[dict[str, Any] | None, BuiltAt]:
+        tables = self._catalog.load_tables(list(self.of.tables))
+        return changes(self._catalog.load_table(self.mart), self.of, tables, today)
+
+    def built(self, note: BuiltAt | None = None) -> None:
+        note = note or self.changes()[1]
+        mart = self._catalog.load_table(self.mart)
+        mart.transaction().set_properties(note.of(mart)).commit_transaction()
+
+
+@pytest.fixture
+def lake(postgres_catalog: LakeCatalog) -> Lake:
+    return Lake(postgres_catalog)
+
+
+def test_the_keys_that_change_are_those_of_rows_appended_since_the_mart_was_built(lake: Lake) -> None:
+    lake.append(HUB, "c")
+    lake.append(HUB, "b", "b")
+    lake.append(SAT, "m", "l")
+    found, note = lake.changes()
+    assert found is not None and found["keys"] == ["b", "c"] and note.merges == 1
+    assert found["through"] == [{"table": '"vault"."link_sold"', "by": {"hk_line": ["l", "m"]}}]
+    lake.append(lake.mart, "c")
+    lake.built(note)
+    assert noted(lake._catalog.load_table(lake.mart)) == note
+    lake.append(SAT, "n")
+    found, note = lake.changes()
+    assert found is not None and (found["keys"], len(found["through"]), note.merges) == ([], 1, 2)
+
+
+def test_a_mart_is_built_whole_where_its_keys_cannot_be_told(lake: Lake, postgres_catalog: LakeCatalog) -> None:
+    lake.append(HUB, "c")
+    found, _ = lake.changes()
+    assert found is not None
+    assert lake.changes(date(2026, 11, 25))[0] is None, "once a day"
+    postgres_catalog.load_table(HUB).overwrite(pa.table({"hk_sale": ["a"]}))
+    assert lake.changes()[0] is None, "rows are gone"
+    lake.built()
+    lake.append(OTHER, "t")
+    assert lake.changes()[0] is None, "of this table no row leads to a key"
+    lake.built()
+    lake.append(lake.mart, "x")
+    lake.append(HUB, "d")
+    assert lake.changes()[0] is None, "somebody else has changed the mart"
+    lake.built()
+    with postgres_catalog.load_table(SAT).update_schema() as update:
+        update.add_column("units", IntegerType())
+    lake.append(HUB, "e")
+    assert lake.changes()[0] is None, "a table has other columns"
+    lake.built()
+    lake.append(HUB, *(str(number) for number in range(1001)))
+    assert lake.changes()[0] is None, "too many"
