@@ -148,6 +148,13 @@ class Topics(World):
 
     broker: Any = field(default=None)
 
+    def until_there(self, tables: Iterable[str]) -> None:
+        """Waits for the topics of these tables: a connector makes one with its first event."""
+        deadline, wanted = time.monotonic() + 60, {self.source.table(table).raw.topic for table in tables}
+        while not wanted <= self.broker.admin.list_topics(timeout=10).topics.keys():
+            assert time.monotonic() < deadline, wanted
+            time.sleep(0.1)
+
 
 def make_topics(
     settings: Settings, broker: Broker, tables: Mapping[str, tuple[RawPolicy, dict[str, str]]], **limits: Any

@@ -59,8 +59,14 @@ def lake_rows(topics: Topics, table: str) -> dict[tuple[Any, ...], tuple[Any, ..
     return {key: tuple(row[c] for c in TABLES[table][1]) for key, row in topics.current(table).items()}
 
 
+def until_there(world: World, topics: Topics) -> None:
+    """Waits for the topics of all tables that have rows."""
+    topics.until_there(table for table in TABLES if source_rows(world, table))
+
+
 def until_equal(world: World, topics: Topics, spark: Any, seconds: float = 90) -> None:
     """Ingests until the lake has what the database has; the last difference is told."""
+    until_there(world, topics)
     deadline = time.monotonic() + seconds
     while True:
         topics.ingest(spark)

@@ -51,13 +51,13 @@ def _inject(fault: str) -> None:
 def main() -> None:
     """Arguments: the plan's file, then faults, and `--dagster`."""
     plan = Path(sys.argv[1])
-    settings_json, source = pickle.loads(plan.read_bytes())
+    settings_json, *sources = pickle.loads(plan.read_bytes())
     plan.unlink()
     for fault in sys.argv[2:]:
         if not fault.startswith("--"):
             _inject(fault)
     settings = load_settings(**json.loads(settings_json))
-    declarations = Declarations(sources=(source,))
+    declarations, source = Declarations(sources=tuple(sources)), sources[0]
     if "--dagster" in sys.argv:
         sys.exit(_materialize(settings, declarations))
     from ingestion import bring_up, follow_sources, refresh_mirrors
@@ -65,7 +65,9 @@ def main() -> None:
     if "--mirror" in sys.argv:
         return print(refresh_mirrors(settings, declarations, source.name))
     if "--follow" in sys.argv:
-        follow_sources(settings, declarations, [source.name], threading.Event())
+        stop = threading.Event()
+        signal.signal(signal.SIGTERM, lambda *_: stop.set())
+        return follow_sources(settings, declarations, [source.name for source in sources], stop)
     report = bring_up(settings, declarations, source.name)
     print(json.dumps({table.name: table.rows for table in report.tables}))
 

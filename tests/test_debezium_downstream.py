@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from erasure.run import erase
+from erasure.steps import Erasure
 from ingestion import bring_up, pause, refresh_mirrors, resume
 from ingestion.verify import reconcile
 from lakehouse.declarations import declarations_from
@@ -48,9 +50,9 @@ DECLARED = """sources:
         owners: [bank@example.com]
         maintenance:
           schedule_group: weekly
-          keep_removed_hours: 0
+          keep_removed_hours: 6
           compact: {{target_file_size_mb: 64, min_input_files: 2}}
-          expire_snapshots: {{older_than_hours: 0, retain_last: 1, keep_metadata_files: 20}}
+          expire_snapshots: {{older_than_hours: 6, retain_last: 1, keep_metadata_files: 20}}
     tables:
       - name: users
         config:
@@ -84,10 +86,14 @@ class Bank(People):
 
     def ingest(self, spark: Any, users: int, accounts: int) -> None:
         """Ingests until so many events are there."""
+        self.world.until_there(TABLES)
         deadline = time.monotonic() + 60
         while (found := (len(self.world.raw("users")), len(self.world.raw("accounts")))) != (users, accounts):
             assert time.monotonic() < deadline, f"{found} events of users and accounts"
             bring_up(self.settings, self.declarations, self.name, spark)
+
+    def erase(self, spark: Any, key: str) -> Erasure:
+        return erase(self.settings, self.declarations, self.manifest, f"{self.name}.users", [key], spark)
 
     def command(self, *arguments: str) -> str:
         return Orchestrated(self.world, (), self.environment).command(*arguments)

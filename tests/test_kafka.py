@@ -23,9 +23,9 @@ from lakehouse.catalog.open import load_table, open_catalog
 from lakehouse.declarations import load_declarations
 from lakehouse.declarations.policies import RawPolicy
 from lakehouse.errors import LakehouseError
-from lakehouse.settings import Settings
+from lakehouse.settings import KafkaSettings, Settings
 from scaffold import apply, models_of, plan
-from tests.brokers import Broker, Topics, drop_lake_of, make_topics, topic_table
+from tests.brokers import Broker, Topics, drop_lake_of, make_topics, running_broker, topic_table
 from tests.zoo import Zoo, empty_project
 
 pytestmark = pytest.mark.stack
@@ -340,6 +340,24 @@ def test_a_topic_that_was_created_again_stops_the_source_and_is_read_in_the_next
     assert sorted((row["_epoch"], row["id"]) for row in rows) == sorted(
         [(1, i) for i in range(20)] + [(2, i) for i in range(1000, 1030)]
     )
+
+
+@pytest.mark.slow
+def test_another_cluster_is_refused_and_no_consumer_group_is_made(make: Make, settings: Settings, spark: Any) -> None:
+    topics = make(partitions=1)
+    send(topics, 0, 20)
+    topics.ingest(spark)
+    with running_broker(settings) as other:
+        other.create(topic_of(topics), 1)
+        of = KafkaSettings(kind="kafka", bootstrap_servers=other.server)
+        moved = topics.settings.model_copy(update={"sources": {topics.source.name: of}})
+        with pytest.raises(LakehouseError, match="not the Kafka cluster the lake was read from"):
+            replace(topics, settings=moved).ingest(spark)
+    send(topics, 20, 20)
+    topics.ingest(spark)
+    assert_each_once(topics, range(40))
+    groups = topics.broker.admin.list_consumer_groups().result(20)
+    assert "lakehouse" not in {group.group_id for group in groups.valid} and not groups.errors
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from pydantic import SecretStr
 from pyiceberg.catalog.rest import RestCatalog
@@ -24,7 +25,7 @@ from lakehouse.declarations.policies import FlushPolicy, RawPolicy
 from lakehouse.servers.trino import query
 from lakehouse.settings import ServeSettings, Settings
 from lakehouse_cli.machine.clients import client_text
-from tests.brokers import Broker, Topics, drop_lake_of, make_topics, running_broker
+from tests.brokers import Broker, Topics, drop_lake_of, make_topics
 from tests.serving import PASSWORDS, Served, served
 from tests.test_serve_clients import DUCKDB, environment, installed, restart_trino, run, trino_catalogs
 from tests.world import make_world
@@ -34,12 +35,6 @@ pytestmark = [pytest.mark.stack, pytest.mark.slow]
 GROWN = 9000  # rows after which a follower is killed, which has published by then
 READS = int(os.environ.get("READS", "60"))
 COLUMNS = {"id": "bigint", "page": "text"}
-
-
-@pytest.fixture(scope="module")
-def broker(settings: Settings) -> Iterator[Broker]:
-    with running_broker(settings) as running:
-        yield running
 
 
 @dataclass
@@ -68,6 +63,14 @@ class Live:
         assert self.follower is not None
         self.follower.kill()
         self.follower.communicate()
+
+    def stop(self, with_jvm: bool) -> None:
+        assert self.follower is not None
+        process = psutil.Process(self.follower.pid)
+        for ended in (*(p for p in process.children(recursive=True) if p.name() == "java" and with_jvm), process):
+            ended.terminate()
+        _, errors = self.follower.communicate(timeout=60)
+        assert "Traceback" not in errors, errors
 
     def client(self, role: str = "writer", warehouse: str = "lake") -> RestCatalog:
         return self.service.client(role, warehouse)
@@ -262,6 +265,22 @@ def test_rights_and_personal_columns_hold_for_live_tables_and_the_past_has_none(
         assert len(live.committed()) == 2
         live.topics.ingest(spark)
         assert len(live.committed()) == 4, "whoever waits for the follower has what it holds published"
+
+
+def test_a_follower_that_is_stopped_publishes_what_it_holds_whatever_else_is_stopped_with_it(
+    settings: Settings, broker: Broker, spark: Any, tmp_path: Path
+) -> None:
+    """As a terminal does it, and as systemd, which ends its JVM too."""
+    with live_source(settings, broker, tmp_path, 10, 2) as live:
+        client = live.begin(spark, 5)
+        for rows, with_jvm in ((10, False), (14, True)):
+            live.send(rows - live.sent)
+            live.until(rows, client)
+            before = live.appends()
+            live.stop(with_jvm)
+            assert sorted(row["id"] for row in live.committed()) == list(range(rows)) and live.appends() == before + 1
+            assert len(live.shown(client)) == rows
+            live.start()
 
 
 def test_readers_see_a_growing_prefix_while_followers_are_killed_and_files_compacted(

@@ -88,7 +88,7 @@ def catch_up(
     rows: RowCounts = {}
     for _ in range(MAX_REPLANS):
         stream = source.check(states, live)
-        outlooks = _outlooks(session, source, states)
+        outlooks = outlooks_of(session, source, states)
         try:
             rows = add_counts(rows, _resume_tables(session, source, states, outlooks))
             positions = store.read_positions(states, session.name)
@@ -120,7 +120,7 @@ def catch_up(
     )
 
 
-def _outlooks(session: Session, source: OpenSource, states: CatalogConnection) -> dict[str, Outlook]:
+def outlooks_of(session: Session, source: OpenSource, states: CatalogConnection) -> dict[str, Outlook]:
     """Inspects the declared tables; forgets those that are no longer declared, and records problems of new ones."""
     positions = store.read_positions(states, session.name)
     outlooks = survey(session, source, positions)

@@ -9,7 +9,7 @@ steady work is published in steady intervals, no more than half of the time goes
 was slow by chance does not delay the next.
 
 Of a source that declares a flush, reads go on in these intervals, and are held and shown in its live tables until the
-flush is due.
+flush is due, or until the follower is stopped: nobody knows when the next one comes, and what topics keep till then.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from ingestion.pipeline.held import Held
 from ingestion.pipeline.load_tables import load_tables
 from ingestion.pipeline.session import RowCounts, Session
 from ingestion.run.mirrors import Refresher
+from ingestion.run.pauses import LONGEST_PAUSE_SECONDS, Pauses
+from ingestion.run.stopped import publish_held
 from ingestion.schema.positions import Position
 from ingestion.sources.base import LiveStream, LiveStreamLost, OpenSource, ReadsAhead, check_kind, source_of
 from ingestion.state import lease as leases
@@ -49,7 +51,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 log = logging.getLogger("lakehouse.follow")
-LONGEST_PAUSE_SECONDS = 30.0
 LIVE_PAUSE_SECONDS = 5.0
 PUBLISH_SHARE = 2.0
 LIVE_TOOK_SECONDS = 1.5  # a read that is held counts as no longer: its rows are to be live within five seconds
@@ -114,22 +115,23 @@ def _follow_source(settings: Settings, source: Source, spark: SparkSession, stop
 
 
 def _follow_again(settings: Settings, source: Source, spark: SparkSession, stop: threading.Event) -> None:
-    pause = settings.ingestion.poll_seconds
+    pauses = Pauses(settings.ingestion.poll_seconds)
     while not stop.is_set():
+        begun, pause = time.monotonic(), 0.0
         try:
             _hold_and_follow(settings, source, spark, stop)
-            pause = settings.ingestion.poll_seconds
         except (LakehouseError, *OUTAGES) as error:
+            pause = pauses.after(time.monotonic() - begun)
             told = error if isinstance(error, LakehouseError) else outage(source.name, error)
             said = str(told).removeprefix(f"source {source.name!r}: ")
             log.error("source %r: %s; next try in %.0f s", source.name, said, pause)
         except Exception:
+            pause = pauses.after(time.monotonic() - begun)
             if not _ends(spark, stop):
                 log.exception("source %r: unexpected error; next try in %.0f s", source.name, pause)
         if not stop.is_set():
             REGISTRY.add("lakehouse_cycle_failures_total", source=source.name)
         stop.wait(pause)
-        pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
 
 
 def _ends(spark: SparkSession, stop: threading.Event) -> bool:
@@ -162,24 +164,34 @@ def _hold_and_follow(settings: Settings, source: Source, spark: SparkSession, st
         live = Live(session)
         stack.callback(live.close)
         log.info("source %r: following", source.name)
-        last = Last()
-        while not stop.is_set():
-            begun, reads = time.monotonic(), session.reads
-            try:
-                rows = catch_up(session, opened, states, live=live.stream).rows
-                _log_rows(source.name, rows)
-                took = time.monotonic() - begun
-                if rows:
-                    REGISTRY.observe("lakehouse_publish_seconds", took, source=source.name)
-                    last.passed(begun, took, had_rows=True)
-                else:
-                    last.passed(begun, min(took, LIVE_TOOK_SECONDS), had_rows=session.reads > reads)
-                loader.start_if_needed(waiting_tables(session, opened, states))
-                live.open_if_near(opened, states)
-                _wait_for_flush(session, opened, states, live.stream, stop, loader.wake, last)
-            except LiveStreamLost as reason:
-                log.info("source %r: reading the slot by peeks: %s", source.name, reason)
-                live.close()
+        try:
+            _cycles(session, opened, states, live, loader, stop)
+        finally:
+            if held is not None and _ends(spark, stop):
+                _log_rows(source.name, publish_held(session, held, opened, states))
+
+
+def _cycles(
+    session: Session, opened: OpenSource, states: CatalogConnection, live: Live, loader: Loader, stop: threading.Event
+) -> None:
+    last, name = Last(), session.name
+    while not stop.is_set():
+        begun, reads = time.monotonic(), session.reads
+        try:
+            rows = catch_up(session, opened, states, live=live.stream).rows
+            _log_rows(name, rows)
+            took = time.monotonic() - begun
+            if rows:
+                REGISTRY.observe("lakehouse_publish_seconds", took, source=name)
+                last.passed(begun, took, had_rows=True)
+            else:
+                last.passed(begun, min(took, LIVE_TOOK_SECONDS), had_rows=session.reads > reads)
+            loader.start_if_needed(waiting_tables(session, opened, states))
+            live.open_if_near(opened, states)
+            _wait_for_flush(session, opened, states, live.stream, stop, loader.wake, last)
+        except LiveStreamLost as reason:
+            log.info("source %r: reading the slot by peeks: %s", name, reason)
+            live.close()
 
 
 @dataclass

@@ -9,6 +9,7 @@ import pytest
 
 from ingestion.run import follow
 from ingestion.run.follow import Last, flush_in
+from ingestion.run.pauses import Pauses
 from lakehouse.settings import IngestionSettings, Settings
 
 LIMITS = IngestionSettings(flush_interval_seconds=0.5, flush_bytes=1000)
@@ -60,6 +61,13 @@ def test_an_error_is_told_with_its_traceback_unless_the_end_has_caused_it(
     with caplog.at_level(logging.INFO):
         follow._follow_again(Settings(), source, spark, stop)
     assert ("Traceback" in caplog.text) == (ends is None)
+
+
+def test_a_failure_after_hours_of_work_is_tried_again_as_soon_as_the_first_one() -> None:
+    """Failures of a follower's whole life added up: after five of them, each outage of a second cost half a minute."""
+    pauses = Pauses(1.0)
+    assert [pauses.after(0.1) for _ in range(7)] == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
+    assert [pauses.after(lasted) for lasted in (3600.0, 0.1, 29.0, 31.0)] == [1.0, 2.0, 4.0, 1.0]
 
 
 def test_what_is_held_is_published_in_time_though_nothing_new_comes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,10 +9,12 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from held_topics import PARTITIONS, Files, Lake, declared, make_lake
+from held_topics import PARTITIONS, Files, Follower, Lake, declared, make_lake
 from pyiceberg.table.snapshots import Operation
 
 from ingestion.pipeline import hold, load_changes
+from ingestion.pipeline.session import RowCounts
+from ingestion.run.stopped import publish_held
 from ingestion.schema.offsets import Offsets
 from ingestion.state import lease as leases
 from ingestion.state import live, store
@@ -91,6 +93,49 @@ def test_what_is_held_is_published_for_somebody_who_waits(lake: Lake) -> None:
     assert follower.read() == 4 and lake.committed() == list(range(7))
     lake.broker.send("clicks", 1)
     assert follower.read() == 0, "once"
+
+
+def test_a_follower_that_is_stopped_publishes_what_it_holds_and_reads_no_further(lake: Lake) -> None:
+    follower, before = lake.start(), lake.snapshots()
+    assert stop(follower) == {}
+    for _ in range(2):
+        lake.broker.send("clicks", 3)
+        follower.read()
+    lake.broker.send("clicks", 5)
+    assert stop(follower) == {"clicks": {"c": 6}} and lake.snapshots() == before + 1
+    lake.kill()
+    assert lake.committed() == list(range(9))
+    assert not of_state(lake, "SELECT 1 FROM lakehouse.live WHERE metadata_location IS NOT NULL")
+    assert lake.start().read() == 0 and lake.shown() == list(range(14)), "the rest is the next follower's"
+
+
+@pytest.mark.parametrize("what", ["broker", "state", "lease"])
+def test_what_a_stopped_follower_cannot_publish_is_told_and_read_again(
+    lake: Lake, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    follower = lake.start()
+    lake.broker.send("clicks", 4)
+    follower.read()
+    if what == "broker":
+        lake.broker.cluster_id = "another"
+    elif what == "state":
+        store.revise(follower.states, "web")
+    else:
+        follower.states.execute("UPDATE lakehouse.leases SET expires_at = clock_timestamp()")
+        assert leases.acquire(follower.states, "web", 60, "once")
+    assert stop(follower) == {}
+    assert "the next follower reads it again" in caplog.text and lake.committed() == [0, 1, 2]
+    lake.kill()
+    lake.broker.cluster_id = "c"
+    lake.once()
+    assert lake.committed() == list(range(7))
+
+
+def stop(follower: Follower) -> RowCounts:
+    """What a follower does at last; the rows that it publishes."""
+    held = follower.session.held
+    assert held is not None
+    return publish_held(follower.session, held, follower.opened, follower.states)
 
 
 def test_what_retention_would_take_from_the_next_follower_is_published_at_once(lake: Lake) -> None:
