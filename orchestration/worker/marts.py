@@ -13,7 +13,7 @@ from lakehouse.settings import Settings
 from orchestration.assets.built_by_key import built_by_key
 from orchestration.assets.next_tables import GOOD, built_whole, sound_tables, unsound_nodes
 from orchestration.resources import TableKey
-from orchestration.worker.by_key import BuiltAt, changes, noted
+from orchestration.worker.by_key import BuiltAt, changes
 from orchestration.worker.many_tests import run_tests
 from orchestration.worker.plan import Graph, table_of
 from orchestration.worker.plans import of_marts
@@ -75,7 +75,7 @@ class Marts:
             results = self._dbt.run("run", [self._graph.nodes[model]["name"] for model in models], variables)
             results += self.test(self._graph.tests_of_marts(models, without), results, variables)
             sound |= sound_tables(self._manifest, {result.unique_id: result.status for result in results})
-            self._note({name: note for name, note in notes.items() if name in sound})
+            self._note({name: note for name, note in notes.items() if name in sound}, stored)
         return results
 
     def _changes(
@@ -91,12 +91,12 @@ class Marts:
                 given[".".join(name)] = found
         return given, notes
 
-    def _note(self, notes: Mapping[TableKey, BuiltAt]) -> None:
-        """Writes into the copies what they were built of."""
+    def _note(self, notes: Mapping[TableKey, BuiltAt], stored: "Mapping[TableKey, Table]") -> None:
+        """Writes into the copies what they were built of, except where dbt has found no new data and left one alone."""
         copies = self._catalog.load_tables(list(map(next_name, notes)))
         for name, note in notes.items():
-            copy = copies[next_name(name)]
-            if noted(copy) != note:
+            copy, before = copies[next_name(name)], stored.get(name)
+            if before is None or copy.metadata_location != before.metadata_location:
                 copy.transaction().set_properties(note.of(copy)).commit_transaction()
 
     def test(self, tests: Sequence[str], built: Sequence[NodeResult], variables: Mapping[str, str]) -> list[NodeResult]:
