@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from lakehouse.catalog.next_tables import building_next, next_name
+from lakehouse.catalog.relations import list_views
 from lakehouse.settings import Settings
 from orchestration.assets.built_by_key import built_by_key
 from orchestration.assets.next_tables import GOOD, built_whole, sound_tables, unsound_nodes
@@ -84,9 +85,10 @@ class Marts:
         """Of the marts that are built by key, by table the keys that change, and what to note of each."""
         marts = {table_of(self._graph.nodes[model]): self._by_key[model] for model in models if model in self._by_key}
         tables = self._catalog.load_tables(frozenset[TableKey]().union(*(mart.tables for mart in marts.values())))
+        views = list_views(self._catalog, frozenset[TableKey]().union(*(mart.views for mart in marts.values())))
         today, given, notes = datetime.now(UTC).date(), dict[str, Any](), dict[TableKey, BuiltAt]()
         for name, mart in marts.items():
-            found, notes[name] = changes(stored.get(name), mart, tables, today)
+            found, notes[name] = changes(stored.get(name), mart, tables, views, today)
             if found:
                 given[".".join(name)] = found
         return given, notes

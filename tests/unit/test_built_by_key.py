@@ -22,6 +22,7 @@ from orchestration.worker.warm_dbt import NodeResult
 HUB, SAT, LINK, OTHER = (("vault", name) for name in ("hub_sale", "sat_line", "link_sold", "hub_store"))
 TESTS = ("unique", "not_null")
 TODAY = date(2026, 11, 24)
+VIEW = ("vault", "sat_line_v1")
 
 
 def node(name: str, materialized: str, *columns: str, reads: tuple[str, ...] = (), **meta: Any) -> dict[str, Any]:
@@ -64,7 +65,9 @@ def manifest(
 def test_tables_lead_to_the_key_themselves_or_through_others_and_all_else_changes_the_whole(tmp_path: Path) -> None:
     found = built_by_key(manifest({"key": "hk_sale", "through": {"sat_line": "link_sold"}}), tmp_path)
     leads = {HUB: Lead(), LINK: Lead(), SAT: Lead(LINK, ("hk_line",))}
-    assert found == {"model.fct_sale": ByKey("hk_sale", 100_000, leads, frozenset({HUB, SAT, LINK, OTHER}))}
+    assert found == {
+        "model.fct_sale": ByKey("hk_sale", 100_000, leads, frozenset({HUB, SAT, LINK, OTHER}), frozenset({VIEW}))
+    }
 
 
 @pytest.mark.parametrize(
@@ -94,7 +97,9 @@ class Lake:
     def __init__(self, catalog: LakeCatalog) -> None:
         self._catalog = catalog
         catalog.create_namespace_if_not_exists("vault")
-        self.of = ByKey("hk_sale", 2, {HUB: Lead(), SAT: Lead(LINK, ("hk_line",))}, frozenset({HUB, SAT, OTHER}))
+        leads = {HUB: Lead(), SAT: Lead(LINK, ("hk_line",))}
+        self.of = ByKey("hk_sale", 2, leads, frozenset({HUB, SAT, OTHER}), frozenset({VIEW}))
+        self.views = {VIEW: "v1.metadata.json"}
         self.mart = ("vault", "fct_sale")
         for table, rows in ((HUB, ["a", "b"]), (SAT, ["l"]), (OTHER, ["s"]), (self.mart, ["a", "b"])):
             self.append(table, *rows)
@@ -106,7 +111,7 @@ class Lake:
 
     def changes(self, today: date = TODAY) -> tuple[dict[str, Any] | None, BuiltAt]:
         tables = self._catalog.load_tables(list(self.of.tables))
-        return changes(self._catalog.load_table(self.mart), self.of, tables, today)
+        return changes(self._catalog.load_table(self.mart), self.of, tables, self.views, today)
 
     def built(self, note: BuiltAt | None = None) -> None:
         note = note or self.changes()[1]
@@ -153,6 +158,10 @@ def test_a_mart_is_built_whole_where_its_keys_cannot_be_told(lake: Lake, postgre
         update.add_column("units", IntegerType())
     lake.append(HUB, "e")
     assert lake.changes()[0] is None, "a table has other columns"
+    lake.built()
+    lake.views = {VIEW: "v2.metadata.json"}
+    lake.append(HUB, "f")
+    assert lake.changes()[0] is None, "a view that it reads has another definition: its SQL is the same"
     lake.built()
     lake.append(HUB, *(str(number) for number in range(1001)))
     assert lake.changes()[0] is None, "too many"
