@@ -132,10 +132,12 @@ def _read(manifest: Manifest, unique_id: str) -> tuple[list[Node], list[Node]]:
 
 
 def _tests(manifest: Manifest) -> Mapping[tuple[str | None, str | None], set[str]]:
-    """By model and column, the generic tests."""
+    """By model and column, the generic tests that see each row and fail."""
     found = defaultdict[tuple[str | None, str | None], set[str]](set)
     for node in manifest["nodes"].values():
-        if node["resource_type"] == "test":
+        config = node.get("config", {})
+        fails = config.get("severity", "error").lower() == "error" and not config.get("where")
+        if node["resource_type"] == "test" and fails:
             name = (node.get("test_metadata") or {}).get("name", "")
             found[node.get("attached_node"), node.get("column_name")].add(name)
     return found

@@ -41,6 +41,7 @@ def manifest(
     reads: tuple[str, ...] = (),
     tests: tuple[str, ...] = TESTS,
     kind: str = "rebuilt_table",
+    **of_tests: str,
 ) -> dict[str, Any]:
     read = ("hub_sale", "sat_line_v1", "link_sold", "hub_store", *reads)
     nodes = [
@@ -56,6 +57,7 @@ def manifest(
         {
             "unique_id": f"test.{name}", "resource_type": "test", "depends_on": {"nodes": ["model.fct_sale"]},
             "attached_node": "model.fct_sale", "column_name": "hk_sale", "test_metadata": {"name": name},
+            "config": of_tests,
         }
         for name in tests
     ]  # fmt: skip
@@ -74,6 +76,8 @@ def test_tables_lead_to_the_key_themselves_or_through_others_and_all_else_change
     ("built_by", "more", "problem"),
     [
         ({"key": "hk_sale"}, {"tests": TESTS[:1]}, "hk_sale has no test `not_null`"),
+        ({"key": "hk_sale"}, {"severity": "warn"}, "hk_sale has no test `not_null`"),
+        ({"key": "hk_sale"}, {"where": "sale_id > 9"}, "hk_sale has no test `not_null`"),
         ({"key": "sale_id"}, {}, "sale_id is no hash key"),
         ({"key": "hk_sale"}, {"reads": ("dim_store",)}, "it reads dim_store, and only tables that are appended to"),
         ({"key": "hk_sale"}, {"kind": "view"}, "for models that are materialized as rebuilt_table"),
