@@ -98,14 +98,16 @@ class _Found:
     def add(self, table: "Table", since: int, lead: Lead) -> bool:
         """Adds what the rows that came since lead to; False if it is too much, or not to be told."""
         columns = lead.by if lead.through else (self._key,)
+        if not {field.name for field in table.schema().fields}.issuperset(columns):  # declared, and not there
+            return False
         rows = added_rows(table, since, columns, MOST_KEYS)
         if rows is None:
             return False
         values = {column: sorted({row[column] for row in rows if row[column] is not None}) for column in columns}
         if not lead.through:
             self.keys |= set(values[self._key])
-        elif rows:
-            self.through.append({"table": relation(*lead.through), "by": {c: v for c, v in values.items() if v}})
+        elif by := {column: found for column, found in values.items() if found}:
+            self.through.append({"table": relation(*lead.through), "by": by})
         return True
 
 

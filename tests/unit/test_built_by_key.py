@@ -1,5 +1,6 @@
 """Marts that are built by key: mistakes of a declaration, and which keys change."""
 
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -109,8 +110,8 @@ class Lake:
             self.append(table, *rows)
         self.built()
 
-    def append(self, table: tuple[str, str], *keys: str) -> None:
-        data = pa.table({"hk_line" if table == SAT else "hk_sale": list(keys)})
+    def append(self, table: tuple[str, str], *keys: str | None) -> None:
+        data = pa.table({"hk_line" if table == SAT else "hk_sale": pa.array(keys, pa.string())})
         self._catalog.create_table_if_not_exists(table, data.schema).append(data)
 
     def changes(self, today: date = TODAY) -> tuple[dict[str, Any] | None, BuiltAt]:
@@ -138,9 +139,15 @@ def test_the_keys_that_change_are_those_of_rows_appended_since_the_mart_was_buil
     lake.append(lake.mart, "c")
     lake.built(note)
     assert noted(lake._catalog.load_table(lake.mart)) == note
-    lake.append(SAT, "n")
+    lake.append(SAT, "n", None)
     found, note = lake.changes()
     assert found is not None and (found["keys"], len(found["through"]), note.merges) == ([], 1, 2)
+
+
+def test_rows_without_a_key_lead_nowhere(lake: Lake) -> None:
+    lake.append(SAT, None)
+    found, _ = lake.changes()
+    assert found is not None and not found["keys"] and not found["through"], "a query without a condition fails"
 
 
 def test_a_mart_is_built_whole_where_its_keys_cannot_be_told(lake: Lake, postgres_catalog: LakeCatalog) -> None:
@@ -162,6 +169,11 @@ def test_a_mart_is_built_whole_where_its_keys_cannot_be_told(lake: Lake, postgre
         update.add_column("units", IntegerType())
     lake.append(HUB, "e")
     assert lake.changes()[0] is None, "a table has other columns"
+    lake.built()
+    lake.of = replace(lake.of, leads={**lake.of.leads, HUB: Lead(LINK, ("hk_store",))})
+    lake.append(HUB, "e")
+    assert lake.changes()[0] is None, "a column that is declared, and not there"
+    lake.of = replace(lake.of, leads={**lake.of.leads, HUB: Lead()})
     lake.built()
     lake.views = {VIEW: "v2.metadata.json"}
     lake.append(HUB, "f")
