@@ -114,4 +114,5 @@ class _Found:
 def state_of(table: "Table") -> State:
     """The table's snapshot that changed data last, past those of compactions, and its schema."""
     newest = newest_of(table)
-    return newest.snapshot_id if newest else None, table.metadata.current_schema_id
+    known = newest.snapshot_id if newest else table.metadata.current_snapshot_id  # where only a compaction is kept
+    return known, table.metadata.current_schema_id

@@ -3,10 +3,12 @@
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.types import IntegerType
 
 import orchestration.worker.marts as module
@@ -15,7 +17,7 @@ from lakehouse.catalog.next_tables import next_name
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 from orchestration.assets.built_by_key import ByKey, Lead, built_by_key
-from orchestration.worker.by_key import BuiltAt, changes, noted
+from orchestration.worker.by_key import BuiltAt, changes, noted, state_of
 from orchestration.worker.marts import Marts
 from orchestration.worker.plan import Graph
 from orchestration.worker.warm_dbt import NodeResult
@@ -181,6 +183,20 @@ def test_a_mart_is_built_whole_where_its_keys_cannot_be_told(lake: Lake, postgre
     lake.built()
     lake.append(HUB, *(str(number) for number in range(1001)))
     assert lake.changes()[0] is None, "too many"
+
+
+def test_a_table_of_which_only_a_compaction_is_kept_is_not_one_without_rows() -> None:
+    """What was appended between two compactions, and expired, would not be seen."""
+    summary = Summary(Operation.REPLACE)
+    found = []
+    for number in (7, 9):
+        compaction = SimpleNamespace(snapshot_id=number, parent_snapshot_id=number - 1, summary=summary)
+        metadata = SimpleNamespace(current_snapshot_id=number, current_schema_id=0)
+        table: Any = SimpleNamespace(
+            current_snapshot=lambda it=compaction: it, snapshot_by_id=lambda _: None, metadata=metadata
+        )
+        found.append(state_of(table))
+    assert found == [(7, 0), (9, 0)]
 
 
 class Dbt:
