@@ -30,12 +30,16 @@ class Lead:
 
 @dataclass(frozen=True)
 class ByKey:
-    """A mart that is built by key: its tables, and those whose new rows lead to keys. Others change the whole mart."""
+    """A mart that is built by key: its tables, and those whose new rows lead to keys. Others change the whole mart.
+
+    `views` are those through which it reads them: another definition changes the whole mart too.
+    """
 
     key: str
     from_rows: int
     leads: Mapping[TableKey, Lead]
     tables: frozenset[TableKey]
+    views: frozenset[TableKey] = frozenset()
 
 
 def built_by_key(manifest: Manifest, project_dir: Path) -> dict[str, ByKey]:
@@ -63,13 +67,15 @@ class _Mart:
 
     def __init__(self, manifest: Manifest, unique_id: str, declared: BuiltByKey) -> None:
         self._node, self._tests, self._declared = manifest["nodes"][unique_id], _tests(manifest), declared
-        self._read = {node["name"]: node for node in _read(manifest, unique_id)}
+        tables, self._views = _read(manifest, unique_id)
+        self._read = {node["name"]: node for node in tables}
 
     def by_key(self) -> ByKey:
         """What is declared, by table."""
         leads = {_table(node): self._lead(name) for name, node in self._read.items() if self._leads(name)}
         tables = frozenset(_table(node) for node in self._read.values())
-        return ByKey(self._declared.key, self._declared.from_rows, leads, tables)
+        views = frozenset(_table(node) for node in self._views)
+        return ByKey(self._declared.key, self._declared.from_rows, leads, tables, views)
 
     def _leads(self, name: str) -> bool:
         return self._has_key(name) or name in self._declared.through
@@ -111,23 +117,27 @@ class _Mart:
         return tuple(sorted(column for column in columns if column.startswith(HASH_KEY)))
 
 
-def _read(manifest: Manifest, unique_id: str) -> list[Node]:
-    """What a model reads, and in place of views what they read."""
-    nodes, found, waiting = {**manifest["sources"], **manifest["nodes"]}, dict[str, Node](), [unique_id]
+def _read(manifest: Manifest, unique_id: str) -> tuple[list[Node], list[Node]]:
+    """What a model reads, and in place of views what they read; and these views."""
+    nodes, waiting = {**manifest["sources"], **manifest["nodes"]}, [unique_id]
+    found, views = dict[str, Node](), dict[str, Node]()
     while waiting:
         for above in nodes[waiting.pop()]["depends_on"]["nodes"]:
-            if nodes[above].get("config", {}).get("materialized") in ("view", "ephemeral"):
+            kind = nodes[above].get("config", {}).get("materialized")
+            if kind in ("view", "ephemeral"):
                 waiting.append(above)
-            else:
-                found[above] = nodes[above]
-    return list(found.values())
+            if kind != "ephemeral":
+                (views if kind == "view" else found)[above] = nodes[above]
+    return list(found.values()), list(views.values())
 
 
 def _tests(manifest: Manifest) -> Mapping[tuple[str | None, str | None], set[str]]:
-    """By model and column, the generic tests."""
+    """By model and column, the generic tests that see each row and fail."""
     found = defaultdict[tuple[str | None, str | None], set[str]](set)
     for node in manifest["nodes"].values():
-        if node["resource_type"] == "test":
+        config = node.get("config", {})
+        fails = config.get("severity", "error").lower() == "error" and not config.get("where")
+        if node["resource_type"] == "test" and fails:
             name = (node.get("test_metadata") or {}).get("name", "")
             found[node.get("attached_node"), node.get("column_name")].add(name)
     return found

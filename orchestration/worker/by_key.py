@@ -7,7 +7,7 @@ and brings in what a wrong declaration has left out.
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
@@ -29,11 +29,15 @@ State = tuple[int | None, int]  # a table's snapshot and schema
 
 @dataclass(frozen=True)
 class BuiltAt:
-    """The day on which a mart was last built whole, the builds by key since then, and what the last build has read."""
+    """The day on which a mart was last built whole, the builds by key since then, and what the last build has read.
+
+    Views are by the metadata file of their definition.
+    """
 
     day: str
     merges: int
     tables: Mapping[str, State]
+    views: Mapping[str, str] = field(default_factory=dict)
 
     def of(self, mart: "Table") -> dict[str, str]:
         """The property that says so, of the mart that has just been built."""
@@ -50,15 +54,16 @@ def noted(mart: "Table") -> BuiltAt | None:
 
 
 def changes(
-    mart: "Table | None", of: ByKey, tables: "Mapping[TableKey, Table]", today: date
+    mart: "Table | None", of: ByKey, tables: "Mapping[TableKey, Table]", views: Mapping[TableKey, str], today: date
 ) -> tuple[dict[str, Any] | None, BuiltAt]:
     """The keys that change, as by_key.sql reads them, and what to note of the build. None: the whole is to be built."""
     now = {".".join(name): state_of(tables[name]) for name in of.tables if name in tables}
+    read = {".".join(name): views[name] for name in of.views if name in views}
     before = noted(mart) if mart else None
-    whole = BuiltAt(str(today), 0, now)
+    whole = BuiltAt(str(today), 0, now, read)
     if mart is None or before is None or before.day != whole.day or before.merges >= MOST_MERGES:
         return None, whole
-    if not _is_large(mart, of) or _schemas(before.tables) != _schemas(now):
+    if not _is_large(mart, of) or _schemas(before.tables) != _schemas(now) or before.views != read:
         return None, whole
     found = _Found(of.key)
     for name in of.tables:
@@ -71,7 +76,7 @@ def changes(
         "keys": sorted(found.keys),
         "through": found.through,
     }
-    return given, BuiltAt(before.day, before.merges + 1, now)
+    return given, BuiltAt(before.day, before.merges + 1, now, read)
 
 
 def _is_large(mart: "Table", of: ByKey) -> bool:
@@ -93,18 +98,21 @@ class _Found:
     def add(self, table: "Table", since: int, lead: Lead) -> bool:
         """Adds what the rows that came since lead to; False if it is too much, or not to be told."""
         columns = lead.by if lead.through else (self._key,)
+        if not {field.name for field in table.schema().fields}.issuperset(columns):  # declared, and not there
+            return False
         rows = added_rows(table, since, columns, MOST_KEYS)
         if rows is None:
             return False
         values = {column: sorted({row[column] for row in rows if row[column] is not None}) for column in columns}
         if not lead.through:
             self.keys |= set(values[self._key])
-        elif rows:
-            self.through.append({"table": relation(*lead.through), "by": {c: v for c, v in values.items() if v}})
+        elif by := {column: found for column, found in values.items() if found}:
+            self.through.append({"table": relation(*lead.through), "by": by})
         return True
 
 
 def state_of(table: "Table") -> State:
     """The table's snapshot that changed data last, past those of compactions, and its schema."""
     newest = newest_of(table)
-    return newest.snapshot_id if newest else None, table.metadata.current_schema_id
+    known = newest.snapshot_id if newest else table.metadata.current_snapshot_id  # where only a compaction is kept
+    return known, table.metadata.current_schema_id

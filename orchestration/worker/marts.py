@@ -9,11 +9,12 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from lakehouse.catalog.next_tables import building_next, next_name
+from lakehouse.catalog.relations import list_views
 from lakehouse.settings import Settings
 from orchestration.assets.built_by_key import built_by_key
 from orchestration.assets.next_tables import GOOD, built_whole, sound_tables, unsound_nodes
 from orchestration.resources import TableKey
-from orchestration.worker.by_key import BuiltAt, changes, noted
+from orchestration.worker.by_key import BuiltAt, changes
 from orchestration.worker.many_tests import run_tests
 from orchestration.worker.plan import Graph, table_of
 from orchestration.worker.plans import of_marts
@@ -75,7 +76,7 @@ class Marts:
             results = self._dbt.run("run", [self._graph.nodes[model]["name"] for model in models], variables)
             results += self.test(self._graph.tests_of_marts(models, without), results, variables)
             sound |= sound_tables(self._manifest, {result.unique_id: result.status for result in results})
-            self._note({name: note for name, note in notes.items() if name in sound})
+            self._note({name: note for name, note in notes.items() if name in sound}, stored)
         return results
 
     def _changes(
@@ -84,19 +85,20 @@ class Marts:
         """Of the marts that are built by key, by table the keys that change, and what to note of each."""
         marts = {table_of(self._graph.nodes[model]): self._by_key[model] for model in models if model in self._by_key}
         tables = self._catalog.load_tables(frozenset[TableKey]().union(*(mart.tables for mart in marts.values())))
+        views = list_views(self._catalog, frozenset[TableKey]().union(*(mart.views for mart in marts.values())))
         today, given, notes = datetime.now(UTC).date(), dict[str, Any](), dict[TableKey, BuiltAt]()
         for name, mart in marts.items():
-            found, notes[name] = changes(stored.get(name), mart, tables, today)
+            found, notes[name] = changes(stored.get(name), mart, tables, views, today)
             if found:
                 given[".".join(name)] = found
         return given, notes
 
-    def _note(self, notes: Mapping[TableKey, BuiltAt]) -> None:
-        """Writes into the copies what they were built of."""
+    def _note(self, notes: Mapping[TableKey, BuiltAt], stored: "Mapping[TableKey, Table]") -> None:
+        """Writes into the copies what they were built of, except where dbt has found no new data and left one alone."""
         copies = self._catalog.load_tables(list(map(next_name, notes)))
         for name, note in notes.items():
-            copy = copies[next_name(name)]
-            if noted(copy) != note:
+            copy, before = copies[next_name(name)], stored.get(name)
+            if before is None or copy.metadata_location != before.metadata_location:
                 copy.transaction().set_properties(note.of(copy)).commit_transaction()
 
     def test(self, tests: Sequence[str], built: Sequence[NodeResult], variables: Mapping[str, str]) -> list[NodeResult]:

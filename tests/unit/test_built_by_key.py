@@ -1,28 +1,39 @@
 """Marts that are built by key: mistakes of a declaration, and which keys change."""
 
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.types import IntegerType
 
+import orchestration.worker.marts as module
 from lakehouse.catalog.lake_catalog import LakeCatalog
+from lakehouse.catalog.next_tables import next_name
 from lakehouse.errors import LakehouseError
+from lakehouse.settings import Settings
 from orchestration.assets.built_by_key import ByKey, Lead, built_by_key
-from orchestration.worker.by_key import BuiltAt, changes, noted
+from orchestration.worker.by_key import BuiltAt, changes, noted, state_of
+from orchestration.worker.marts import Marts
+from orchestration.worker.plan import Graph
+from orchestration.worker.warm_dbt import NodeResult
 
 HUB, SAT, LINK, OTHER = (("vault", name) for name in ("hub_sale", "sat_line", "link_sold", "hub_store"))
 TESTS = ("unique", "not_null")
 TODAY = date(2026, 11, 24)
+VIEW = ("vault", "sat_line_v1")
 
 
 def node(name: str, materialized: str, *columns: str, reads: tuple[str, ...] = (), **meta: Any) -> dict[str, Any]:
     return {
         "unique_id": f"model.{name}", "resource_type": "model", "name": name, "alias": name, "schema": "vault",
         "original_file_path": "models/marts/fct_sale.sql", "patch_path": None,
-        "columns": {column: {} for column in columns}, "depends_on": {"nodes": [f"model.{n}" for n in reads]},
+        "columns": {column: {"description": ""} for column in columns},
+        "depends_on": {"nodes": [f"model.{n}" for n in reads]},
         "config": {"materialized": materialized, "meta": meta},
     }  # fmt: skip
 
@@ -33,6 +44,7 @@ def manifest(
     reads: tuple[str, ...] = (),
     tests: tuple[str, ...] = TESTS,
     kind: str = "rebuilt_table",
+    **of_tests: str,
 ) -> dict[str, Any]:
     read = ("hub_sale", "sat_line_v1", "link_sold", "hub_store", *reads)
     nodes = [
@@ -48,6 +60,7 @@ def manifest(
         {
             "unique_id": f"test.{name}", "resource_type": "test", "depends_on": {"nodes": ["model.fct_sale"]},
             "attached_node": "model.fct_sale", "column_name": "hk_sale", "test_metadata": {"name": name},
+            "config": of_tests,
         }
         for name in tests
     ]  # fmt: skip
@@ -57,13 +70,17 @@ def manifest(
 def test_tables_lead_to_the_key_themselves_or_through_others_and_all_else_changes_the_whole(tmp_path: Path) -> None:
     found = built_by_key(manifest({"key": "hk_sale", "through": {"sat_line": "link_sold"}}), tmp_path)
     leads = {HUB: Lead(), LINK: Lead(), SAT: Lead(LINK, ("hk_line",))}
-    assert found == {"model.fct_sale": ByKey("hk_sale", 100_000, leads, frozenset({HUB, SAT, LINK, OTHER}))}
+    assert found == {
+        "model.fct_sale": ByKey("hk_sale", 100_000, leads, frozenset({HUB, SAT, LINK, OTHER}), frozenset({VIEW}))
+    }
 
 
 @pytest.mark.parametrize(
     ("built_by", "more", "problem"),
     [
         ({"key": "hk_sale"}, {"tests": TESTS[:1]}, "hk_sale has no test `not_null`"),
+        ({"key": "hk_sale"}, {"severity": "warn"}, "hk_sale has no test `not_null`"),
+        ({"key": "hk_sale"}, {"where": "sale_id > 9"}, "hk_sale has no test `not_null`"),
         ({"key": "sale_id"}, {}, "sale_id is no hash key"),
         ({"key": "hk_sale"}, {"reads": ("dim_store",)}, "it reads dim_store, and only tables that are appended to"),
         ({"key": "hk_sale"}, {"kind": "view"}, "for models that are materialized as rebuilt_table"),
@@ -87,19 +104,21 @@ class Lake:
     def __init__(self, catalog: LakeCatalog) -> None:
         self._catalog = catalog
         catalog.create_namespace_if_not_exists("vault")
-        self.of = ByKey("hk_sale", 2, {HUB: Lead(), SAT: Lead(LINK, ("hk_line",))}, frozenset({HUB, SAT, OTHER}))
+        leads = {HUB: Lead(), SAT: Lead(LINK, ("hk_line",))}
+        self.of = ByKey("hk_sale", 2, leads, frozenset({HUB, SAT, OTHER}), frozenset({VIEW}))
+        self.views = {VIEW: "v1.metadata.json"}
         self.mart = ("vault", "fct_sale")
         for table, rows in ((HUB, ["a", "b"]), (SAT, ["l"]), (OTHER, ["s"]), (self.mart, ["a", "b"])):
             self.append(table, *rows)
         self.built()
 
-    def append(self, table: tuple[str, str], *keys: str) -> None:
-        data = pa.table({"hk_line" if table == SAT else "hk_sale": list(keys)})
+    def append(self, table: tuple[str, str], *keys: str | None) -> None:
+        data = pa.table({"hk_line" if table == SAT else "hk_sale": pa.array(keys, pa.string())})
         self._catalog.create_table_if_not_exists(table, data.schema).append(data)
 
     def changes(self, today: date = TODAY) -> tuple[dict[str, Any] | None, BuiltAt]:
         tables = self._catalog.load_tables(list(self.of.tables))
-        return changes(self._catalog.load_table(self.mart), self.of, tables, today)
+        return changes(self._catalog.load_table(self.mart), self.of, tables, self.views, today)
 
     def built(self, note: BuiltAt | None = None) -> None:
         note = note or self.changes()[1]
@@ -122,9 +141,15 @@ def test_the_keys_that_change_are_those_of_rows_appended_since_the_mart_was_buil
     lake.append(lake.mart, "c")
     lake.built(note)
     assert noted(lake._catalog.load_table(lake.mart)) == note
-    lake.append(SAT, "n")
+    lake.append(SAT, "n", None)
     found, note = lake.changes()
     assert found is not None and (found["keys"], len(found["through"]), note.merges) == ([], 1, 2)
+
+
+def test_rows_without_a_key_lead_nowhere(lake: Lake) -> None:
+    lake.append(SAT, None)
+    found, _ = lake.changes()
+    assert found is not None and not found["keys"] and not found["through"], "a query without a condition fails"
 
 
 def test_a_mart_is_built_whole_where_its_keys_cannot_be_told(lake: Lake, postgres_catalog: LakeCatalog) -> None:
@@ -147,5 +172,62 @@ def test_a_mart_is_built_whole_where_its_keys_cannot_be_told(lake: Lake, postgre
     lake.append(HUB, "e")
     assert lake.changes()[0] is None, "a table has other columns"
     lake.built()
+    lake.of = replace(lake.of, leads={**lake.of.leads, HUB: Lead(LINK, ("hk_store",))})
+    lake.append(HUB, "e")
+    assert lake.changes()[0] is None, "a column that is declared, and not there"
+    lake.of = replace(lake.of, leads={**lake.of.leads, HUB: Lead()})
+    lake.built()
+    lake.views = {VIEW: "v2.metadata.json"}
+    lake.append(HUB, "f")
+    assert lake.changes()[0] is None, "a view that it reads has another definition: its SQL is the same"
+    lake.built()
     lake.append(HUB, *(str(number) for number in range(1001)))
     assert lake.changes()[0] is None, "too many"
+
+
+def test_a_table_of_which_only_a_compaction_is_kept_is_not_one_without_rows() -> None:
+    """What was appended between two compactions, and expired, would not be seen."""
+    summary = Summary(Operation.REPLACE)
+    found = []
+    for number in (7, 9):
+        compaction = SimpleNamespace(snapshot_id=number, parent_snapshot_id=number - 1, summary=summary)
+        metadata = SimpleNamespace(current_snapshot_id=number, current_schema_id=0)
+        table: Any = SimpleNamespace(
+            current_snapshot=lambda it=compaction: it, snapshot_by_id=lambda _: None, metadata=metadata
+        )
+        found.append(state_of(table))
+    assert found == [(7, 0), (9, 0)]
+
+
+class Dbt:
+    """dbt that replaces the mart, or finds no new data."""
+
+    def __init__(self, catalog: LakeCatalog) -> None:
+        self.catalog, self.no_new_data = catalog, False
+
+    def run(self, _command: str, names: list[str], _variables: dict[str, str]) -> list[NodeResult]:
+        for name in names if not self.no_new_data else []:
+            data = pa.table({"hk_sale": ["a", "b"]})
+            self.catalog.create_table_if_not_exists(next_name(("vault", name)), data.schema).overwrite(data)
+        return [NodeResult(f"model.{name}", "success", 0.0, 0, "") for name in names]
+
+
+def test_a_mart_that_dbt_leaves_alone_is_not_noted_as_built(
+    lake: Lake, postgres_catalog: LakeCatalog, catalog_settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a restore of the mart it was noted: the keys of later loads came into a mart that lacked earlier ones."""
+    monkeypatch.setattr(module, "run_tests", lambda *_: [])
+    declared = manifest({"key": "hk_sale", "through": {"sat_line": "link_sold"}}) | {"child_map": {}}
+    dbt = Dbt(postgres_catalog)
+    marts = Marts(catalog_settings, postgres_catalog, dbt, declared, Graph(declared))  # type: ignore[arg-type]
+    built = lambda: noted(postgres_catalog.load_table(lake.mart))  # noqa: E731
+    marts.build(["model.fct_sale"], (), {}, [])
+    first = built()
+    assert first is not None
+    lake.append(HUB, "c")
+    dbt.no_new_data = True
+    marts.build(["model.fct_sale"], (), {}, [])
+    assert built() == first, "what it lacks stays to be built"
+    lake.append(lake.mart, "x")
+    marts.build(["model.fct_sale"], (), {}, [])
+    assert built() is None, "somebody else has changed it"

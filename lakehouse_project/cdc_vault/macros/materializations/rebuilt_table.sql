@@ -74,7 +74,8 @@
   {%- set counts -%}
     {%- for table in tables | sort(attribute="identifier") -%}
     {{ "union all" if not loop.first }}
-    select '{{ table.schema }}.{{ table.identifier }}:' || summary['total-records'] as size
+    select '{{ table.schema }}.{{ table.identifier }}:' || cast(
+      cast(summary['total-records'] as bigint) - coalesce(cast(element_at(summary, 'total-position-deletes') as bigint), 0) as varchar) as size
     from {{ cdc_vault.system_table(table, "snapshots") }}
     where snapshot_id in (select snapshot_id from {{ cdc_vault.system_table(table, "refs") }} where name = 'main')
     {% endfor -%}
