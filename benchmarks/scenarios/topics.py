@@ -70,10 +70,7 @@ def wide_envelopes(bench: Bench) -> Results:
             broker.fill(WIDE_TOPIC, run * size, total, PARTITIONS, envelopes.event)
             of_each = envelopes.PER_TRANSACTION
             broker.fill(TRANSACTIONS, run * size // of_each, total // of_each, 1, envelopes.end)
-            with _cost(bench, broker) as cost:
-                bring_up(settings, declarations, SOURCE, bench.session)
-                while query(settings, f"SELECT count(*) FROM raw_{SOURCE}.wide")[0][0] < total:
-                    time.sleep(0.01)
+            cost = _until_counted(bench, settings, declarations, broker, "wide", total)
             if run:
                 ours.add(size / cost.seconds, cost)
         _verify_wide(settings, total)
@@ -99,14 +96,22 @@ def _read(
     for run in range(bench.runs + 1):  # the first run is a warm-up
         total = (run + 1) * size
         broker.fill(TOPIC[form], run * size, total, PARTITIONS, event)
-        with _cost(bench, broker) as cost:
-            bring_up(settings, declarations, SOURCE, bench.session)
-            while query(settings, f"SELECT count(*) FROM raw_{SOURCE}.{form}_events")[0][0] < total:
-                time.sleep(0.01)
+        cost = _until_counted(bench, settings, declarations, broker, f"{form}_events", total)
         if run:
             into.add(size / cost.seconds, cost)
     _verify(settings, form, total)
     into.notes = {"events_per_run": size}
+
+
+def _until_counted(
+    bench: Bench, settings: Settings, declarations: Declarations, broker: Broker, table: str, total: int
+) -> Cost:
+    """What it costs to read topics until Trino counts so many rows."""
+    with _cost(bench, broker) as cost:
+        bring_up(settings, declarations, SOURCE, bench.session)
+        while query(settings, f"SELECT count(*) FROM raw_{SOURCE}.{table}")[0][0] < total:
+            time.sleep(0.01)
+    return cost
 
 
 def _by_spark(

@@ -11,7 +11,8 @@ from typing import Any
 
 from lakehouse.declarations.lines import line_in_model, refuse
 from lakehouse.declarations.policies import BuiltByKey
-from orchestration.assets.next_tables import REBUILT
+from orchestration.assets.next_tables import REBUILT, table_of_model
+from orchestration.assets.translator import is_view
 from orchestration.resources import TableKey
 
 Manifest = Mapping[str, Any]
@@ -72,9 +73,9 @@ class _Mart:
 
     def by_key(self) -> ByKey:
         """What is declared, by table."""
-        leads = {_table(node): self._lead(name) for name, node in self._read.items() if self._leads(name)}
-        tables = frozenset(_table(node) for node in self._read.values())
-        views = frozenset(_table(node) for node in self._views)
+        leads = {table_of_model(node): self._lead(name) for name, node in self._read.items() if self._leads(name)}
+        tables = frozenset(table_of_model(node) for node in self._read.values())
+        views = frozenset(table_of_model(node) for node in self._views)
         return ByKey(self._declared.key, self._declared.from_rows, leads, tables, views)
 
     def _leads(self, name: str) -> bool:
@@ -84,7 +85,7 @@ class _Mart:
         if self._has_key(name):
             return Lead()
         through = self._declared.through[name]
-        return Lead(_table(self._read[through]), self._shared(name, through))
+        return Lead(table_of_model(self._read[through]), self._shared(name, through))
 
     def problems(self) -> Iterator[tuple[tuple[str, ...], str]]:
         """Each with the path of keys below `built_by` where it stands."""
@@ -124,7 +125,7 @@ def _read(manifest: Manifest, unique_id: str) -> tuple[list[Node], list[Node]]:
     while waiting:
         for above in nodes[waiting.pop()]["depends_on"]["nodes"]:
             kind = nodes[above].get("config", {}).get("materialized")
-            if kind in ("view", "ephemeral"):
+            if is_view(nodes[above]):
                 waiting.append(above)
             if kind != "ephemeral":
                 (views if kind == "view" else found)[above] = nodes[above]
@@ -141,7 +142,3 @@ def _tests(manifest: Manifest) -> Mapping[tuple[str | None, str | None], set[str
             name = (node.get("test_metadata") or {}).get("name", "")
             found[node.get("attached_node"), node.get("column_name")].add(name)
     return found
-
-
-def _table(node: Node) -> TableKey:
-    return node["schema"], node["alias"]

@@ -15,7 +15,7 @@ def built_whole(manifest: Manifest) -> dict[TableKey, dict[str, str]]:
 
     They are the marts, and the vault's PITs, bridges and rules.
     """
-    return {_table(node): _descriptions(node) for node in _whole(manifest).values()}
+    return {table_of_model(node): _descriptions(node) for node in _whole(manifest).values()}
 
 
 def sound_tables(manifest: Manifest, statuses: Mapping[str, str]) -> set[TableKey]:
@@ -25,7 +25,7 @@ def sound_tables(manifest: Manifest, statuses: Mapping[str, str]) -> set[TableKe
     with what reads one of two tables when a test of both has failed.
     """
     whole, unsound = _whole(manifest), unsound_nodes(manifest, statuses)
-    return {_table(whole[key]) for key in _built(whole, statuses) if key not in unsound}
+    return {table_of_model(whole[key]) for key in _built(whole, statuses) if key not in unsound}
 
 
 def unsound_nodes(manifest: Manifest, statuses: Mapping[str, str]) -> set[str]:
@@ -47,7 +47,7 @@ def unsound_nodes(manifest: Manifest, statuses: Mapping[str, str]) -> set[str]:
 def unsound_tables(manifest: Manifest, statuses: Mapping[str, str]) -> set[TableKey]:
     """The other tables built whole that dbt has built."""
     whole = _whole(manifest)
-    return {_table(whole[key]) for key in _built(whole, statuses)} - sound_tables(manifest, statuses)
+    return {table_of_model(whole[key]) for key in _built(whole, statuses)} - sound_tables(manifest, statuses)
 
 
 def _built(whole: Manifest, statuses: Mapping[str, str]) -> list[str]:
@@ -67,7 +67,8 @@ def _whole(manifest: Manifest) -> dict[str, Any]:
     return {key: node for key, node in models if node["config"]["materialized"] == REBUILT}
 
 
-def _table(node: Mapping[str, Any]) -> TableKey:
+def table_of_model(node: Mapping[str, Any]) -> TableKey:
+    """Schema and name of the table that a model makes."""
     return node["schema"], node["alias"]
 
 
