@@ -144,12 +144,15 @@ class Lake(dg.ConfigurableResource):
         """Whether a living worker loads what the job would load."""
         return is_served(self.settings(), job)
 
-    def absent(self, tables: Iterable[TableKey]) -> list[TableKey]:
-        """The tables among these that do not exist."""
-        from lakehouse.catalog.open import load_table, open_catalog
+    def never_loaded(self, tables: Collection[TableKey]) -> list[TableKey]:
+        """The tables among these that do not exist, and the declared raw tables that have never arrived."""
+        from lakehouse.catalog.open import open_catalog
+        from orchestration.runs.arrivals import never_arrived
 
-        with closing(open_catalog(self.settings())) as catalog:
-            return [table for table in tables if load_table(catalog, *table) is None]
+        settings, declared = self.settings(), self.declarations()
+        with closing(open_catalog(settings)) as catalog, closing(connect_catalog(settings)) as connection:
+            absent = [table for table in tables if table not in catalog.load_tables(tables)]
+            return absent + never_arrived(connection, catalog, declared, load_manifest(settings))
 
     @contextmanager
     def next_tables(self, tables: Mapping[TableKey, Mapping[str, str]]) -> "Iterator[set[TableKey]]":

@@ -109,7 +109,7 @@ def _run_unblocked(
 ) -> Outcome:
     """Runs the job without the tables that wait for others; unsuccessful if failed tables were left out."""
     failed = waiting_for_checks(instance, repository, job) | waiting_for_others(instance, repository, job)
-    waiting = waiting_for_tables(repository.asset_graph, job, _absent(settings, job)) | failed
+    waiting = waiting_for_tables(repository.asset_graph, job, _never_loaded(settings, job)) | failed
     for reason in sorted(set(waiting.values())):
         tables = sorted(name for name, why in waiting.items() if why == reason)
         say(f"{job.name}  left out: {tables[0]}{f' and {len(tables) - 1} more' if tables[1:] else ''}: {reason}")
@@ -123,9 +123,9 @@ def _run_unblocked(
     return outcome
 
 
-def _absent(settings: Settings, job: dg.JobDefinition) -> Iterator[dg.AssetKey]:
+def _never_loaded(settings: Settings, job: dg.JobDefinition) -> Iterator[dg.AssetKey]:
     if job.name == marts.JOB:
-        yield from map(dg.AssetKey, Lake().absent(marts.tables_read(load_manifest(settings))))
+        yield from map(dg.AssetKey, Lake().never_loaded(marts.tables_read(load_manifest(settings))))
 
 
 def _job(repository: dg.RepositoryDefinition, name: str) -> dg.JobDefinition:

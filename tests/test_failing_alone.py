@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from lakehouse.declarations.policies import RawPolicy
+from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 from tests.readers import BIN, Declared, Project, declared_as_is, project_of
 from tests.world import World, make_world
@@ -304,6 +305,33 @@ def test_marts_of_tables_that_were_never_loaded_are_left_out(shop: Shop) -> None
     assert done.returncode == 0, done.stderr
     assert f"parsed.parsed_{shop.name}__valued was never loaded" in done.stdout
     assert shop.mart("valued") is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("load", "rows"), [(by_hand, 2), (by_sensors, 0)])
+def test_a_table_that_has_never_arrived_is_refused_and_not_shown_as_empty(shop: Shop, load: Load, rows: int) -> None:
+    """Parked in its first load, it had a view and marts without rows, where the source had two."""
+    shop.world.sql("UPDATE valued SET v = 'NaN' WHERE id = 2")
+    shop.declare(breaking=False)
+    shop.write_marts()
+    _, said = load(shop)
+    assert shop.current("good") == shop.source("good"), said
+    with pytest.raises(LakehouseError, match=rf"raw_{shop.name}\.valued has never arrived .*`lakehouse status`"):
+        shop.current("valued")
+    assert shop.mart("good") == shop.source("good"), said
+    assert shop.mart("valued") is None and shop.mart("both") is None, said
+    assert f"raw_{shop.name}.valued was never loaded" in shop.call(str(BIN / "lakehouse"), "run", "build_marts").stdout
+
+    shop.world.sql("UPDATE valued SET v = 2 WHERE id = 2" if rows else "DELETE FROM valued")
+    resumed = shop.call(str(BIN / "lakehouse"), "ingest", "--resume", f"{shop.name}.valued")
+    assert resumed.returncode == 0, resumed.stderr
+    succeeded, said = load(shop)
+    assert succeeded, said
+    assert_all_loaded(shop, said)
+    shop.world.sql("UPDATE valued SET v = 'NaN' WHERE id = 1" if rows else "INSERT INTO valued VALUES (1, 'NaN')")
+    before = [shop.current("valued"), shop.mart("both")]
+    load(shop)
+    assert [shop.current("valued"), shop.mart("both")] == before, "it is as of the cut before"
 
 
 @pytest.mark.slow

@@ -62,7 +62,7 @@ def new_data_sensor(watch: Watch, job: Any) -> dg.SensorDefinition:
     def new_data(context: dg.SensorEvaluationContext, lake: Lake) -> dg.RunRequest | dg.SkipReason:
         try:
             seen = observe(lake, watch, job.name)
-            absent = [] if watch.source else lake.absent(t for t in watch.tables if ".".join(t) not in seen.newest)
+            missing = [] if watch.source else lake.never_loaded(watch.tables)
         except Exception as error:  # the tick fails, in one line: a skipped one would look like an idle sensor
             raise CannotInspectError(f"cannot inspect {_describe(watch)}: {_one_line(error)}") from None
         repository = context.repository_def
@@ -73,7 +73,7 @@ def new_data_sensor(watch: Watch, job: Any) -> dg.SensorDefinition:
         history = with_worker(read_history(context.instance, job.name, whole), load)
         if history.failures or history.state.tables:  # else nothing depends on it, and it takes 30 ms
             seen = replace(seen, code=lake.code_version())
-        seen = with_dependencies(seen, absent, context.instance, repository, whole, history)
+        seen = with_dependencies(seen, missing, context.instance, repository, whole, history)
         decision = decide(job.name, seen, history, datetime.now(UTC), watch.confirm_after)
         if isinstance(decision, Launch):
             return request(watch, decision, seen, history, whole, lake.code_version())
@@ -91,7 +91,7 @@ def observe(lake: Lake, watch: Watch, job: str) -> Observed:
 
 def with_dependencies(
     seen: Observed,
-    absent: Sequence[TableKey],
+    missing: Sequence[TableKey],
     instance: dg.DagsterInstance,
     repository: dg.RepositoryDefinition,
     job: dg.JobDefinition,
@@ -101,7 +101,7 @@ def with_dependencies(
     graph = repository.asset_graph
     keys = named(graph.get_all_asset_keys(), {*seen.newest, *history.state.tables})
     waiting = (
-        waiting_for_tables(graph, job, map(dg.AssetKey, absent))
+        waiting_for_tables(graph, job, map(dg.AssetKey, missing))
         | waiting_for_checks(instance, repository, job)
         | waiting_for_others(instance, repository, job)
     )

@@ -21,6 +21,7 @@ from lakehouse.errors import LakehouseError
 from lakehouse.metrics import REGISTRY, sample
 from orchestration.assets.groups import groups_read, load_groups
 from orchestration.resources import TableKey
+from orchestration.runs.arrivals import never_arrived
 from orchestration.runs.processes.presence import serve, withdraw, writing_if_free
 from orchestration.runs.state.load_state import pause
 from orchestration.runs.state.loaded import last_worker_load
@@ -47,6 +48,7 @@ BUSY_SECONDS = 2.0
 HELD_SECONDS = 30.0
 SOON_SECONDS = 0.1
 LATEST_SECONDS = 60.0  # for which marts that no reader sees may wait while cuts come without a pause
+REFUSES = "refuses"  # what `view.sql` says of the current view of a table that has never arrived
 LATER_SHARE = 0.25  # of the time, which building them may take
 
 
@@ -136,8 +138,9 @@ class Worker:
         for job in [job for job, state in self._state.items() if state.served]:
             withdraw(self._connection, self._catalog.name, job)
         self._manifest = load_manifest(self._settings)
-        declared = declarations_from(self._manifest, self._settings.dbt_project_dir).among(self._settings.sources)
-        self._graph, self._tasks = Graph(self._manifest), tasks(declared, self._manifest)
+        declarations = declarations_from(self._manifest, self._settings.dbt_project_dir)
+        self._declared = declarations.among(self._settings.sources)
+        self._graph, self._tasks = Graph(self._manifest), tasks(self._declared, self._manifest)
         self._loads = Loads(self._settings, self._catalog, self._connection, self._dbt, self._graph)
         self._marts = Marts(self._settings, self._catalog, self._dbt, self._manifest, self._graph)
         self._groups = load_groups(self._manifest)
@@ -217,7 +220,8 @@ class Worker:
         state.held, state.later = (held, set()) if failed else (held | later, later)
         if later and not failed:
             state.due = time.monotonic() + SOON_SECONDS
-        state.views |= self._graph.views({result.unique_id for result in results if result.status == "success"})
+        made = {result.unique_id for result in results if result.status == "success" and result.message != REFUSES}
+        state.views |= self._graph.views(made)
         if failed:
             raise LakehouseError("; ".join(f"{result.unique_id}: {result.message}" for result in failed[:3]))
         if models:
@@ -287,8 +291,13 @@ class Worker:
         return set(self._graph.models_of(task, failing, with_views=True))
 
     def _unloaded(self, task: Task) -> set[str]:
-        """The marts downstream of a table that was never loaded, such as one of a source that is not used here."""
-        missing = set(task.tables) - set(self._catalog.load_tables(task.tables)) if task.marts else set()
+        """The marts downstream of a table that was never loaded, such as one of a source that is not used here, or one
+        that was parked before it has arrived.
+        """
+        if not task.marts:
+            return set()
+        missing = set(task.tables) - set(self._catalog.load_tables(task.tables))
+        missing |= set(never_arrived(self._connection, self._catalog, self._declared, self._manifest))
         return set(self._graph.models_of(task, missing, with_views=True))
 
     def _exist(self, task: Task) -> bool:

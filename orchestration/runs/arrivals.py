@@ -1,0 +1,44 @@
+"""Which raw tables have never arrived. No mart is built of one: it would lack rows that the source may have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from orchestration.assets.translator import is_view
+from orchestration.resources import TableKey
+
+if TYPE_CHECKING:
+    from lakehouse.catalog.lake_catalog import LakeCatalog
+    from lakehouse.declarations import Declarations
+    from lakehouse.servers.database import CatalogConnection
+
+IN_CUTS = "SELECT source, unnest(cut_tables) FROM lakehouse.streams"
+
+
+def never_arrived(
+    connection: CatalogConnection, catalog: LakeCatalog, declared: Declarations, manifest: Mapping[str, Any]
+) -> list[TableKey]:
+    """The declared raw tables that are in no cut, and of which no model that reads them has rows.
+
+    One that left the cuts is not among them: what was made of it is as of the cut before.
+    """
+    from lakehouse.catalog.open import newest_data_snapshots
+
+    covered = set(connection.execute(IN_CUTS).fetchall())
+    outside = [t for source in declared.sources for t in source.tables if (t.source, t.name) not in covered]
+    readers = {table.asset_key: _readers(manifest, table.asset_key) for table in outside}
+    facts = newest_data_snapshots(catalog, frozenset[TableKey]().union(*readers.values()))
+    loaded = {name for name, fact in facts.items() if fact.total_rows}
+    return [key for key, models in readers.items() if models and not loaded.intersection(map(".".join, models))]
+
+
+def _readers(manifest: Mapping[str, Any], raw: TableKey) -> frozenset[TableKey]:
+    """The tables that models make directly of a raw table."""
+    found = set[TableKey]()
+    for unique_id, node in manifest["sources"].items():
+        if (node["schema"], node["identifier"]) == raw:
+            children = (manifest["nodes"].get(child) for child in manifest["child_map"].get(unique_id, ()))
+            models = (child for child in children if child and child["resource_type"] == "model")
+            found.update((model["schema"], model["alias"]) for model in models if not is_view(model))
+    return frozenset(found)
