@@ -303,7 +303,7 @@ def test_marts_of_tables_that_were_never_loaded_are_left_out(shop: Shop) -> None
     shop.write_marts()
     done = shop.call(str(BIN / "lakehouse"), "run", "build_marts")
     assert done.returncode == 0, done.stderr
-    assert f"parsed.parsed_{shop.name}__valued was never loaded" in done.stdout
+    assert f"raw_{shop.name}.valued was never loaded" in done.stdout
     assert shop.mart("valued") is None
 
 
