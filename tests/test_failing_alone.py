@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from trino.exceptions import TrinoUserError
 
 from lakehouse.declarations.policies import RawPolicy
-from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 from tests.readers import BIN, Declared, Project, declared_as_is, project_of
 from tests.world import World, make_world
@@ -316,7 +316,7 @@ def test_a_table_that_has_never_arrived_is_refused_and_not_shown_as_empty(shop: 
     shop.write_marts()
     _, said = load(shop)
     assert shop.current("good") == shop.source("good"), said
-    with pytest.raises(LakehouseError, match=rf"raw_{shop.name}\.valued has never arrived .*`lakehouse status`"):
+    with pytest.raises(TrinoUserError, match=rf"raw_{shop.name}\.valued has never arrived .*`lakehouse status`"):
         shop.current("valued")
     assert shop.mart("good") == shop.source("good"), said
     assert shop.mart("valued") is None and shop.mart("both") is None, said
