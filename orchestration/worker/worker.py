@@ -45,12 +45,12 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 SERVES = "lakehouse_worker_serves"
 TESTS_AT_ONCE = 2
-LATEST_TESTS_SECONDS = 20.0  # for which tests may yield to cuts
+LATEST_TESTS_SECONDS = 60.0  # for which tests may yield to cuts
 LONGEST_SLEEP = 60.0
 BUSY_SECONDS = 2.0
 HELD_SECONDS = 30.0
 QUIET_SECONDS = 2.0  # without a cut, after which begins what nobody waits for
-LATEST_SECONDS = 60.0  # for which marts that no reader sees may wait while cuts come without a pause
+LATEST_SECONDS = 180.0  # for which marts that no reader sees may wait while cuts come without a pause
 LATER_SHARE = 0.25  # of the time, which building them may take
 
 
