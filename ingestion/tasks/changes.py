@@ -55,11 +55,10 @@ def land_piece(lanes: Lanes, piece: Piece) -> None:
     """Lands what can, and keeps aside what cannot or must not land."""
     for oid, reason in piece.parks.items():
         lanes.park(oid, reason)
-    if piece.unread is not None:
-        lanes.keep("quarantine", piece.records(lanes.landing), piece.unread)
-        return
-    bad = lanes.land(piece.batches)
-    reasons = {place: reason for of_table in bad.values() for place, reason in of_table.items()}
+    reasons = piece.unread
+    if reasons is None:
+        bad = lanes.land(piece.batches)
+        reasons = {place: reason for of_table in bad.values() for place, reason in of_table.items()}
     if reasons:
         lanes.keep("quarantine", piece.records(lanes.landing), reasons)
     if lanes.aside:
