@@ -129,7 +129,9 @@ def ingest(
         _each(
             settings,
             dict.fromkeys(names),
-            partial(recover_source if recover else bring_up, settings, declarations),
+            partial(recover_source, settings, declarations)
+            if recover
+            else partial(bring_up, settings, declarations, only_changed=True),
             as_json,
         )
     if recover:
@@ -213,6 +215,10 @@ def _print_report(report: dict[str, Any]) -> None:
     for table in report["tables"]:
         new = ", ".join(f"{op} {count:,}" for op, count in sorted(table["rows"].items())) or "nothing new"
         say(f"  {table['name']:<24} {table['total_rows']:>12,} rows   {new}")
+    if (same := len(report["unchanged"])) and report["tables"]:
+        say(f"  {f'{same:,} other tables':<24} {'':>12}        nothing new")
+    elif same:
+        say(f"  {same:,} tables: nothing new")
     for aside in report["aside"]:
         say(f"  {aside['name']:<24} {aside['state']}")
 
