@@ -64,9 +64,9 @@ class Shop:
         )
 
     def follow(self) -> None:
-        """What a follower does: raw is up to date."""
+        """What a follower does: raw is up to date, but for a table that is parked."""
         done = self.call(str(BIN / "lakehouse"), "ingest", self.name, "--once")
-        assert done.returncode == 0, done.stderr
+        assert done.returncode == 0 or "on_unrepresentable" in done.stderr, done.stderr
 
     def tick(self, sensor: str, pause_seconds: float = 3600) -> dict[str, Any]:
         """One tick of a sensor, with the run it asks for; what has failed rests for so long."""
@@ -320,7 +320,8 @@ def test_a_table_that_has_never_arrived_is_refused_and_not_shown_as_empty(shop: 
         shop.current("valued")
     assert shop.mart("good") == shop.source("good"), said
     assert shop.mart("valued") is None and shop.mart("both") is None, said
-    assert f"raw_{shop.name}.valued was never loaded" in shop.call(str(BIN / "lakehouse"), "run", "build_marts").stdout
+    again = shop.call(str(BIN / "lakehouse"), "run", "build_marts").stdout
+    assert f"check in_the_cut of raw_{shop.name}.valued fails" in again, again
 
     shop.world.sql("UPDATE valued SET v = 2 WHERE id = 2" if rows else "DELETE FROM valued")
     resumed = shop.call(str(BIN / "lakehouse"), "ingest", "--resume", f"{shop.name}.valued")
