@@ -218,7 +218,7 @@ def test_once_it_is_warm_the_worker_asks_two_statements_for_all_models_of_a_step
             for name in (f"hub_{shop.name}_{first.name}", f"sat_{shop.name}_{first.name}"):
                 for stage, mark in remembered(shop, name).items():
                     assert mark == in_stage(shop, stage), f"{name} remembers of {stage} what Trino would say"
-            tested, read = marts_tested(shop, since), reads_of_loads(shop, since)
+        tested, read = marts_tested(shop, since), reads_of_loads(shop, since)  # of the last lot: before, it was cold
     assert not sent, "a model has a statement of its own"
     assert read == [1, 1, 2], "one for parsed and its stage, then two for a hub and a satellite"
     assert tested == 1, "both tests of the mart in one"
