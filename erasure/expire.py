@@ -16,9 +16,9 @@ from pyiceberg.table.update.snapshot import ExpireSnapshots
 
 from erasure import tombstones
 from erasure.rewrite import SUMMARY
-from lakehouse.catalog.bulk_delete import delete_objects
-from lakehouse.catalog.commit import retried
-from lakehouse.catalog.current_views import TAG
+from lakehouse.catalog.views.current_views import TAG
+from lakehouse.catalog.writing.bulk_delete import delete_objects
+from lakehouse.catalog.writing.commit import retried
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import CatalogConnection
 from maintenance.inventory import removed

@@ -28,8 +28,8 @@ from ingestion import mirrors_held, up_to_date_alone
 from ingestion.sources.postgres.connection import connect_source
 from ingestion.state import store
 from lakehouse.catalog.file_io import open_io
-from lakehouse.catalog.next_tables import drop_next, no_next_tables
 from lakehouse.catalog.open import open_catalog
+from lakehouse.catalog.writing.next_tables import drop_next, no_next_tables
 from lakehouse.declarations import Declarations, RawTable
 from lakehouse.declarations.metadata_columns import OF_KINDS
 from lakehouse.errors import LakehouseError

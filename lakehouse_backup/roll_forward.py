@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from ingestion.schema.positions import Position
 from ingestion.state import store
-from lakehouse.catalog.commit import enter, move_pointer, remove
+from lakehouse.catalog.writing.commit import enter, move_pointer, remove
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import CatalogConnection
 from lakehouse.settings import Settings

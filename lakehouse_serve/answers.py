@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from lakehouse.catalog.current_views import as_loaded
 from lakehouse.catalog.pins import TAG
+from lakehouse.catalog.views.current_views import as_loaded
 from lakehouse.servers.logins import Role
 from lakehouse_serve.access.tokens import Tokens
 from lakehouse_serve.past.cuts import Cut, Cuts, NoCut

@@ -160,8 +160,8 @@ class Lake(dg.ConfigurableResource):
 
         Nothing is published if the block raises. Raises LakehouseError if one was changed by another writer.
         """
-        from lakehouse.catalog.next_tables import building_next
         from lakehouse.catalog.open import open_catalog
+        from lakehouse.catalog.writing.next_tables import building_next
 
         with closing(open_catalog(self.settings())) as catalog, building_next(catalog, tables) as sound:
             yield sound

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from lakehouse.declarations import Declarations
-from lakehouse.declarations.vault import SatellitePolicy
+from lakehouse.declarations.vault.policy import SatellitePolicy
 from scaffold.entities import Entity, entities
 
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lakehouse.declarations import RawTable
-from lakehouse.declarations.vault import HubPolicy, VaultPolicy
-from lakehouse.declarations.vault_hubs import codes_meant, hub_owners
-from lakehouse.declarations.vault_names import business_key, in_lake, links_change, status_name
+from lakehouse.declarations.vault.hubs import codes_meant, hub_owners
+from lakehouse.declarations.vault.names import business_key, in_lake, links_change, status_name
+from lakehouse.declarations.vault.policy import HubPolicy, VaultPolicy
 from scaffold.key_types import is_converted
 from scaffold.types import has_several_spellings, lake_type
 

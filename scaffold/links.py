@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from lakehouse.declarations.vault import EventPolicy, JunctionPolicy
+from lakehouse.declarations.vault.policy import EventPolicy, JunctionPolicy
 from scaffold.columns import EVENT, HASH
 from scaffold.entities import Entity, article, spoken
 from scaffold.satellites import satellite_models, timeline_model

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from lakehouse.declarations import Declarations, RawTable
-from lakehouse.declarations.vault import HubPolicy, VaultPolicy
+from lakehouse.declarations.vault.policy import HubPolicy, VaultPolicy
 from scaffold.columns import CODE, DELETED, EVENT, HASH, PARSED, STATUS
 from scaffold.entities import Entity, article, as_keys, code_of, declared_hub, entities, owners_of, spoken
 from scaffold.links import event_model, junction_key, junction_models, link_models, row_column, together

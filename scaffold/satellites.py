@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from lakehouse.declarations.vault import SatellitePolicy
+from lakehouse.declarations.vault.policy import SatellitePolicy
 from scaffold.columns import DELETED, EVENT, HASH, STATUS, VALIDITY
 from scaffold.entities import Entity, article, spoken
 from scaffold.text import Column, Model, call

@@ -7,9 +7,9 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Any
 
-from lakehouse.catalog.current_views import MARK, is_fresh
 from lakehouse.catalog.open import load_table, open_catalog
 from lakehouse.catalog.relations import list_views, read_metadata
+from lakehouse.catalog.views.current_views import MARK, is_fresh
 from lakehouse.servers.trino import query
 from lakehouse.text.sql import columns, relation
 from tests.mirrored import metadata

@@ -209,7 +209,7 @@ def test_records_that_wait_in_the_spool_lose_the_person_and_nothing_else(setting
         "erasure.steps:publish_live_files:after",
         "erasure.expire:_drop_statistics:after",
         "erasure.expire:delete_expired_files:before",
-        "lakehouse.catalog.bulk_delete:_send:after",
+        "lakehouse.catalog.writing.bulk_delete:_send:after",
         "erasure.tombstones:forget_files_to_delete:before",
     ],
 )

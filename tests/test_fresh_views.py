@@ -12,8 +12,8 @@ from pyarrow.fs import FileSelector
 
 from ingestion import pause, resnapshot, resume
 from ingestion.mirrors import views
-from lakehouse.catalog.current_views import MARK, TAG
 from lakehouse.catalog.file_io import open_io
+from lakehouse.catalog.views.current_views import MARK, TAG
 from lakehouse.servers.trino import query
 from lakehouse.settings import Settings
 from lakehouse.text.sql import relation

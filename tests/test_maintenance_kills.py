@@ -47,7 +47,7 @@ STEPS = {
     "remove_orphan_files": [
         "maintenance.actions.remove_orphan_files:_confirmed",
         "maintenance.actions.remove_orphan_files:purge",
-        "lakehouse.catalog.bulk_delete:_send",
+        "lakehouse.catalog.writing.bulk_delete:_send",
         "maintenance.actions.purge:delete_objects",
     ],
 }

@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-import orchestration.worker.marts as module
+import orchestration.worker.marts.marts as module
 from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.catalog.open import newest_data_snapshots, open_catalog
 from lakehouse.declarations.manifest import load_manifest
 from lakehouse.declarations.policies import RawPolicy
 from lakehouse.servers.trino import query
 from lakehouse.settings import Settings
-from orchestration.worker.by_key import noted
-from orchestration.worker.marts import Marts
+from orchestration.worker.dbt.warm_dbt import NodeResult, WarmDbt
+from orchestration.worker.marts.by_key import noted
+from orchestration.worker.marts.marts import Marts
 from orchestration.worker.plan import Graph, table_of
-from orchestration.worker.warm_dbt import NodeResult, WarmDbt
 from tests.readers import Declared, Project, project_of
 from tests.world import World, make_world
 

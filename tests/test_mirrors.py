@@ -8,7 +8,7 @@ import pytest
 
 from ingestion import mirrors_held, pause, refresh_mirrors, resnapshot, resume
 from ingestion.verify import TableComparison, reconcile_raw
-from lakehouse.catalog.current_views import TAG
+from lakehouse.catalog.views.current_views import TAG
 from lakehouse.declarations.policies import MirrorPolicy, RawPolicy
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.expressions import EqualTo
 
-from lakehouse.catalog.bulk_delete import delete_objects
+from lakehouse.catalog.writing.bulk_delete import delete_objects
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 from maintenance.actions.compact import compact

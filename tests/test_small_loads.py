@@ -8,13 +8,13 @@ import pyarrow as pa
 import pytest
 from trino.exceptions import TrinoQueryError
 
-from lakehouse.catalog.appending import Append, append_all
 from lakehouse.catalog.open import open_catalog
+from lakehouse.catalog.writing.appending import Append, append_all
 from lakehouse.servers.database import connect_catalog
 from lakehouse.servers.trino import query
 from lakehouse.settings import Settings
-from orchestration.worker.loads import columns_of
-from orchestration.worker.rows import Rows, one_statement, relation_of, texts, values
+from orchestration.worker.loads.loads import columns_of
+from orchestration.worker.loads.rows import Rows, one_statement, relation_of, texts, values
 from tests.unit.dbt_macros import macro
 
 pytestmark = pytest.mark.stack

@@ -33,7 +33,7 @@ HOSTS = ("127.0.0.1", "localhost")
 # What Spark's JVM does with the lake: read what was landed, write, and delete by both clients.
 JVM = """
 import json, sys
-from lakehouse.catalog.bulk_delete import delete_objects
+from lakehouse.catalog.writing.bulk_delete import delete_objects
 from lakehouse.catalog.open import open_catalog
 from lakehouse.servers.spark import spark_session
 from lakehouse.settings import load_settings

@@ -18,9 +18,9 @@ from pyiceberg.types import StringType
 
 from ingestion import recover_source, resume
 from ingestion.schema.former_names import names_of
-from lakehouse.catalog.commit import retried
 from lakehouse.catalog.open import open_catalog
 from lakehouse.catalog.relations import TableName
+from lakehouse.catalog.writing.commit import retried
 from lakehouse.declarations import PARSED_METADATA
 from lakehouse.errors import LakehouseError
 from lakehouse.migrations.parsed_flag import FORMER, RENAMED, _rename

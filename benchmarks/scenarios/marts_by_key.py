@@ -16,9 +16,9 @@ from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.catalog.open import newest_data_snapshots, open_catalog
 from lakehouse.declarations.manifest import load_manifest
 from lakehouse.settings import Settings, load_settings
-from orchestration.worker import marts
+from orchestration.worker.dbt.warm_dbt import NodeResult, WarmDbt
+from orchestration.worker.marts import marts
 from orchestration.worker.plan import Graph, table_of
-from orchestration.worker.warm_dbt import NodeResult, WarmDbt
 
 FACTS = ("model.lakehouse.fct_transactions", "model.lakehouse.fct_transaction_items")
 SALES, NEW_SALES = 1_000_000, 20

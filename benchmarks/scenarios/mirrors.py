@@ -16,8 +16,8 @@ from benchmarks.workloads import SOURCE, columns_of, insert
 from ingestion import refresh_mirrors
 from ingestion.mirrors.refresh import MirrorReport
 from ingestion.verify import reconcile_raw
-from lakehouse.catalog.current_views import MARK, view_of
 from lakehouse.catalog.open import open_catalog, total
+from lakehouse.catalog.views.current_views import MARK, view_of
 from lakehouse.declarations import Column, Declarations
 from lakehouse.declarations.policies import MaintenancePolicy, MirrorPolicy
 from lakehouse.errors import LakehouseError

@@ -29,8 +29,8 @@ from pyiceberg.types import (
 
 from ingestion.pipeline.repair.spelling import SpelledColumn
 from ingestion.schema.former_names import Called
-from lakehouse.catalog.current_views import with_past
 from lakehouse.catalog.trino_types import trino_type
+from lakehouse.catalog.views.current_views import with_past
 from lakehouse.text.sql import ident, literal, spark_ident, spark_literal
 
 LARGE = (StringType, BinaryType, DecimalType)  # an update may leave out values of these types alone

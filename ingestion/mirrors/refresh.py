@@ -33,13 +33,13 @@ from ingestion.schema.facts import TableFacts
 from ingestion.sink.meta_tables import MIRRORS
 from ingestion.sink.publish import surplus_snapshots
 from ingestion.state import store
-from lakehouse.catalog.current_views import TAG
 from lakehouse.catalog.file_io import open_io
 from lakehouse.catalog.lake_catalog import LakeCatalog
-from lakehouse.catalog.next_tables import Name, next_name
 from lakehouse.catalog.open import load_table, total
 from lakehouse.catalog.private_pyiceberg import Staging
 from lakehouse.catalog.statistics import carry
+from lakehouse.catalog.views.current_views import TAG
+from lakehouse.catalog.writing.next_tables import Name, next_name
 from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import CatalogConnection

@@ -23,12 +23,12 @@ from pyiceberg.table import Table
 
 from ingestion.mirrors.fresh_sql import Column, FreshView, Position, spark_text, trino_text
 from ingestion.pipeline.repair.lake_side import Log
-from lakehouse.catalog.commit import move_pointer
-from lakehouse.catalog.current_views import MARK, is_fresh, past_of, view_of
 from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.catalog.private_pyiceberg import LakeFileIO
 from lakehouse.catalog.relations import list_views, read_metadata
-from lakehouse.catalog.view_versions import Metadata, NextView, current_version, with_version, write_view
+from lakehouse.catalog.views.current_views import MARK, is_fresh, past_of, view_of
+from lakehouse.catalog.views.view_versions import Metadata, NextView, current_version, with_version, write_view
+from lakehouse.catalog.writing.commit import move_pointer
 from lakehouse.declarations import RawTable
 from lakehouse.servers.database import CatalogConnection
 from lakehouse.settings import Settings

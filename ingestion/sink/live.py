@@ -15,8 +15,8 @@ from ingestion.sink.publish import drop_surplus
 from ingestion.sink.writer import Written
 from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.catalog.live_tables import POSITION, SNAPSHOT
-from lakehouse.catalog.manifests import TieredAppend
 from lakehouse.catalog.private_pyiceberg import Staging
+from lakehouse.catalog.writing.manifests import TieredAppend
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from pyiceberg.types import (
 )
 
 from ingestion.sink.publish import CUTS, CUTS_SCHEMA, TABLE_PROPERTIES, ensure_table
-from lakehouse.catalog.evolving import complete
+from lakehouse.catalog.writing.evolving import complete
 
 
 def _schema(**columns: IcebergType) -> Schema:

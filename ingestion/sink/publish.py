@@ -26,14 +26,14 @@ from ingestion.schema.positions import Position
 from ingestion.state import lease as leases
 from ingestion.state import store
 from ingestion.state.lease import Lease
-from lakehouse.catalog.commit import move_pointer
-from lakehouse.catalog.evolving import complete
 from lakehouse.catalog.lake_catalog import LakeCatalog
-from lakehouse.catalog.manifests import TieredAppend
 from lakehouse.catalog.open import load_table
 from lakehouse.catalog.private_pyiceberg import Staging, data_files
-from lakehouse.catalog.rewriting import needed_since
 from lakehouse.catalog.statistics import carry
+from lakehouse.catalog.writing.commit import move_pointer
+from lakehouse.catalog.writing.evolving import complete
+from lakehouse.catalog.writing.manifests import TieredAppend
+from lakehouse.catalog.writing.rewriting import needed_since
 from lakehouse.errors import LakehouseError
 from lakehouse.metrics import REGISTRY
 from lakehouse.servers.database import CatalogConnection

@@ -27,10 +27,10 @@ from ingestion.schema.former_names import renamed
 from ingestion.schema.lake_columns import LakeColumn, stepped
 from ingestion.schema.problem import TableProblem
 from ingestion.sink.publish import TABLE_PROPERTIES, ensure_table
-from lakehouse.catalog.commit import retried, swap_together
-from lakehouse.catalog.current_views import view_of
 from lakehouse.catalog.private_pyiceberg import Staging
-from lakehouse.catalog.view_versions import taken_back
+from lakehouse.catalog.views.current_views import view_of
+from lakehouse.catalog.views.view_versions import taken_back
+from lakehouse.catalog.writing.commit import retried, swap_together
 from lakehouse.declarations import RawTable
 from lakehouse.declarations.metadata_columns import OF_KINDS
 

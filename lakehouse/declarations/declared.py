@@ -14,7 +14,7 @@ from lakehouse.declarations.policies import (
     MirrorPolicy,
     RawPolicy,
 )
-from lakehouse.declarations.vault import VaultPolicy
+from lakehouse.declarations.vault.policy import VaultPolicy
 from lakehouse.errors import LakehouseError
 from lakehouse.text.spelling import close
 from lakehouse.text.sql import relation

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Literal, Protocol
 
 from lakehouse.declarations.policies import RawPolicy
-from lakehouse.declarations.vault_problems import Problem
+from lakehouse.declarations.vault.problems import Problem
 
 Kind = Literal["postgres", "kafka", "debezium"]
 OF_POSTGRES = frozenset({"exclude", "changes"})

@@ -26,8 +26,8 @@ from lakehouse.declarations.policies import (
     Policy,
     RawPolicy,
 )
-from lakehouse.declarations.vault import VaultPolicy
-from lakehouse.declarations.vault_problems import Problem, problems_among, problems_of
+from lakehouse.declarations.vault.policy import VaultPolicy
+from lakehouse.declarations.vault.problems import Problem, problems_among, problems_of
 from lakehouse.settings import Settings
 
 

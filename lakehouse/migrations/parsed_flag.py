@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lakehouse.catalog.commit import retried
 from lakehouse.catalog.file_io import open_io
 from lakehouse.catalog.open import load_table
 from lakehouse.catalog.relations import TableName, list_relations, read_metadata, view_columns, view_text
+from lakehouse.catalog.writing.commit import retried
 from lakehouse.servers.trino import answering, query
 from lakehouse.settings import Settings
 from lakehouse.text.sql import relation

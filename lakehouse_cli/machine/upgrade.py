@@ -108,8 +108,8 @@ def _migrate_state(settings: Settings) -> None:
 
 
 def _tables_planned(settings: Settings) -> list[str]:
-    from lakehouse.catalog.evolving import outdated
     from lakehouse.catalog.open import open_catalog
+    from lakehouse.catalog.writing.evolving import outdated
 
     with closing(open_catalog(settings)) as catalog:
         found = outdated(catalog, _own_tables())
@@ -117,8 +117,8 @@ def _tables_planned(settings: Settings) -> list[str]:
 
 
 def _complete_tables(settings: Settings) -> None:
-    from lakehouse.catalog.evolving import complete
     from lakehouse.catalog.open import load_table, open_catalog
+    from lakehouse.catalog.writing.evolving import complete
 
     with closing(open_catalog(settings)) as catalog:
         for name, wanted in _own_tables().items():

@@ -7,11 +7,11 @@ from contextlib import closing
 from functools import cache
 from typing import Any
 
-from lakehouse.catalog.current_views import past_of
 from lakehouse.catalog.lake_catalog import LakeCatalog
+from lakehouse.catalog.loads.remembered import LoadedInput, loaded_inputs
 from lakehouse.catalog.open import load_table, open_catalog
 from lakehouse.catalog.relations import TableName
-from lakehouse.catalog.remembered import LoadedInput, loaded_inputs
+from lakehouse.catalog.views.current_views import past_of
 from lakehouse.declarations.access import read_relations
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.logins import Role

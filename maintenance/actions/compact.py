@@ -9,7 +9,8 @@ name.
 
 If another writer removes a file that is being rewritten, or commits first too often, that is a conflict: committed
 groups stay, the rest is planned again after a pause, a few times. Spark checks for conflicts in all snapshots since the
-call started. Therefore calls are short, and ingestion keeps these snapshots meanwhile (`lakehouse.catalog.rewriting`).
+call started. Therefore calls are short, and ingestion keeps these snapshots meanwhile
+(`lakehouse.catalog.writing.rewriting`).
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from lakehouse.catalog.commit import commit_on
 from lakehouse.catalog.open import DATA_OPERATIONS, total
+from lakehouse.catalog.writing.commit import commit_on
 from lakehouse.declarations.policies import CompactPolicy, MaintenancePolicy
 from lakehouse.text.sql import spark_ident, spark_literal, spark_relation
 from maintenance.actions.action import action

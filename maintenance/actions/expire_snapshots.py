@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from lakehouse.catalog.commit import commit_on
 from lakehouse.catalog.open import history
 from lakehouse.catalog.pins import CUT, TAG
+from lakehouse.catalog.writing.commit import commit_on
 from lakehouse.declarations.policies import ExpirePolicy, MaintenancePolicy
 from maintenance.actions.action import action
 from maintenance.actions.need import Need, Rate, Work

@@ -1,12 +1,12 @@
-"""Makes ingestion keep the snapshots since a rewrite started; see `lakehouse.catalog.rewriting`."""
+"""Makes ingestion keep the snapshots since a rewrite started; see `lakehouse.catalog.writing.rewriting`."""
 
 from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING
 
-from lakehouse.catalog.commit import until_committed
-from lakehouse.catalog.rewriting import REWRITING, rewriting
+from lakehouse.catalog.writing.commit import until_committed
+from lakehouse.catalog.writing.rewriting import REWRITING, rewriting
 from maintenance.inventory.outcome import TableName
 from maintenance.inventory.session import Session
 

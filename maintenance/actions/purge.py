@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from lakehouse.catalog.bulk_delete import BATCH, delete_objects
+from lakehouse.catalog.writing.bulk_delete import BATCH, delete_objects
 from maintenance.inventory import removed
 from maintenance.inventory.in_use import Unknown, elsewhere
 from maintenance.inventory.lake import staged_prefixes

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
-from lakehouse.catalog.commit import retried
-from lakehouse.catalog.evolving import complete
 from lakehouse.catalog.open import load_table
+from lakehouse.catalog.writing.commit import retried
+from lakehouse.catalog.writing.evolving import complete
 from maintenance.inventory.outcome import Figures, Outcome, TableName
 from maintenance.inventory.session import Session
 

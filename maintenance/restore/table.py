@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from lakehouse.catalog.commit import swap
+from lakehouse.catalog.loads.remembered import LOADED
 from lakehouse.catalog.open import total
 from lakehouse.catalog.private_pyiceberg import copied_to, stage, write_metadata
-from lakehouse.catalog.remembered import LOADED
+from lakehouse.catalog.writing.commit import swap
 from lakehouse.errors import LakehouseError
 from maintenance.inventory import removed
 from maintenance.inventory.in_use import RESTORED_FROM

@@ -15,7 +15,7 @@ from orchestration.runs.subset import failing_checks
 
 if TYPE_CHECKING:
     from lakehouse.catalog.open import SnapshotFact
-    from orchestration.worker.warm_dbt import NodeResult
+    from orchestration.worker.dbt.warm_dbt import NodeResult
 
 
 def report_tables(

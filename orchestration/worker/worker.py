@@ -28,13 +28,13 @@ from orchestration.runs.state.loaded import last_worker_load
 from orchestration.runs.subset import failing_checks
 from orchestration.worker.bell import Bell
 from orchestration.worker.budget import TestBudget
-from orchestration.worker.loads import Loads
-from orchestration.worker.many_tests import run_tests
-from orchestration.worker.marts import Marts
+from orchestration.worker.dbt.many_tests import run_tests
+from orchestration.worker.dbt.statements import Interrupted
+from orchestration.worker.dbt.warm_dbt import NodeResult, WarmDbt
+from orchestration.worker.loads.loads import Loads
+from orchestration.worker.marts.marts import Marts
 from orchestration.worker.plan import Graph, Task, table_of, tasks
 from orchestration.worker.reports import check_keys, red_tables, report_arrivals, report_tables, report_tests
-from orchestration.worker.statements import Interrupted
-from orchestration.worker.warm_dbt import NodeResult, WarmDbt
 
 if TYPE_CHECKING:
     from lakehouse.catalog.lake_catalog import LakeCatalog

@@ -6,7 +6,7 @@ import unicodedata
 from collections.abc import Collection, Sequence
 
 from lakehouse.declarations.policies import NAME
-from lakehouse.declarations.vault_names import EVENT, VALIDITY
+from lakehouse.declarations.vault.names import EVENT, VALIDITY
 
 _HASH = re.compile(r"h[kd]_")
 _RESERVED = {"is_deleted", *EVENT, *VALIDITY}

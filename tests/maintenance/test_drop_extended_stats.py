@@ -3,8 +3,8 @@
 import pytest
 from pyiceberg.table.update import RemoveSnapshotsUpdate
 
-from lakehouse.catalog.commit import commit_on
 from lakehouse.catalog.statistics import carry
+from lakehouse.catalog.writing.commit import commit_on
 from maintenance.actions.compact import compact
 from maintenance.actions.drop_extended_stats import drop_extended_stats
 from maintenance.inventory.outcome import TableName

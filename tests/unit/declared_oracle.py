@@ -11,9 +11,9 @@ from decimal import Decimal
 from typing import Any
 
 from lakehouse.declarations import RawTable
-from lakehouse.declarations.vault import VaultPolicy
-from lakehouse.declarations.vault_hubs import codes_meant, hub_owners
-from lakehouse.declarations.vault_names import in_lake, status_name
+from lakehouse.declarations.vault.hubs import codes_meant, hub_owners
+from lakehouse.declarations.vault.names import in_lake, status_name
+from lakehouse.declarations.vault.policy import VaultPolicy
 from tests.unit.declared_vault import DeclaredVault, Name
 from tests.unit.embedded_vault import Event, Key, Timeline, effectivity, position
 

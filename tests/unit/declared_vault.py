@@ -19,7 +19,7 @@ import jinja2
 import yaml
 
 from lakehouse.declarations import RawTable
-from lakehouse.declarations.vault_names import in_lake
+from lakehouse.declarations.vault.names import in_lake
 from scaffold import models_of
 from scaffold.types import lake_type
 from tests.unit.embedded_vault import METADATA, START, Event, Vault

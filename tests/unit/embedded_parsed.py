@@ -124,7 +124,8 @@ class Parsed:
 
     def current(self) -> list[tuple[Any, ...]]:
         """The rows of the current view, in order of the key."""
-        return self.rows(f"{self._context()['current_table']('s', 't')} order by {self.key}")
+        context = self._context(has_arrived=lambda *_: True)
+        return self.rows(f"{context['current_table']('s', 't')} order by {self.key}")
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         """The answer."""

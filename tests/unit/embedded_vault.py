@@ -15,7 +15,7 @@ from typing import Any
 
 import duckdb
 
-from orchestration.worker.facts import covers
+from orchestration.worker.loads.facts import covers
 from tests.unit.dbt_macros import macro_texts, macros
 
 START = datetime(2026, 3, 1, tzinfo=UTC)

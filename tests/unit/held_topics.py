@@ -31,8 +31,8 @@ from ingestion.sources.kafka.events import EVENTS_SCHEMA
 from ingestion.sources.kafka.reading import TopicReader
 from ingestion.state import lease as leases
 from ingestion.state import store
-from lakehouse.catalog.commit import commit_on
 from lakehouse.catalog.lake_catalog import LakeCatalog
+from lakehouse.catalog.writing.commit import commit_on
 from lakehouse.declarations import Column, RawTable, Source
 from lakehouse.declarations.policies import FlushPolicy, LoadPolicy, RawPolicy
 from lakehouse.migrations import ensure_state

@@ -7,7 +7,7 @@ from typing import Any
 import duckdb
 import pytest
 
-from orchestration.worker.small_loads import broken
+from orchestration.worker.loads.small_loads import broken
 from tests.unit.dbt_macros import macro
 
 MODEL = SimpleNamespace(unique_id="model.p.sat", name="sat")

@@ -11,16 +11,16 @@ import pytest
 from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.types import IntegerType
 
-import orchestration.worker.marts as module
+import orchestration.worker.marts.marts as module
 from lakehouse.catalog.lake_catalog import LakeCatalog
-from lakehouse.catalog.next_tables import next_name
+from lakehouse.catalog.writing.next_tables import next_name
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 from orchestration.assets.built_by_key import ByKey, Lead, built_by_key
-from orchestration.worker.by_key import BuiltAt, changes, noted, state_of
-from orchestration.worker.marts import Marts
+from orchestration.worker.dbt.warm_dbt import NodeResult
+from orchestration.worker.marts.by_key import BuiltAt, changes, noted, state_of
+from orchestration.worker.marts.marts import Marts
 from orchestration.worker.plan import Graph
-from orchestration.worker.warm_dbt import NodeResult
 
 HUB, SAT, LINK, OTHER = (("vault", name) for name in ("hub_sale", "sat_line", "link_sold", "hub_store"))
 TESTS = ("unique", "not_null")

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 import pytest
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
-from lakehouse.catalog.bulk_delete import _endpoint, delete_objects
+from lakehouse.catalog.writing.bulk_delete import _endpoint, delete_objects
 from lakehouse.servers.outage import told
 
 DENIED = "<Error><Key>b</Key><Code>AccessDenied</Code><Message>not yours</Message></Error>"

@@ -13,8 +13,8 @@ from erasure.targets import derived_targets, raw_target
 from lakehouse.declarations import Column, Declarations, RawTable, declarations_from
 from lakehouse.declarations.manifest import load_manifest
 from lakehouse.declarations.policies import LoadPolicy, RawPolicy
-from lakehouse.declarations.vault import VaultPolicy
-from lakehouse.declarations.vault_problems import problems_of
+from lakehouse.declarations.vault.policy import VaultPolicy
+from lakehouse.declarations.vault.problems import problems_of
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import load_settings
 from maintenance.inventory.lake import Lake, Relation, StoredObject, _group

@@ -20,7 +20,7 @@ from ingestion.mirrors.fresh_sql import (
 from ingestion.pipeline.repair.spelling import SpelledColumn
 from ingestion.schema.facts import ColumnFacts
 from ingestion.schema.former_names import Called
-from lakehouse.catalog.current_views import as_loaded, is_fresh, past_of
+from lakehouse.catalog.views.current_views import as_loaded, is_fresh, past_of
 
 BEGIN = datetime(2026, 11, 20, tzinfo=UTC)
 PAST = 'SELECT "id" FROM lake.parsed.parsed_s__t'

@@ -11,11 +11,11 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from lakehouse.catalog.added_rows import added_rows
-from lakehouse.catalog.load_facts import moment, raw_facts, stage_facts
-from orchestration.worker.facts import FEW_ROWS, Cut, Facts, covered, holds_beyond, is_stage, new_in_raw
-from orchestration.worker.loads import Loads
-from orchestration.worker.rows import Rows
-from orchestration.worker.small_loads import Loaded
+from lakehouse.catalog.loads.load_facts import moment, raw_facts, stage_facts
+from orchestration.worker.loads.facts import FEW_ROWS, Cut, Facts, covered, holds_beyond, is_stage, new_in_raw
+from orchestration.worker.loads.loads import Loads
+from orchestration.worker.loads.rows import Rows
+from orchestration.worker.loads.small_loads import Loaded
 
 NOON = datetime(2026, 11, 23, 12, tzinfo=UTC)
 NAME = ("raw_shop", "orders")

@@ -12,8 +12,8 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 
-from lakehouse.catalog.commit import commit_on
 from lakehouse.catalog.relations import changed_at, view_text
+from lakehouse.catalog.writing.commit import commit_on
 from lakehouse.declarations.policies import CompactPolicy, ExpirePolicy
 from lakehouse.errors import LakehouseError
 from maintenance.actions.expire_snapshots import Expiry, decide, expirable

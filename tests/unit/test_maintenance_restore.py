@@ -12,7 +12,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
-from lakehouse.catalog.commit import commit_on
+from lakehouse.catalog.writing.commit import commit_on
 from lakehouse.errors import LakehouseError
 from maintenance.actions.expire_snapshots import Expiry
 from maintenance.command.restore import past

@@ -10,7 +10,7 @@ from pyiceberg.manifest import ManifestContent, ManifestFile
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
 
-from lakehouse.catalog.manifests import FAN, TIERS, TieredAppend, full_tier
+from lakehouse.catalog.writing.manifests import FAN, TIERS, TieredAppend, full_tier
 
 SCHEMA = pa.schema([("id", pa.int64())])
 COMMITS = 115

@@ -58,7 +58,7 @@ def test_two_processes_that_add_a_column_at_once_both_go_on(catalog: SqlCatalog,
     schema, ensure = MAKERS[name]
     stale = catalog.create_table(("meta", name), pa.schema(list(schema)[:-1]))
     ensure(catalog)
-    from lakehouse.catalog.evolving import complete
+    from lakehouse.catalog.writing.evolving import complete
 
     assert complete(catalog, stale, schema).schema().as_arrow().names == schema.names
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from lakehouse.catalog.lake_catalog import LakeCatalog
-from lakehouse.catalog.next_tables import begin, building_next, next_name
+from lakehouse.catalog.writing.next_tables import begin, building_next, next_name
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 

@@ -10,9 +10,9 @@ from pyiceberg.table import Table
 from sqlalchemy.orm import Session
 from trino.exceptions import TrinoUserError
 
-from lakehouse.catalog.commit import retried
 from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.catalog.relations import TableName, view_columns, view_text
+from lakehouse.catalog.writing.commit import retried
 from lakehouse.migrations import parsed_flag
 from lakehouse.migrations.parsed_flag import FORMER, RENAMED, _reading, _rename, outdated, rename, under_the_new_name
 from lakehouse.settings import Settings

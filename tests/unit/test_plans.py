@@ -7,7 +7,7 @@ from argparse import Namespace
 import pytest
 
 from lakehouse.settings import load_settings
-from orchestration.worker.plans import SMALL_ROWS, of_marts
+from orchestration.worker.dbt.plans import SMALL_ROWS, of_marts
 
 
 def test_small_marts_are_planned_as_they_are_written_and_large_ones_by_statistics() -> None:

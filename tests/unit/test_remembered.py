@@ -8,13 +8,13 @@ import pyarrow as pa
 import pytest
 from pyiceberg.types import ListType, StringType
 
-from lakehouse.catalog import remembered
 from lakehouse.catalog.lake_catalog import LakeCatalog
+from lakehouse.catalog.loads import remembered
+from lakehouse.catalog.loads.remembered import LOADED, Load, LoadedInput, loaded_inputs, remember
 from lakehouse.catalog.open import rows_since
-from lakehouse.catalog.remembered import LOADED, Load, LoadedInput, loaded_inputs, remember
 from lakehouse.settings import Settings
 from lakehouse.text.sql import ident
-from orchestration.worker.loads import columns_of
+from orchestration.worker.loads.loads import columns_of
 
 HUB, LINK = ("vault", "hub"), ("vault", "link")
 KEY = f"{LOADED}stg"

@@ -37,9 +37,9 @@ from ingestion.sink.writer import TableWriter, writable_metadata
 from ingestion.state.store import TablePosition
 from ingestion.tasks.lanes import Findings
 from ingestion.tasks.snapshot import Point, rows_at
-from lakehouse.catalog.current_views import MARK, view_of, with_past
 from lakehouse.catalog.relations import list_views, read_metadata
-from lakehouse.catalog.view_versions import current_version, write_view
+from lakehouse.catalog.views.current_views import MARK, view_of, with_past
+from lakehouse.catalog.views.view_versions import current_version, write_view
 from lakehouse.declarations import Column, RawTable
 from lakehouse.declarations.policies import LoadPolicy, RawPolicy
 

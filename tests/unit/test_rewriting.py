@@ -13,9 +13,9 @@ from pyiceberg.table import Table
 from pyiceberg.table.update import RemoveSnapshotsUpdate, SetPropertiesUpdate
 
 from ingestion.sink.publish import surplus_snapshots
-from lakehouse.catalog.commit import commit_on
 from lakehouse.catalog.open import history
-from lakehouse.catalog.rewriting import REWRITING, needed_since, rewriting
+from lakehouse.catalog.writing.commit import commit_on
+from lakehouse.catalog.writing.rewriting import REWRITING, needed_since, rewriting
 from lakehouse.declarations.policies import CompactPolicy
 from maintenance.actions.compact import BYTES_AT_ONCE, PARTITIONS_AT_ONCE, _portions, _rewrite, _until_committed
 from maintenance.actions.layout import Partition

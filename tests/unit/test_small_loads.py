@@ -10,16 +10,16 @@ import pyarrow as pa
 import pytest
 from trino.exceptions import TrinoQueryError
 
-from lakehouse.catalog.appending import Append, append_all
 from lakehouse.catalog.lake_catalog import LakeCatalog
-from lakehouse.catalog.remembered import LOADED
+from lakehouse.catalog.loads.remembered import LOADED
+from lakehouse.catalog.writing.appending import Append, append_all
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
-from orchestration.worker import small_loads
-from orchestration.worker.handed import Handed, stored_rows
+from orchestration.worker.loads import small_loads
+from orchestration.worker.loads.handed import Handed, stored_rows
+from orchestration.worker.loads.rows import Rows, named_in, one_statement, texts, values
+from orchestration.worker.loads.small_loads import STATEMENTS, SmallLoads, fits, lots_of
 from orchestration.worker.plan import Graph
-from orchestration.worker.rows import Rows, named_in, one_statement, texts, values
-from orchestration.worker.small_loads import STATEMENTS, SmallLoads, fits, lots_of
 
 HUB, LINK = ("vault", "hub"), ("vault", "link")
 KEY = f"{LOADED}stg"

@@ -9,8 +9,8 @@ from pyiceberg.table import Table
 from pyiceberg.table.statistics import BlobMetadata, StatisticsFile
 
 from ingestion.sink.publish import TableAppend, _begin, _stage
-from lakehouse.catalog.commit import swap
 from lakehouse.catalog.lake_catalog import LakeCatalog
+from lakehouse.catalog.writing.commit import swap
 from lakehouse.declarations.policies import StatisticsPolicy
 from maintenance.actions.drop_extended_stats import _why_not
 from maintenance.inventory.figures import unanalyzed_share

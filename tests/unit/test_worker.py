@@ -25,12 +25,12 @@ from orchestration.factory import ARRIVED
 from orchestration.runs.processes.presence import is_served, serve, withdraw, writing, writing_if_free
 from orchestration.worker.bell import Bell
 from orchestration.worker.budget import AGAIN_SECONDS, MOST_SECONDS, SHARE, TestBudget
-from orchestration.worker.many_tests import counts_rows, one_query
-from orchestration.worker.marts import Marts
+from orchestration.worker.dbt.many_tests import counts_rows, one_query
+from orchestration.worker.dbt.statements import Interrupted, Statements
+from orchestration.worker.dbt.warm_dbt import NodeResult, WarmDbt
+from orchestration.worker.marts.marts import Marts
 from orchestration.worker.plan import Graph, Task, tasks
 from orchestration.worker.reports import red_tables, report_arrivals, report_tables
-from orchestration.worker.statements import Interrupted, Statements
-from orchestration.worker.warm_dbt import NodeResult, WarmDbt
 from orchestration.worker.worker import BUSY_SECONDS, LATEST_SECONDS, QUIET_SECONDS, Worker, _State
 
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from lakehouse.catalog.current_views import MARK, past_of
 from lakehouse.catalog.relations import list_views, read_metadata
+from lakehouse.catalog.views.current_views import MARK, past_of
 
 if TYPE_CHECKING:
     from pyiceberg.catalog.sql import SqlCatalog

@@ -6,7 +6,7 @@ from typing import Any
 
 from lakehouse.text.sql import ident, literal, relation
 from orchestration.resources import TableKey
-from orchestration.worker.rows import Columns, Rows, relation_of
+from orchestration.worker.loads.rows import Columns, Rows, relation_of
 
 VARIABLE = "LAKEHOUSE_HANDED"
 RAW, PARSED, NEW, STORED = "_lh_raw_", "_lh_parsed_", "_lh_new_", "_lh_stored_"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from lakehouse.catalog.commit import retried
 from lakehouse.catalog.open import load_table
 from lakehouse.catalog.private_pyiceberg import iceberg_schema
 from lakehouse.catalog.relations import TableName
+from lakehouse.catalog.writing.commit import retried
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from lakehouse.declarations.policies import RawPolicy
-from lakehouse.declarations.vault import HubPolicy, VaultPolicy
+from lakehouse.declarations.vault.policy import HubPolicy, VaultPolicy
 
 CODE = "collision_code"  # the column of a hub that has keys of several systems
 EVENT = ("load_date", "applied_date", "source_seq", "record_source")

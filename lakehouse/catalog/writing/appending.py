@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from pyiceberg.table.snapshots import Operation
 
-from lakehouse.catalog.commit import move_pointer
-from lakehouse.catalog.manifests import TieredAppend
 from lakehouse.catalog.private_pyiceberg import Staging, data_files
+from lakehouse.catalog.writing.commit import move_pointer
+from lakehouse.catalog.writing.manifests import TieredAppend
 
 if TYPE_CHECKING:
     import psycopg

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import Environment, nodes
 
 from orchestration.resources import TableKey
+from orchestration.worker.loads.rows import Rows, is_short, texts
 from orchestration.worker.plan import Graph, Node, table_of
-from orchestration.worker.rows import Rows, is_short, texts
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -55,7 +55,7 @@ class Facts:
 
         Of `tables` as they were after `cuts` were read.
         """
-        from lakehouse.catalog.load_facts import raw_facts
+        from lakehouse.catalog.loads.load_facts import raw_facts
 
         given, handed = dict[str, Any](), dict[str, Rows]()
         for model, parsed, raw, cut in self._with_raw(models, cuts):
@@ -83,7 +83,7 @@ class Facts:
 
     def of_vault(self, tables: Tables) -> dict[str, dict[str, Any]]:
         """By the name of the variable, what the macros `given_metadata` and `facts_of_stages` give; of `tables`."""
-        from lakehouse.catalog.remembered import loaded_inputs
+        from lakehouse.catalog.loads.remembered import loaded_inputs
 
         facts: dict[str, list[Any]] = {}
         for load in {load for table in tables.values() for load in loaded_inputs(table.metadata)}:
@@ -146,8 +146,8 @@ def is_stage(node: Node) -> bool:
 
 def state_of(table: "Table") -> dict[str, Any]:
     """Its snapshot, what it remembers of loads, and which of the snapshots named there it descends from."""
+    from lakehouse.catalog.loads.remembered import LOADED
     from lakehouse.catalog.open import history
-    from lakehouse.catalog.remembered import LOADED
 
     loads = {key: value for key, value in table.properties.items() if key.startswith(LOADED)}
     named = {value.rpartition("|")[2] for value in loads.values()}
@@ -159,7 +159,7 @@ def state_of(table: "Table") -> dict[str, Any]:
 def facts_since(parsed: "Table", mark: Sequence[str]) -> list[Any] | None:
     """What a stage of the table has after a watermark; None where Trino has to be asked."""
     from lakehouse.catalog.added_rows import added_rows
-    from lakehouse.catalog.load_facts import PARSED_COLUMNS, stage_facts
+    from lakehouse.catalog.loads.load_facts import PARSED_COLUMNS, stage_facts
 
     added = added_rows(parsed, int(mark[3]), PARSED_COLUMNS)
     return stage_facts(added, mark) if added is not None else None
@@ -171,7 +171,7 @@ def new_in_raw(raw: "Table", since: int) -> tuple[list[dict[str, Any]] | None, R
     Without the rows where there is a value among them that Python cannot hold.
     """
     from lakehouse.catalog.added_rows import added_rows
-    from lakehouse.catalog.load_facts import RAW_COLUMNS
+    from lakehouse.catalog.loads.load_facts import RAW_COLUMNS
 
     columns = typed_columns(raw)
     if columns is not None:
@@ -211,7 +211,7 @@ def covers(found: Sequence[Any], mark: Sequence[str], rows: int) -> bool:
 def newest_moment(before: "Table", after: "Table", known: str) -> str:
     """The newest moment in a parsed table after a load; empty if it is not known."""
     from lakehouse.catalog.added_rows import added_rows
-    from lakehouse.catalog.load_facts import moment
+    from lakehouse.catalog.loads.load_facts import moment
 
     since = before.metadata.current_snapshot_id
     added = added_rows(after, since, ("_loaded_at",)) if since is not None else None

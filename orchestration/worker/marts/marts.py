@@ -8,17 +8,17 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from lakehouse.catalog.next_tables import building_next, next_name
 from lakehouse.catalog.relations import list_views
+from lakehouse.catalog.writing.next_tables import building_next, next_name
 from lakehouse.settings import Settings
 from orchestration.assets.built_by_key import built_by_key
 from orchestration.assets.next_tables import GOOD, built_whole, sound_tables, unsound_nodes
 from orchestration.resources import TableKey
-from orchestration.worker.by_key import BuiltAt, changes
-from orchestration.worker.many_tests import run_tests
+from orchestration.worker.dbt.many_tests import run_tests
+from orchestration.worker.dbt.plans import of_marts
+from orchestration.worker.dbt.warm_dbt import NodeResult, WarmDbt
+from orchestration.worker.marts.by_key import BuiltAt, changes
 from orchestration.worker.plan import Graph, table_of
-from orchestration.worker.plans import of_marts
-from orchestration.worker.warm_dbt import NodeResult, WarmDbt
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from lakehouse.servers.trino import answering
 from lakehouse.text.sql import literal
 from orchestration.runs.examples import example_rows
+from orchestration.worker.dbt.warm_dbt import NodeResult, WarmDbt
 from orchestration.worker.plan import Node
-from orchestration.worker.warm_dbt import NodeResult, WarmDbt
 
 if TYPE_CHECKING:
     from lakehouse.settings import Settings

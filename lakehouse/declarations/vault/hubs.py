@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 
-from lakehouse.declarations.vault import HubPolicy, ReferencePolicy
-from lakehouse.declarations.vault_names import Vaulted
+from lakehouse.declarations.vault.names import Vaulted
+from lakehouse.declarations.vault.policy import HubPolicy, ReferencePolicy
 
 Owner = tuple[Vaulted, HubPolicy]
 

@@ -9,9 +9,8 @@ tables whose rules or collision codes are not clear, V13 a satellite that its ta
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from lakehouse.declarations.vault import VaultPolicy
-from lakehouse.declarations.vault_hubs import Owner, codes_meant, hub_owners
-from lakehouse.declarations.vault_names import (
+from lakehouse.declarations.vault.hubs import Owner, codes_meant, hub_owners
+from lakehouse.declarations.vault.names import (
     ALIAS,
     CODE,
     Named,
@@ -25,6 +24,7 @@ from lakehouse.declarations.vault_names import (
     stage_columns,
     timeline_columns,
 )
+from lakehouse.declarations.vault.policy import VaultPolicy
 
 Problem = tuple[tuple[str, ...], str]
 

@@ -10,11 +10,11 @@ from psycopg.rows import dict_row
 from lakehouse.catalog.trino_types import trino_type
 from orchestration.assets.translator import is_view, layer
 from orchestration.resources import TableKey
-from orchestration.worker.facts import Cut, Facts, covered
-from orchestration.worker.handed import Handed
+from orchestration.worker.dbt.warm_dbt import NodeResult, WarmDbt
+from orchestration.worker.loads.facts import Cut, Facts, covered
+from orchestration.worker.loads.handed import Handed
+from orchestration.worker.loads.small_loads import Loaded, SmallLoads
 from orchestration.worker.plan import Graph, table_of
-from orchestration.worker.small_loads import Loaded, SmallLoads
-from orchestration.worker.warm_dbt import NodeResult, WarmDbt
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -69,7 +69,7 @@ class Loads:
         handed: Handed,
     ) -> Loaded:
         """Runs the models; those with a `few` new rows all at once, and handed what is known of them."""
-        from lakehouse.catalog.remembered import remember
+        from lakehouse.catalog.loads.remembered import remember
 
         columns = columns_of(tables)
         variables = {

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from lakehouse.catalog.commit import move_pointer
 from lakehouse.catalog.open import history
 from lakehouse.catalog.private_pyiceberg import Staging
+from lakehouse.catalog.writing.commit import move_pointer
 
 if TYPE_CHECKING:
     import psycopg

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.trino import answering, query
 from orchestration.resources import TableKey
-from orchestration.worker.handed import NOTHING, PARSED, STORED, VARIABLE, Handed, parsed_rows, stored_rows
+from orchestration.worker.dbt.plans import as_written
+from orchestration.worker.dbt.warm_dbt import NodeResult, WarmDbt, header_of
+from orchestration.worker.loads.handed import NOTHING, PARSED, STORED, VARIABLE, Handed, parsed_rows, stored_rows
+from orchestration.worker.loads.rows import Row, Rows, is_short, one_statement, values
 from orchestration.worker.plan import Graph, Node, table_of
-from orchestration.worker.plans import as_written
-from orchestration.worker.rows import Row, Rows, is_short, one_statement, values
-from orchestration.worker.warm_dbt import NodeResult, WarmDbt, header_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -85,7 +85,7 @@ class SmallLoads:
 
         `stages` are those whose rows are asked for as well, by the parsed model that each is made of.
         """
-        from lakehouse.catalog.appending import Append, append_all
+        from lakehouse.catalog.writing.appending import Append, append_all
 
         if not models:
             return Loaded([], {})

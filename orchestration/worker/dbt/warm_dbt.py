@@ -14,12 +14,12 @@ from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 from orchestration.assets.dbt_resource import environment, run_environment
 from orchestration.runs.failures import FAILED, database_message
-from orchestration.worker.statements import Statements
+from orchestration.worker.dbt.statements import Statements
 
 if TYPE_CHECKING:
     from dbt.contracts.graph.manifest import Manifest
 
-    from lakehouse.catalog.remembered import Load
+    from lakehouse.catalog.loads.remembered import Load
 
 NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 QUICKLY = ("--no-write-json", "--no-populate-cache")
@@ -111,7 +111,7 @@ def _result(result: Any) -> NodeResult:
 
 
 def _load(result: Any) -> "Load | None":
-    from lakehouse.catalog.remembered import Load
+    from lakehouse.catalog.loads.remembered import Load
 
     said = header_of(getattr(result.node, "compiled_code", None) or "")
     return (

@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from lakehouse.catalog.commit import enter, move_pointer, remove
 from lakehouse.catalog.private_pyiceberg import Staging
+from lakehouse.catalog.writing.commit import enter, move_pointer, remove
 from lakehouse.errors import LakehouseError
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""What loads remember of themselves, and the questions that this answers."""

@@ -1,0 +1,1 @@
+"""The policy of a raw table in the vault, the names that it creates, and its mistakes."""

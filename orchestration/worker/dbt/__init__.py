@@ -1,0 +1,1 @@
+"""dbt in the worker's process, and what it asks of Trino."""

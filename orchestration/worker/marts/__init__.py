@@ -1,0 +1,1 @@
+"""Marts, whole or by the keys that changed."""
