@@ -5,7 +5,7 @@ has updated read otherwise from then on.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import make_dataclass, replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -234,15 +234,17 @@ def test_a_table_that_cannot_follow_is_parked_alone(catalog: SqlCatalog, monkeyp
     icebergs = {table.identifier: ensure_raw_table(catalog, table, lake[table.identifier]) for table in tables.values()}
     for name in ("meta_metadata", "register"):
         monkeypatch.setattr(load_changes, name, lambda *_: {})
-    monkeypatch.setattr(load_changes, "ChangePlan", lambda **given: SimpleNamespace(**given))
+    made = make_dataclass("Plan", ["io_properties", "reader", "records", "targets", "aside", "meta"])
+    monkeypatch.setattr(load_changes, "ChangePlan", made)
     monkeypatch.setattr(load_changes, "run_tasks", lambda _session, _task, plans: plans)
+    monkeypatch.setattr(load_changes, "as_one", lambda plans: plans[0])
     writer: Any = SimpleNamespace(
         name="shop", spark=None, task_settings={"io_properties": {}}, limits=SimpleNamespace(file_bytes=1),
         catalog=SimpleNamespace(load_tables=lambda _: icebergs),
     )  # fmt: skip
     source = cast(Any, SimpleNamespace(records=None))
     cycle, none = Cycle("c", 1, datetime.now(UTC)), cast(Any, None)
-    reader = cast(Any, SimpleNamespace(relations=None))
+    reader = cast(Any, SimpleNamespace(relations=None, parts=lambda: [None]))
     plan = cast(Any, load_changes._read(writer, source, none, cycle, courses, outlooks, reader))
     assert list(plan.aside) == ["bad"] and "column 'a' cannot be stored" in plan.aside["bad"]
     assert [courses[name].position.state for name in ("bad", "good")] == ["parked", "streaming"]
