@@ -197,18 +197,18 @@ def is_with_query(table: exp.Table) -> bool:
     A WITH query sees those before it, and itself in WITH RECURSIVE alone. A name that means something else in a view
     must not get into the reach of a WITH query of whoever asks.
     """
-    name, node = table.name.lower(), table.parent
-    below: exp.Expression = table
+    name, below, node = table.name.lower(), id(table), table.parent
     while node is not None:
         if isinstance(node, exp.With):
-            place = [id(cte) for cte in node.expressions].index(id(below))
-            found = node.expressions[: place + 1 if node.args.get("recursive") else place]
-            node = node.parent  # the query of this WITH, which shows no more of it
+            places = [id(cte) for cte in node.expressions]
+            before = places.index(below) if below in places else 0
+            found = node.expressions[: before + 1 if node.recursive and below in places else before]
+            above = node.parent  # the query of this WITH, which shows no more of it
         else:
-            found = node.args["with_"].expressions if node.args.get("with_") else []
+            found, above = node.args["with_"].expressions if node.args.get("with_") else [], node
         if any(cte.alias.lower() == name for cte in found):
             return True
-        below, node = node, node.parent
+        below, node = id(above), above.parent if above else None
     return False
 
 

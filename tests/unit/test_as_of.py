@@ -142,6 +142,7 @@ def test_the_select_list_of_a_query_without_from_is_not_told() -> None:
         ("SELECT * FROM hive.parsed.parsed_s__t", "hive.parsed.parsed_s__t is not of the lake"),
         ("SELECT * FROM mine.loop", "mine.loop is a view that reads itself"),
         ("WITH people AS (SELECT 1 AS id) SELECT * FROM mine.of_its_schema", "people: name its schema"),
+        ("WITH FUNCTION f() RETURNS bigint RETURN 1 SELECT f()", "f: name its schema"),
         ("WITH x AS (SELECT * FROM x) SELECT * FROM x", "x: name its schema"),
         ("WITH x AS (SELECT * FROM y), y AS (SELECT 1) SELECT * FROM x", "y: name its schema"),
         ("SELECT * FROM x, (WITH x AS (SELECT 1) SELECT * FROM x)", "x: name its schema"),
