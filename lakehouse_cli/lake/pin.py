@@ -15,8 +15,8 @@ from lakehouse.text.shown import say
 def pin(
     name: Annotated[str, typer.Argument(help="What it is called: a-z, 0-9 and _.")],
     cut: Annotated[
-        str, typer.Option(metavar="CUT", help="The newest until a time or a commit, such as retail=0/3C87757.")
-    ] = "",
+        str | None, typer.Option(metavar="CUT", help="The newest until a time or a commit, such as retail=0/3C87757.")
+    ] = None,
     until: Annotated[str | None, typer.Option(metavar="TIME", help="ISO 8601; for ever without it.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -33,9 +33,10 @@ def pin(
     from maintenance.inventory.pins import pin_states
     from maintenance.inventory.session import Session
 
-    settings, end = load_settings(), moment(until) if until else None
+    settings, end = load_settings(), None if until is None else moment(until)
+    asked = Moment(at=datetime.now(UTC)) if cut is None else moment_of(settings, cut)
     sources = {source.name for source in load_declarations(settings).sources}
-    state = together(settings, moment_of(settings, cut) if cut else Moment(at=datetime.now(UTC)), sources)
+    state = together(settings, asked, sources)
     with closing(Session(settings)) as session:
         made = pin_states(session, name, state.snapshots, state.name, end)
     if not as_json:

@@ -24,14 +24,17 @@ def sql(
     role: Annotated[
         Role, typer.Option(help="role of the login: `privacy` sees personal data, `writer` everything")
     ] = "reader",
-    as_of: Annotated[str, typer.Option(metavar="TIME", help="as of a time, such as '2026-11-20 10:00' (UTC)")] = "",
+    as_of: Annotated[
+        str | None, typer.Option(metavar="TIME", help="as of a time, such as '2026-11-20 10:00' (UTC)")
+    ] = None,
     as_of_lsn: Annotated[
         list[str] | None,
         typer.Option(metavar="SOURCE=[EPOCH:]LSN", help="as of a commit, such as retail=0/3C87757; one of each source"),
     ] = None,
     as_of_cut: Annotated[
-        str, typer.Option(metavar="CUT", help="as of pin:NAME, or of a published cut, such as retail=1:0/3C87757")
-    ] = "",
+        str | None,
+        typer.Option(metavar="CUT", help="as of pin:NAME, or of a published cut, such as retail=1:0/3C87757"),
+    ] = None,
 ) -> None:
     """Run one query on the lake and print its rows.
 
@@ -42,12 +45,14 @@ def sql(
     FOR TIMESTAMP AS OF and FOR VERSION AS OF are refused on a view, where Trino ignores them.
     """
     settings = load_settings()
-    if sum(map(bool, (as_of, as_of_lsn, as_of_cut))) > 1:
+    given = (as_of, ",".join(as_of_lsn) if as_of_lsn else None, as_of_cut)
+    moments = [text for text in given if text is not None]  # an empty one is none, and not the present
+    if len(moments) > 1:
         raise LakehouseError("--as-of, --as-of-lsn and --as-of-cut: give one of them")
     try:
         with answering(settings):
-            if moment := as_of or as_of_cut or ",".join(as_of_lsn or ()):
-                query = _as_of(settings, query, moment, bool(as_of_cut), role)
+            for moment in moments:
+                query = _as_of(settings, query, moment, as_of_cut is not None, role)
             refuse_ignored(query, settings.trino.catalog, lambda views: bool(_answer(settings, views, role)))
             cursor = connect(settings, role=role).cursor()
             cursor.execute(query)

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime
 from threading import Lock
@@ -48,7 +48,9 @@ class Cut:
         return Position(self.lsn, self.source, self.epoch)
 
 
-class _Key(NamedTuple):
+class CutKey(NamedTuple):
+    """What orders the cuts of a source."""
+
     epoch: int
     lsn: int
     published_at: datetime
@@ -86,7 +88,7 @@ class Cuts:
         return found
 
     def newest(self, moment: Moment) -> tuple[Cut, ...]:
-        """The same, whatever it is; empty if there is none."""
+        """The same, whatever it is; empty if there is none. Raises NoCut for a position that several epochs have."""
         catalog = open_catalog(self._settings)
         try:
             table = load_table(catalog, "meta", LISTED[self._layer])
@@ -124,15 +126,28 @@ def _newest(table: Table, moment: Moment, layer: Layer) -> tuple[Cut, ...]:
     elif sources := {position.source for position in moment.positions if position.source}:
         condition = In(term="source", literals=sources)
     rows = table.scan(condition, ("source", "epoch", "cut_lsn", "published_at")).to_arrow().to_pylist()
-    newest: dict[str, _Key] = {}
-    for row in rows:
-        key = _Key(row["epoch"], row["cut_lsn"], row["published_at"])
-        if _covers(moment, row["source"], key) and (row["source"] not in newest or key > newest[row["source"]]):
-            newest[row["source"]] = key
-    return tuple(_cut(table, source, key, layer) for source, key in sorted(newest.items()))
+    keys = [(row["source"], CutKey(row["epoch"], row["cut_lsn"], row["published_at"])) for row in rows]
+    return tuple(_cut(table, source, key, layer) for source, key in sorted(newest_keys(moment, keys).items()))
 
 
-def _cut(table: Table, source: str, key: _Key, layer: Layer) -> Cut:
+def newest_keys(moment: Moment, keys: Collection[tuple[str, CutKey]]) -> dict[str, CutKey]:
+    """By source, the newest of these until the moment. Raises NoCut for a position that several epochs have."""
+    newest: dict[str, CutKey] = {}
+    for source, key in keys:
+        if _covers(moment, source, key) and (source not in newest or key > newest[source]):
+            newest[source] = key
+    for position in (position for position in moment.positions if position.epoch is None):
+        for source, key in keys:
+            found = newest.get(source)
+            if position.source in {None, source} and found and key.epoch < found.epoch and key.lsn >= position.lsn:
+                raise NoCut(
+                    f"epochs {key.epoch} and {found.epoch} of {source} both have that position: name the epoch, as in "
+                    f"{Position(position.lsn, source, found.epoch)}"
+                )
+    return newest
+
+
+def _cut(table: Table, source: str, key: CutKey, layer: Layer) -> Cut:
     conditions = (
         EqualTo(term="source", value=source),
         EqualTo(term="epoch", value=key.epoch),
@@ -144,7 +159,7 @@ def _cut(table: Table, source: str, key: _Key, layer: Layer) -> Cut:
     return Cut(source, key.epoch, key.lsn, named, layer, key.published_at)
 
 
-def _covers(moment: Moment, source: str, key: _Key) -> bool:
+def _covers(moment: Moment, source: str, key: CutKey) -> bool:
     return all(
         key.lsn <= position.lsn if position.epoch is None else key[:2] <= (position.epoch, position.lsn)
         for position in moment.positions

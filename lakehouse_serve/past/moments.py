@@ -54,12 +54,12 @@ def parse_warehouse(text: str, catalog: str) -> Moment | None:
         return Moment(positions=positions)
     try:
         time = datetime.fromisoformat(moment)
-    except ValueError:
+        return Moment(at=(time if time.tzinfo else time.replace(tzinfo=UTC)).astimezone(UTC))
+    except (ValueError, OverflowError):
         raise ValueError(
             f"{moment!r} is neither a time nor an LSN nor a pin: use {catalog}@2026-11-20T10:00, "
             f"{catalog}@retail=0/3C87757 or {catalog}@pin:month_end"
         ) from None
-    return Moment(at=time if time.tzinfo else time.replace(tzinfo=UTC))
 
 
 def _positions(text: str) -> tuple[Position, ...]:

@@ -57,12 +57,11 @@ class AsOfCuts:
 
     def _rewritten(self, sql: str, within: tuple[TableName, ...]) -> str:
         query = parsed(sql)
-        with_queries = {cte.alias.lower() for cte in query.find_all(exp.CTE)}
         text, end, explicit = [], 0, explicit_tables(sql)
         for table in sorted(named_tables(query), key=lambda found: found.parts[0].meta["start"]):
             name = self._name(table)
             if name is None:
-                if table.name.lower() not in with_queries:
+                if not is_with_query(table):
                     raise LakehouseError(f"{table.name}: name its schema, as in parsed.{table.name}")
                 continue
             alias = "" if table.alias else f" AS {ident(name.name)}"
@@ -192,10 +191,31 @@ def named_tables(query: exp.Query) -> Iterator[exp.Table]:
         yield table
 
 
+def is_with_query(table: exp.Table) -> bool:
+    """Whether a name without a schema is that of a WITH query which is visible where it stands.
+
+    A WITH query sees those before it, and itself in WITH RECURSIVE alone. A name that means something else in a view
+    must not get into the reach of a WITH query of whoever asks.
+    """
+    name, below, node = table.name.lower(), id(table), table.parent
+    while node is not None:
+        if isinstance(node, exp.With):
+            places = [id(cte) for cte in node.expressions]
+            before = places.index(below) if below in places else 0
+            found = node.expressions[: before + 1 if node.recursive and below in places else before]
+            above = node.parent  # the query of this WITH, which shows no more of it
+        else:
+            found, above = node.args["with_"].expressions if node.args.get("with_") else [], node
+        if any(cte.alias.lower() == name for cte in found):
+            return True
+        below, node = id(above), above.parent if above else None
+    return False
+
+
 def without_columns(sql: str, hidden: Collection[str]) -> str:
-    """A query that does not select these columns at its outermost level."""
+    """A query that does not select these columns at its outermost level; as it is where its rows depend on them."""
     query = parsed(sql)
-    if not isinstance(query, exp.Select) or not hidden:
+    if not isinstance(query, exp.Select) or not hidden or any(map(query.args.get, ("distinct", "group", "order"))):
         return sql
     names = [found.alias_or_name.lower() for found in query.expressions]
     places = select_list(sqlglot.tokenize(sql, dialect="trino"))

@@ -65,7 +65,7 @@ def pin(
     """
     if (source is None) == (table is None) or (snapshot is not None and table is None):
         raise typer.BadParameter("give --source, or --table with or without --snapshot")
-    end = moment(until) if until else None
+    end = None if until is None else moment(until)
     with _session() as session:
         if source is not None:
             made = pin_cut(session, consumer, source, end)

@@ -32,6 +32,7 @@ NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
         ("", None),
         ("lake@2026-05-04T10:00", Moment(at=datetime(2026, 5, 4, 10, tzinfo=UTC))),
         ("lake@2026-05-04 10:00:00.5+02:00", Moment(at=datetime(2026, 5, 4, 8, 0, 0, 500_000, tzinfo=UTC))),
+        ("lake@2026-05-04T10:00+01:00:30", Moment(at=datetime(2026, 5, 4, 8, 59, 30, tzinfo=UTC))),
         ("lake@pin:month_end_20261130", Moment(pin="month_end_20261130")),
         ("lake@0/3C87757", Moment(positions=(Position(0x3C87757),))),
         ("lake@retail=1/3C87757", Moment(positions=(Position(0x1_03C87757, "retail"),))),
@@ -48,6 +49,7 @@ def test_a_warehouse_names_a_moment(text: str, moment: Moment | None) -> None:
     [
         "pond",
         "lake@yesterday",
+        "lake@0001-01-01T00:00+05:00",
         "lake@pin:",
         "lake@pin:Close",
         "lake@retail=",
