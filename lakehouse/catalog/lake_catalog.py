@@ -2,7 +2,7 @@
 
 A process that loads many tables often, such as ingestion, queries their locations and reads only new metadata files.
 Only the newest file of a table is cached: of a table that is published each second, a hundred files would take a
-hundred megabytes. The catalogs of a process share the cache: a run of Dagster opens one after the other.
+hundred megabytes. Each catalog has its own cache: what deletes files opens a new one, and sees what can be read now.
 """
 
 from __future__ import annotations
@@ -27,12 +27,15 @@ KNOWN_TABLES = 4096
 READERS = 8  # of metadata files at once: a file takes milliseconds, of which most are the store's
 PLAIN, GZIPPED = ".metadata.json", ".gz.metadata.json"  # Iceberg knows the codec by the name
 Name = tuple[str, str]
-_known: LRUCache[Name, tuple[str, TableMetadata]] = LRUCache(KNOWN_TABLES)
-_lock = Lock()
 
 
 class LakeCatalog(StepwiseCatalog):
     """A SqlCatalog that caches metadata files and shares one FileIO, with its open connections, among all tables."""
+
+    def __init__(self, name: str, **properties: str) -> None:
+        super().__init__(name, **properties)
+        self._known: LRUCache[Name, tuple[str, TableMetadata]] = LRUCache(KNOWN_TABLES)
+        self._lock = Lock()
 
     def load_tables(self, identifiers: Collection[tuple[str, str]]) -> dict[tuple[str, str], Table]:
         """Loads several tables with one query; views and missing tables are omitted."""
@@ -52,13 +55,13 @@ class LakeCatalog(StepwiseCatalog):
         return {(row.table_namespace, row.table_name): table for row, table in zip(found, tables, strict=True)}
 
     def _knows(self, row: IcebergTables) -> bool:
-        with _lock:
-            return _known.get((row.table_namespace, row.table_name), ("", None))[0] == row.metadata_location
+        with self._lock:
+            return self._known.get((row.table_namespace, row.table_name), ("", None))[0] == row.metadata_location
 
     def remember(self, table: Name, location: str, metadata: TableMetadata) -> None:
         """Caches metadata that was just written."""
-        with _lock:
-            _known[table] = (location, metadata)
+        with self._lock:
+            self._known[table] = (location, metadata)
 
     def named(self, location: str) -> str:
         """Metadata files are written with gzip, a tenth of the size: most of one is a list of snapshots, all alike."""
@@ -66,8 +69,8 @@ class LakeCatalog(StepwiseCatalog):
 
     def table_at(self, namespace: str, name: str, location: str) -> Table:
         """The table; its metadata file is read only if it is not cached."""
-        with _lock:
-            known, metadata = _known.get((namespace, name), ("", None))
+        with self._lock:
+            known, metadata = self._known.get((namespace, name), ("", None))
         if metadata is None or known != location:
             metadata = FromInputFile.table_metadata(self.file_io.new_input(location))
             self.remember((namespace, name), location, metadata)
