@@ -108,7 +108,7 @@ def test_a_pin_is_a_warehouse_and_a_cut_that_mirrors_raw_and_marts_have_together
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     source, name = world.source.name, f"close_{world.source.name}"
-    command(name, as_json=True, cut="", until=None)
+    command(name, as_json=True, cut=None, until=None)
     made = json.loads(capsys.readouterr().out)
     assert {(pin["consumer"], pin["until"]) for pin in made} == {(name, None)}
     [cut] = {pin["cut"] for pin in made}
