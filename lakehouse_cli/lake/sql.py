@@ -51,8 +51,8 @@ def sql(
         raise LakehouseError("--as-of, --as-of-lsn and --as-of-cut: give one of them")
     try:
         with answering(settings):
-            for moment in moments:
-                query = _as_of(settings, query, moment, as_of_cut is not None, role)
+            if moments:
+                query = _as_of(settings, query, moments[0], as_of_cut is not None, role)
             refuse_ignored(query, settings.trino.catalog, lambda views: bool(_answer(settings, views, role)))
             cursor = connect(settings, role=role).cursor()
             cursor.execute(query)

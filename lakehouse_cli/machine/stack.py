@@ -6,7 +6,6 @@ import sys
 import time
 from dataclasses import asdict
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import psycopg
@@ -18,6 +17,7 @@ from lakehouse.errors import LakehouseError
 from lakehouse.extras import need
 from lakehouse.servers.embedded import is_sample
 from lakehouse.settings import Settings, SourceSettings, check_project, load_settings
+from lakehouse.settings.places import absolute
 from lakehouse.text.shown import console, say, say_json, table
 from lakehouse_cli.machine.clients import client_text
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 KEEP_SECONDS = 2.0
-DEFAULT_HOME = Path(".lakehouse")
 
 
 class With(StrEnum):
@@ -65,7 +64,7 @@ def _start(*, with_kafka: bool) -> None:
 
     need("embedded")
     settings, begun = load_settings(), time.monotonic()
-    if settings.home == DEFAULT_HOME.resolve() and not (settings.home / "data").exists():
+    if settings.home == absolute(Settings.model_fields["home"].default) and not (settings.home / "data").exists():
         check_project(settings.project_dir)  # a home would be made wherever somebody happened to be
     out = console()
     download = _DownloadBar(out)
