@@ -38,7 +38,7 @@ def definitions(settings: Settings) -> dg.Definitions:
     return dg.Definitions.merge(
         *(source_definitions(source, first_day, unread) for source in declared.sources),
         dg.Definitions(assets=[*load_assets(manifest, first_day), *other_sources(manifest)]),
-        marts_definitions(manifest),
+        marts_definitions(manifest, declared),
         health_definitions(pages),
         maintain_definitions(manifest, settings.dbt_project_dir, pages),
         action_definitions(manifest, settings.dbt_project_dir, pages),

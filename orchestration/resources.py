@@ -17,6 +17,7 @@ from lakehouse.declarations.manifest import load_manifest
 from lakehouse.declarations.project import project_maintenance
 from lakehouse.servers.database import connect_catalog
 from lakehouse.settings import Settings, load_settings
+from orchestration.runs.arrivals import Read, never_arrived
 from orchestration.runs.code import code_version
 from orchestration.runs.processes.presence import is_served, writing
 from orchestration.runs.processes.workers import sign
@@ -144,15 +145,14 @@ class Lake(dg.ConfigurableResource):
         """Whether a living worker loads what the job would load."""
         return is_served(self.settings(), job)
 
-    def never_loaded(self, tables: Collection[TableKey]) -> list[TableKey]:
-        """The tables among these that do not exist, and the declared raw tables that have never arrived."""
+    def never_loaded(self, tables: Collection[TableKey], reads: Sequence[Read]) -> list[TableKey]:
+        """The tables among these that do not exist, and the raw tables among `reads` that have never arrived."""
         from lakehouse.catalog.open import open_catalog
-        from orchestration.runs.arrivals import never_arrived
 
-        settings, declared = self.settings(), self.declarations()
+        settings = self.settings()
         with closing(open_catalog(settings)) as catalog, closing(connect_catalog(settings)) as connection:
-            absent = [table for table in tables if table not in catalog.load_tables(tables)]
-            return absent + never_arrived(connection, catalog, declared, load_manifest(settings))
+            there = catalog.load_tables(tables)
+            return [table for table in tables if table not in there] + never_arrived(connection, catalog, reads)
 
     @contextmanager
     def next_tables(self, tables: Mapping[TableKey, Mapping[str, str]]) -> "Iterator[set[TableKey]]":

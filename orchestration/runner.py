@@ -24,6 +24,7 @@ from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 from orchestration.jobs import marts
 from orchestration.resources import Lake
+from orchestration.runs import arrivals
 from orchestration.runs.dependencies import reason_to_skip
 from orchestration.runs.failures import failure_message
 from orchestration.runs.partitions import DayRange, incremental_tags
@@ -125,7 +126,9 @@ def _run_unblocked(
 
 def _never_loaded(settings: Settings, job: dg.JobDefinition) -> Iterator[dg.AssetKey]:
     if job.name == marts.JOB:
-        yield from map(dg.AssetKey, Lake().never_loaded(marts.tables_read(load_manifest(settings))))
+        manifest, lake = load_manifest(settings), Lake()
+        reads = arrivals.raw_read(lake.declarations(), manifest)
+        yield from map(dg.AssetKey, lake.never_loaded(marts.tables_read(manifest), reads))
 
 
 def _job(repository: dg.RepositoryDefinition, name: str) -> dg.JobDefinition:

@@ -5,16 +5,17 @@ from typing import Any
 
 import dagster as dg
 
+from lakehouse.declarations import Declarations
 from orchestration.assets.dbt_assets import marts_assets
 from orchestration.assets.translator import MARTS, is_view, layer
 from orchestration.resources import TableKey
-from orchestration.runs import tags
+from orchestration.runs import arrivals, tags
 from orchestration.sensors.new_data import Watch, new_data_sensor
 
 JOB = "build_marts"
 
 
-def marts_definitions(manifest: dict[str, Any]) -> dg.Definitions:
+def marts_definitions(manifest: dict[str, Any], declared: Declarations) -> dg.Definitions:
     """The assets, their job and its sensor; empty if the project has no marts."""
     marts = _marts(manifest)
     if not marts:
@@ -31,6 +32,7 @@ def marts_definitions(manifest: dict[str, Any]) -> dg.Definitions:
         name=f"new_data_{MARTS}",
         tables=reads,
         confirm_after=timedelta(minutes=min(freshness)) / 2 if freshness else None,
+        reads=arrivals.raw_read(declared, manifest),
     )
     return dg.Definitions(assets=[marts_assets(manifest, reads)], jobs=[job], sensors=[new_data_sensor(watch, job)])
 

@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from lakehouse.declarations import Declarations, RawTable
 
 if TYPE_CHECKING:
     from lakehouse.catalog.lake_catalog import LakeCatalog
-    from lakehouse.declarations import Declarations
     from lakehouse.servers.database import CatalogConnection
 
 Name = tuple[str, str]
 IN_CUTS = "SELECT source, unnest(cut_tables) FROM lakehouse.streams"
 
 
-def never_arrived(
-    connection: CatalogConnection, catalog: LakeCatalog, declared: Declarations, manifest: Mapping[str, Any]
-) -> list[Name]:
-    """The declared raw tables that are in no cut, and of which no model that reads them has rows.
+class Read(NamedTuple):
+    """A declared raw table, and what models make directly of it."""
+
+    table: RawTable
+    models: frozenset[Name]
+
+
+def raw_read(declared: Declarations, manifest: Mapping[str, Any]) -> list[Read]:
+    """The declared raw tables that a model reads."""
+    ids = {(node["source_name"], node["name"]): key for key, node in manifest["sources"].items()}
+    found = [Read(table, _models(manifest, ids[table.source, table.name])) for table in declared.tables]
+    return [read for read in found if read.models]
+
+
+def never_arrived(connection: CatalogConnection, catalog: LakeCatalog, reads: Sequence[Read]) -> list[Name]:
+    """Those of the raw tables that are in no cut, and of which no model has rows.
 
     One that left the cuts is not among them: what was made of it is as of the cut before.
     """
@@ -25,16 +38,12 @@ def never_arrived(
 
     is_new = connection.execute("SELECT to_regclass('lakehouse.streams')").fetchone() == (None,)
     covered = set() if is_new else set(connection.execute(IN_CUTS).fetchall())
-    outside = [t for source in declared.sources for t in source.tables if (t.source, t.name) not in covered]
-    readers = {table.asset_key: _readers(manifest, table.asset_key) for table in outside}
-    facts = newest_data_snapshots(catalog, frozenset[Name]().union(*readers.values()))
+    outside = [read for read in reads if (read.table.source, read.table.name) not in covered]
+    facts = newest_data_snapshots(catalog, frozenset[Name]().union(*(read.models for read in outside)))
     loaded = {name for name, fact in facts.items() if fact.total_rows}
-    return [key for key, models in readers.items() if models and not loaded.intersection(map(".".join, models))]
+    return [read.table.asset_key for read in outside if not loaded.intersection(map(".".join, read.models))]
 
 
-def _readers(manifest: Mapping[str, Any], raw: Name) -> frozenset[Name]:
-    """What models make directly of a raw table."""
-    sources = [key for key, node in manifest["sources"].items() if (node["schema"], node["identifier"]) == raw]
-    children = [manifest["nodes"].get(child) for key in sources for child in manifest["child_map"].get(key, ())]
-    models = [child for child in children if child and child["resource_type"] == "model"]
-    return frozenset((model["schema"], model["alias"]) for model in models)
+def _models(manifest: Mapping[str, Any], source: str) -> frozenset[Name]:
+    children = (manifest["nodes"].get(child) for child in manifest["child_map"].get(source, ()))
+    return frozenset((c["schema"], c["alias"]) for c in children if c and c["resource_type"] == "model")

@@ -11,6 +11,7 @@ import dagster as dg
 from lakehouse.errors import LakehouseError
 from orchestration.resources import Lake, TableKey
 from orchestration.runs import tags
+from orchestration.runs.arrivals import Read
 from orchestration.runs.dependencies import named
 from orchestration.runs.partitions import incremental_tags
 from orchestration.runs.state.history import JobHistory, read_history
@@ -35,7 +36,7 @@ LOADED_AT = time.monotonic()
 class Watch:
     """What a sensor watches: tables of the lake and, for a job that ingests, their source.
 
-    `first_day` is set for partitioned jobs only.
+    `first_day` is set for partitioned jobs only; `reads` are the raw tables that marts are made of in the end.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Watch:
     source: str | None = None
     confirm_after: timedelta | None = None
     first_day: date | None = None
+    reads: Sequence[Read] = ()
 
 
 class CannotInspectError(LakehouseError):
@@ -62,7 +64,8 @@ def new_data_sensor(watch: Watch, job: Any) -> dg.SensorDefinition:
     def new_data(context: dg.SensorEvaluationContext, lake: Lake) -> dg.RunRequest | dg.SkipReason:
         try:
             seen = observe(lake, watch, job.name)
-            missing = [] if watch.source else lake.never_loaded(watch.tables)
+            unseen = [table for table in watch.tables if ".".join(table) not in seen.newest]
+            missing = [] if watch.source else lake.never_loaded(unseen, watch.reads)
         except Exception as error:  # the tick fails, in one line: a skipped one would look like an idle sensor
             raise CannotInspectError(f"cannot inspect {_describe(watch)}: {_one_line(error)}") from None
         repository = context.repository_def

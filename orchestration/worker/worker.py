@@ -21,7 +21,7 @@ from lakehouse.errors import LakehouseError
 from lakehouse.metrics import REGISTRY, sample
 from orchestration.assets.groups import groups_read, load_groups
 from orchestration.resources import TableKey
-from orchestration.runs.arrivals import never_arrived
+from orchestration.runs.arrivals import never_arrived, raw_read
 from orchestration.runs.processes.presence import serve, withdraw, writing_if_free
 from orchestration.runs.state.load_state import pause
 from orchestration.runs.state.loaded import last_worker_load
@@ -170,9 +170,9 @@ class Worker:
         for job in [job for job, state in self._state.items() if state.served]:
             withdraw(self._connection, self._catalog.name, job)
         self._manifest = load_manifest(self._settings)
-        declarations = declarations_from(self._manifest, self._settings.dbt_project_dir)
-        self._declared = declarations.among(self._settings.sources)
-        self._graph, self._tasks = Graph(self._manifest), tasks(self._declared, self._manifest)
+        declared = declarations_from(self._manifest, self._settings.dbt_project_dir).among(self._settings.sources)
+        self._graph, self._tasks = Graph(self._manifest), tasks(declared, self._manifest)
+        self._raw = raw_read(declared, self._manifest)
         self._loads = Loads(self._settings, self._catalog, self._connection, self._dbt, self._graph)
         self._marts = Marts(self._settings, self._catalog, self._dbt, self._manifest, self._graph)
         self._groups = load_groups(self._manifest)
@@ -352,7 +352,7 @@ class Worker:
         if not task.marts:
             return set()
         missing = set(task.tables) - set(self._catalog.load_tables(task.tables))
-        missing |= set(never_arrived(self._connection, self._catalog, self._declared, self._manifest))
+        missing |= set(never_arrived(self._connection, self._catalog, self._raw))
         return set(self._graph.models_of(task, missing, with_views=True))
 
     def _exist(self, task: Task) -> bool:
