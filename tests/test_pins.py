@@ -171,10 +171,10 @@ def test_a_cut_of_the_past_is_pinned_at_the_last_refresh_before_it(
     build(world, spark)
     lake, end = WorldLake(), at + timedelta(days=1)
     lake._world = world
-    made = lake.pin_cut(f"past_{source}", at, end)
+    made, _ = lake.pin_cut(f"past_{source}", at, end)
     try:
-        assert not lake.pin_cut(f"past_{source}", at, end), "it is there already"
-        [cut] = together(world.settings, Moment(at=at), {source}).cuts
+        assert not lake.pin_cut(f"past_{source}", at, end)[0], "it is there already"
+        [cut] = together(world.settings, Moment(at=at), [world.source]).cuts
         assert cut.lsn == first and {pin.cut for pin in made} == {str(cut.position)}
         assert answer(world, f"SELECT count(*) FROM {orders(world)}", f"pin:past_{source}") == [(3,)]
         assert answer(world, f"SELECT count(*) FROM raw_{source}.orders", f"pin:past_{source}") == [(3,)]
@@ -190,3 +190,44 @@ def test_a_cut_of_the_past_is_pinned_at_the_last_refresh_before_it(
     finally:
         with closing(Session(world.settings)) as session:
             unpin(session, f"past_{source}")
+
+
+@pytest.mark.slow
+def test_a_pin_is_of_the_newest_cut_and_says_that_mirrors_are_not_in_it_where_they_are_stuck(
+    settings: Settings,
+    spark: Any,
+    world: World,
+    command: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Neither a table without a mirror nor a compaction makes a mirror old."""
+    monkeypatch.setattr("lakehouse_serve.past.states.LATE_REFRESHES", 0)
+    source, name = world.source.name, f"stuck_{world.source.name}"
+    [first] = together(settings, Moment(at=datetime.now(UTC)), [world.source]).cuts
+    world.sql("INSERT INTO notes VALUES (2)")
+    world.ingest(spark)
+    whole = "options => map('rewrite-all', 'true')"
+    spark.sql(f"CALL lake.system.rewrite_data_files(table => 'lake.raw_{source}.orders', {whole})")
+    world.sql("INSERT INTO notes VALUES (3)")
+    world.ingest(spark)
+    state = together(settings, Moment(at=datetime.now(UTC)), [world.source])
+    assert state.cuts == (first,) and not state.missing
+    world.sql("INSERT INTO orders VALUES (4, 'd')")
+    world.ingest(spark)
+    command(name, as_json=False, cut=None, until=None)
+    try:
+        assert f"{name}: mirrors of {source} are not in it: they were not refreshed since {first.position}" in (
+            capsys.readouterr().err.replace("\n", " ")
+        )
+        assert answer(world, f"SELECT count(*) FROM raw_{source}.orders", f"pin:{name}") == [(4,)]
+        with pytest.raises(LakehouseError, match=f"mirror_{source}.orders has no past"):
+            answer(world, f"SELECT 1 FROM {orders(world)}", f"pin:{name}")
+        declared_none = world.source.model_copy(
+            update={"tables": tuple(t.model_copy(update={"mirror": "none"}) for t in world.source.tables)}
+        )
+        state = together(settings, Moment(at=datetime.now(UTC)), [declared_none])
+        assert state.cuts != (first,) and not state.missing
+    finally:
+        with closing(Session(world.settings)) as session:
+            unpin(session, name)

@@ -137,13 +137,14 @@ def _published(table: Table, since: int | None) -> dict[str, int] | None:
 def newest_of(table: Table) -> SnapshotFact | None:
     """The newest snapshot of a table that changed data; None when it is empty."""
     snapshot = table.current_snapshot()
-    while snapshot and not _changes_data(snapshot):
+    while snapshot and not changes_data(snapshot):
         parent = snapshot.parent_snapshot_id
         snapshot = table.snapshot_by_id(parent) if parent is not None else None
     return _fact(snapshot) if snapshot else None
 
 
-def _changes_data(snapshot: Snapshot) -> bool:
+def changes_data(snapshot: Snapshot) -> bool:
+    """Whether rows came or went with it, rather than into other files."""
     return snapshot.summary is None or snapshot.summary.operation.value in DATA_OPERATIONS
 
 

@@ -35,10 +35,11 @@ def pin(
 
     settings, end = load_settings(), None if until is None else moment(until)
     asked = Moment(at=datetime.now(UTC)) if cut is None else moment_of(settings, cut)
-    sources = {source.name for source in load_declarations(settings).sources}
-    state = together(settings, asked, sources)
+    state = together(settings, asked, load_declarations(settings).sources)
     with closing(Session(settings)) as session:
         made = pin_states(session, name, state.snapshots, state.name, end)
+    for text in state.missing:
+        say(f"{name}: {text}", error=True)
     if not as_json:
         say(f"{name}: {state.name}")
     show_pins(made, as_json)

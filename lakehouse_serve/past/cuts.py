@@ -28,7 +28,10 @@ LISTED: dict[Layer, str] = {"raw": "cuts", "mirror": "mirrors"}
 
 @dataclass(frozen=True)
 class Cut:
-    """A consistent state of one source: its position, and the snapshot of each of its raw tables, or mirrors."""
+    """A consistent state of one source: its position, and the snapshot of each of its raw tables, or mirrors.
+
+    `at` is when its newest change was committed, where that is known.
+    """
 
     source: str
     epoch: int
@@ -36,6 +39,7 @@ class Cut:
     snapshots: dict[str, int]
     layer: Layer = "raw"
     published_at: datetime | None = None
+    at: datetime | None = None
 
     @property
     def tables(self) -> dict[TableName, int]:
@@ -153,10 +157,10 @@ def _cut(table: Table, source: str, key: CutKey, layer: Layer) -> Cut:
         EqualTo(term="epoch", value=key.epoch),
         EqualTo(term="cut_lsn", value=key.lsn),
     )
-    rows = table.scan(And(*conditions), ("published_at", "snapshots")).to_arrow().to_pylist()
-    snapshots = next(row["snapshots"] for row in rows if row["published_at"] == key.published_at)
-    named = {name: int(snapshot) for name, snapshot in snapshots}
-    return Cut(source, key.epoch, key.lsn, named, layer, key.published_at)
+    rows = table.scan(And(*conditions), ("published_at", "cut_at", "snapshots")).to_arrow().to_pylist()
+    row = next(row for row in rows if row["published_at"] == key.published_at)
+    named = {name: int(snapshot) for name, snapshot in row["snapshots"]}
+    return Cut(source, key.epoch, key.lsn, named, layer, key.published_at, row["cut_at"])
 
 
 def _covers(moment: Moment, source: str, key: CutKey) -> bool:

@@ -6,11 +6,14 @@ from collections.abc import Collection, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import takewhile
+from math import inf
 from typing import TYPE_CHECKING
 
-from lakehouse.catalog.open import open_catalog
+from lakehouse.catalog.open import changes_data, history, open_catalog
 from lakehouse.catalog.pins import pinned
 from lakehouse.catalog.relations import TableName, list_relations
+from lakehouse.declarations.declared import Source
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 from lakehouse_serve.past.cuts import Cut, Cuts, NoCut
@@ -22,14 +25,16 @@ if TYPE_CHECKING:
     from lakehouse.catalog.lake_catalog import LakeCatalog
 
 MARTS = "marts"
+LATE_REFRESHES = 3
 
 
 @dataclass(frozen=True)
 class State:
-    """One cut of each source, and the snapshots of tables that belong to them."""
+    """One cut of each source, and the snapshots of tables that belong to them; `missing` says what does not."""
 
     cuts: tuple[Cut, ...]
     snapshots: Mapping[TableName, int]
+    missing: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -52,23 +57,70 @@ def newest_cuts(settings: Settings, moment: Moment) -> tuple[Cut, ...]:
         raise LakehouseError(str(error)) from None
 
 
-def together(settings: Settings, moment: Moment, sources: Collection[str]) -> State:
+def together(settings: Settings, moment: Moment, sources: Collection[Source]) -> State:
     """What of these sources belongs together until a moment: the newest cut at which the mirrors stand, and raw there.
 
-    A source without mirrors has its newest cut. A mart says nothing of commits: it is as it was built last until the
-    moment, or until the mirrors of these cuts were published. Raises LakehouseError if there is no cut.
+    A source without mirrors has its newest cut, and so has one whose mirrors had not been refreshed for long: they are
+    not in the state, which says so. A mart says nothing of commits: it is as it was built last until the moment, or
+    until the mirrors of these cuts were published. Raises LakehouseError if there is no cut.
     """
-    newest = tuple(cut for cut in newest_cuts(settings, moment) if cut.source in sources)
+    declared = {source.name: source for source in sources}
+    newest = {cut.source: cut for cut in newest_cuts(settings, moment) if cut.source in declared}
     if not newest:
         raise LakehouseError("no cut of a declared source was published until then")
-    mirrors = tuple(cut for cut in Cuts(settings, "mirror").newest(moment) if cut.source in sources)
-    standing = {cut.source: cut.position for cut in mirrors}
-    positions = tuple(standing.get(cut.source, cut.position) for cut in newest)
-    cuts = newest_cuts(settings, Moment(positions=positions))
-    until = moment.at or max(cut.published_at for cut in (*mirrors, *cuts) if cut.published_at)
+    mirrors = {cut.source: cut for cut in Cuts(settings, "mirror").newest(moment) if cut.source in newest}
+    mirrors = {name: cut for name, cut in mirrors.items() if declared[name].mirrored}
     with closing(open_catalog(settings)) as catalog:
+        cuts = {**newest, **_raw_at(settings, mirrors.values())}
+        late = {
+            name: mirror
+            for name, mirror in mirrors.items()
+            if _seconds_between(cuts[name], newest[name]) > LATE_REFRESHES * declared[name].refresh_seconds
+            and _has_changed(catalog, mirror, cuts[name], newest[name])
+        }
+        cuts |= {name: newest[name] for name in late}
+        kept = [mirror for name, mirror in mirrors.items() if name not in late]
+        until = moment.at or max(cut.published_at for cut in (*kept, *cuts.values()) if cut.published_at)
         marts = _built_until(catalog, until)
-    return State(cuts, {name: found for cut in (*cuts, *mirrors) for name, found in cut.tables.items()} | marts)
+    snapshots = {name: found for cut in (*cuts.values(), *kept) for name, found in cut.tables.items()}
+    missing = tuple(
+        f"mirrors of {name} are not in it: "
+        + (f"they were not refreshed since {late[name].position}" if name in late else "there were none until then")
+        for name in sorted(cuts)
+        if name in late or (declared[name].mirrored and name not in mirrors)
+    )
+    return State(tuple(cuts[name] for name in sorted(cuts)), snapshots | marts, missing)
+
+
+def _raw_at(settings: Settings, mirrors: Collection[Cut]) -> dict[str, Cut]:
+    """The newest cut of raw tables until each of these."""
+    if not mirrors:
+        return {}
+    found = newest_cuts(settings, Moment(positions=tuple(cut.position for cut in mirrors)))
+    return {cut.source: cut for cut in found if cut.source in {mirror.source for mirror in mirrors}}
+
+
+def _seconds_between(earlier: Cut, later: Cut) -> float:
+    begun, ended = earlier.at or earlier.published_at, later.at or later.published_at
+    return (ended - begun).total_seconds() if begun and ended else inf
+
+
+def _has_changed(catalog: LakeCatalog, mirror: Cut, earlier: Cut, later: Cut) -> bool:
+    """Whether a table that has a mirror changed from one cut of raw tables to another; also if that is not known."""
+    names = {name: TableName(f"raw_{mirror.source}", name) for name in mirror.snapshots}
+    moved = [name for name in names if later.snapshots.get(name) != earlier.snapshots.get(name)]
+    tables = catalog.load_tables([names[name] for name in moved])
+    return any(
+        _changed(tables.get(names[name]), earlier.snapshots.get(name), later.snapshots.get(name)) for name in moved
+    )
+
+
+def _changed(table: Table | None, earlier: int | None, later: int | None) -> bool:
+    if table is None or earlier is None or later is None:
+        return True
+    between = list(takewhile(lambda found: found.snapshot_id != earlier, history(table.metadata, later)))
+    whole = bool(between) and between[-1].parent_snapshot_id == earlier
+    return not whole or any(changes_data(snapshot) for snapshot in between)
 
 
 def state_at(settings: Settings, moment: Moment) -> State:

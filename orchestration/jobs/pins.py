@@ -38,7 +38,9 @@ def _job(kind: str, policy: PinPolicy) -> dg.JobDefinition:
         for source in lake.declarations().sources:
             lake.bring_up(source.name)
         name = pin_name(kind, moment, policy.timezone)
-        made = lake.pin_cut(name, moment, moment + timedelta(days=policy.keep_days))
+        made, missing = lake.pin_cut(name, moment, moment + timedelta(days=policy.keep_days))
+        for text in missing:
+            context.log.warning(f"{name}: {text}")
         context.log.info(f"{name}: {made[0].cut}, {len(made)} tables" if made else f"{name} is there already")
 
     @dg.job(

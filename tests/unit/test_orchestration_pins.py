@@ -36,9 +36,10 @@ class InventedLake(Lake):
     def bring_up(self, source: str) -> Any:
         DONE.append(source)
 
-    def pin_cut(self, name: str, moment: datetime, until: datetime) -> list[Pin]:
+    def pin_cut(self, name: str, moment: datetime, until: datetime) -> tuple[list[Pin], tuple[str, ...]]:
         DONE.append((name, moment, (until - moment).days))
-        return [Pin(name, TableName("raw_shop", "t"), 1, moment, until, "shop=1:0/1")] if len(DONE) < 3 else []
+        made = [Pin(name, TableName("raw_shop", "t"), 1, moment, until, "shop=1:0/1")] if len(DONE) < 3 else []
+        return made, ("mirrors of shop are not in it",)
 
 
 def definitions(tmp_path: Path, text: str = PROJECT) -> dg.Definitions:
