@@ -115,11 +115,16 @@ class AsOfCuts:
         )
 
     def source_of(self, name: TableName) -> str | None:
-        """The source of a raw or parsed table."""
+        """The source of a raw or parsed table. Names of sources and tables may have `__` in them themselves."""
         if name.namespace.startswith("raw_"):
             return name.namespace.removeprefix("raw_")
-        source, separator, _ = name.name.removeprefix("parsed_").partition("__")
-        return source if name.namespace == "parsed" and name.name.startswith("parsed_") and separator else None
+        if name.namespace != "parsed" or not name.name.startswith("parsed_"):
+            return None
+        rest = name.name.removeprefix("parsed_")
+        splits = [(rest[:at], rest[at + 2 :]) for at in range(1, len(rest)) if rest.startswith("__", at)]
+        if len(splits) > 1:  # a parsed table is made of a raw one
+            splits = [*(s for s in splits if self.kind_of(TableName(f"raw_{s[0]}", s[1])) is not None), *splits]
+        return splits[0][0] if splits else None
 
     def cut_of(self, source: str, name: TableName) -> Cut:
         """The source's cut, which has to cover the table. Raises LakehouseError."""

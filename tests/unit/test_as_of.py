@@ -73,6 +73,22 @@ def test_views_are_read_through_to_their_tables_and_named_as_they_are() -> None:
     assert asked.tables_below(TableName("mine", "over")) == asked.tables
 
 
+def test_a_parsed_table_is_of_the_source_that_has_its_raw_table() -> None:
+    """Of sources `a` and `a__b`, the first one's cut was taken for both."""
+    kinds = {
+        TableName("raw_a", "b__u"): Kind(OF_COMMITS),
+        TableName("raw_a__b", "t"): Kind(OF_COMMITS),
+        TableName("parsed", "parsed_a__b__u"): Kind(OF_COMMITS),
+        TableName("parsed", "parsed_a__b__t"): Kind(OF_COMMITS),
+    }
+    cuts = {"a": Cut("a", 1, 5, {"b__u": 1}), "a__b": Cut("a__b", 1, 9, {"t": 1})}
+    asked = AsOfCuts(cuts, "lake", kinds.get)
+    assert "_commit_lsn <= 9" in asked.rewrite("SELECT * FROM parsed.parsed_a__b__t")
+    assert "_commit_lsn <= 5" in asked.rewrite("SELECT * FROM parsed.parsed_a__b__u")
+    with pytest.raises(LakehouseError, match="no cut of a__b was published until then"):
+        AsOfCuts({"a": cuts["a"]}, "lake", kinds.get).rewrite("SELECT * FROM parsed.parsed_a__b__t")
+
+
 def test_of_a_vault_table_the_rows_of_each_source_until_its_cut_and_ghosts() -> None:
     text = lake().rewrite("SELECT * FROM vault.hub_t")
     assert text == (
