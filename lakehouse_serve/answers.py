@@ -22,6 +22,7 @@ from lakehouse_serve.past.snapshots import AsOf, NoSnapshot, at_snapshot
 from lakehouse_serve.reading import Document, Kind
 from lakehouse_serve.relations import Personal, Relations
 
+Snapshots = Mapping[tuple[str, str], int]
 PREFIX = "/v1/{prefix}"
 NAMESPACE = "/namespaces/{namespace}"
 READS: tuple[tuple[str, str], ...] = (
@@ -103,9 +104,10 @@ class Answers:
 
     def table(self, caller: Caller, prefix: str, namespace: str, name: str) -> bytes:
         """A table's metadata and keys for its files, as JSON."""
-        document = self._document(caller, prefix, namespace, name, "TABLE")
+        snapshots = self._snapshots(prefix)
+        document = self._document(caller, snapshots, namespace, name, "TABLE")
         content, location = document.content, document.location
-        if (snapshots := self._snapshots(prefix)) is not None:
+        if snapshots is not None:
             state = AsOf(location, snapshots[namespace, name])
             try:
                 content = json.dumps(at_snapshot(document.metadata, state.snapshot)).encode()
@@ -118,12 +120,12 @@ class Answers:
 
     def credentials(self, caller: Caller, prefix: str, namespace: str, name: str) -> dict[str, Any]:
         """New keys for a table's files."""
-        document = self._document(caller, prefix, namespace, name, "TABLE")
+        document = self._document(caller, self._snapshots(prefix), namespace, name, "TABLE")
         return {"storage-credentials": [_credential(document, self._keys(caller, namespace, name, document))]}
 
     def view(self, caller: Caller, prefix: str, namespace: str, name: str) -> bytes:
         """A view's metadata, as JSON; a current view as of the last load, for its caller reads with his own rights."""
-        document = self._document(caller, prefix, namespace, name, "VIEW")
+        document = self._document(caller, self._snapshots(prefix), namespace, name, "VIEW")
         content = json.dumps(as_loaded(document.metadata)).encode()
         return _joined({"metadata-location": document.location}, content, {"config": {}})
 
@@ -138,8 +140,8 @@ class Answers:
             return sorted({*found, *self.relations.live_names(caller.role)})
         return found if covered is None else [name for name in found if name in covered and kind == "TABLE"]
 
-    def _document(self, caller: Caller, prefix: str, namespace: str, name: str, kind: Kind) -> Document:
-        covered, document = self._snapshots(prefix), None
+    def _document(self, caller: Caller, covered: Snapshots | None, namespace: str, name: str, kind: Kind) -> Document:
+        document = None
         try:
             if covered is None or ((namespace, name) in covered and kind == "TABLE"):
                 document = self.relations.find(caller.role, kind, namespace, name)
@@ -151,7 +153,7 @@ class Answers:
             raise Refused(404, f"NoSuch{what.title()}Exception", f"there is no {what} {namespace}.{name}")
         return document
 
-    def _snapshots(self, prefix: str) -> Mapping[tuple[str, str], int] | None:
+    def _snapshots(self, prefix: str) -> Snapshots | None:
         """The tables that a prefix stands for, each at a snapshot; None is all that there is now."""
         moment = self._moment(self._warehouse(prefix))
         if moment is None:
@@ -167,7 +169,7 @@ class Answers:
         self._pinned(moment.pin)
         return f"pin:{moment.pin}"
 
-    def _pinned(self, pin: str) -> Mapping[tuple[str, str], int]:
+    def _pinned(self, pin: str) -> Snapshots:
         if kept := self.relations.rows.tagged(TAG + pin):
             return kept
         raise Refused(404, "NotFoundException", f"there is no pin {pin!r}")

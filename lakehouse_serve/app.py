@@ -150,6 +150,8 @@ class Service:
 
 
 def _read_only(_: Caller, request: Request) -> Response:
+    if request.method in {"GET", "HEAD"}:
+        raise Refused(404, "NotFoundException", f"there is no {request.url.path}")
     raise Refused(
         403, "ForbiddenException", f"this catalog is read-only: {request.method} {request.url.path} is refused"
     )

@@ -230,7 +230,9 @@ def test_paths_that_mean_nothing_are_refused_in_the_specifications_form(service:
         ("/v1/lake/namespaces/parsed%27--/tables/x", 404),
         ("/v1/other/namespaces", 404),
         ("/v1/as-of.x/namespaces", 404),
-        ("/v1/nothing", 403),
+        ("/v1/lake/namespaces/parsed/tables/a%00b", 404),
+        ("/v1/lake/namespaces/parsed/tables/a%2Fb", 404),
+        ("/v1/nothing", 404),
     ):
         found, body = service.ask("GET", path, token=token)
         assert (found, body["error"]["code"]) == (status, status), path
