@@ -1,0 +1,45 @@
+"""Tables whose writers replace their newest file by one with more rows, until it is full or old.
+
+Maintenance leaves such files alone: its rewrite would be in vain, because the writer replaces the file meanwhile. It
+waits for longer than a writer goes on, so that the two meet only where one stands still in between; then the later
+commit is refused.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.table import Table
+
+GROWS = timedelta(minutes=10)  # how old the oldest row of a file is at most that is replaced
+LEFT_ALONE = 2 * GROWS
+MOMENT = {("meta", "cuts"): "published_at"}  # the column with the time at which a row was written
+
+
+def grows(table: Table) -> bool:
+    """Whether writers replace the newest files of the table."""
+    return table.name() in MOMENT
+
+
+def may_grow(table: Table, file: DataFile, now: datetime) -> bool:
+    """Whether its writer may still replace a file."""
+    from pyiceberg.conversions import from_bytes
+
+    if not grows(table):
+        return False
+    column = table.schema().find_field(MOMENT[table.name()])
+    least = (file.lower_bounds or {}).get(column.field_id)
+    if least is None:
+        return False
+    oldest: int = from_bytes(column.field_type, least)
+    return oldest >= (now - LEFT_ALONE).timestamp() * 1_000_000
+
+
+def settled(table: Table, now: datetime) -> str:
+    """A condition in Spark's SQL that some rows of each file meet which is not replaced any more; empty for all."""
+    if not grows(table):
+        return ""
+    return f"{MOMENT[table.name()]} < TIMESTAMP '{(now - LEFT_ALONE).astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC'"
