@@ -32,6 +32,7 @@ from tests.fresh import (
 )
 from tests.mirrored import declaring_columns, metadata, refreshed, write_position_deletes
 from tests.readers import declared_as_is, project_of
+from tests.test_ingestion import cuts
 from tests.test_mirrors import SWAP, at_newest, make
 from tests.world import World
 
@@ -111,6 +112,18 @@ def test_what_lands_while_a_table_is_in_no_cut_is_not_shown(world: World, spark:
     resnapshot(world.settings, world.declarations, world.source.name, ["items"], spark)
     refreshed(world, spark)
     assert_fresh(world, spark)
+
+
+def test_a_view_reads_the_cuts_of_many_publishes_from_one_file(world: World, spark: Any) -> None:
+    seen = json.loads(version_of(world, "items")["summary"]["lakehouse.mirror"])["seen"]
+    for number in range(6):
+        world.sql(f"UPDATE items SET name = 'n{number}' WHERE id = {number}")
+        world.ingest(spark)
+        assert_fresh(world, spark, "items")
+    since = f"source = '{world.source.name}' AND published_at > from_iso8601_timestamp_nanos('{seen}')"
+    [[found, files]] = query(world.settings, f'SELECT count(*), count(DISTINCT "$path") FROM meta.cuts WHERE {since}')
+    assert (found, files) == (6, 1)
+    assert spark.sql(f"SELECT * FROM lake.meta.cuts WHERE source = '{world.source.name}'").count() == len(cuts(world))
 
 
 def test_a_view_keeps_the_snapshot_that_it_names_and_what_dbt_gave_it(world: World, spark: Any) -> None:
