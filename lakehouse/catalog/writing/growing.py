@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
 
-GROWS = timedelta(minutes=10)  # how old the oldest row of a file is at most that is replaced
+GROWS = timedelta(minutes=2)  # how old the oldest row of a file is at most that is replaced
 LEFT_ALONE = 2 * GROWS
 MOMENT = {("meta", "cuts"): "published_at"}  # the column with the time at which a row was written
 
