@@ -121,13 +121,14 @@ def test_a_view_reads_the_cuts_of_many_publishes_from_one_file(
     monkeypatch.setattr(publishing, "GROWS", timedelta(hours=1))  # longer than this test on a busy machine
     seen = json.loads(version_of(world, "items")["summary"]["lakehouse.mirror"])["seen"]
     for number in range(6):
-        world.sql(f"UPDATE items SET name = 'n{number}' WHERE id = {number}")
+        world.sql(f"UPDATE items SET name = 'n{number}' WHERE id = {number + 1}")
         world.ingest(spark)
     assert_fresh(world, spark, "items")
     since = f"source = '{world.source.name}' AND published_at > from_iso8601_timestamp_nanos('{seen}')"
     [[found, files]] = query(world.settings, f'SELECT count(*), count(DISTINCT "$path") FROM meta.cuts WHERE {since}')
     assert (found, files) == (6, 1)
-    assert spark.sql(f"SELECT * FROM lake.meta.cuts WHERE source = '{world.source.name}'").count() == len(cuts(world))
+    in_spark = spark.table(f"{world.settings.catalog_name}.meta.cuts").where(f"source = '{world.source.name}'")
+    assert in_spark.count() == len(cuts(world))
 
 
 def test_a_view_keeps_the_snapshot_that_it_names_and_what_dbt_gave_it(world: World, spark: Any) -> None:

@@ -7,6 +7,7 @@ commit is refused.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 GROWS = timedelta(minutes=2)  # how old the oldest row of a file is at most that is replaced
 LEFT_ALONE = 2 * GROWS
-MOMENT = {("meta", "cuts"): "published_at"}  # the column with the time at which a row was written
+MOMENT: Mapping[tuple[str, ...], str] = {("meta", "cuts"): "published_at"}  # when a row was written
 
 
 def grows(table: Table) -> bool:
@@ -27,15 +28,13 @@ def grows(table: Table) -> bool:
 def may_grow(table: Table, file: DataFile, now: datetime) -> bool:
     """Whether its writer may still replace a file."""
     from pyiceberg.conversions import from_bytes
+    from pyiceberg.types import TimestamptzType
 
     if not grows(table):
         return False
     column = table.schema().find_field(MOMENT[table.name()])
     least = (file.lower_bounds or {}).get(column.field_id)
-    if least is None:
-        return False
-    oldest: int = from_bytes(column.field_type, least)
-    return oldest >= (now - LEFT_ALONE).timestamp() * 1_000_000
+    return least is not None and int(from_bytes(TimestamptzType(), least)) >= _micros(now - LEFT_ALONE)
 
 
 def settled(table: Table, now: datetime) -> str:
@@ -43,3 +42,7 @@ def settled(table: Table, now: datetime) -> str:
     if not grows(table):
         return ""
     return f"{MOMENT[table.name()]} < TIMESTAMP '{(now - LEFT_ALONE).astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC'"
+
+
+def _micros(moment: datetime) -> int:
+    return int(moment.timestamp() * 1_000_000)
