@@ -23,12 +23,8 @@ from benchmarks.scenarios.idle import idle
 from benchmarks.scenarios.kills import kills
 from benchmarks.scenarios.maintenance import maintenance
 from benchmarks.scenarios.marts_by_key import marts_by_key
-from benchmarks.scenarios.mirrors import (
-    large_mirror_refreshes,
-    mirror_publishes,
-    mirror_reads,
-    mirror_refreshes,
-)
+from benchmarks.scenarios.mirror_reads import large_mirror_reads, mirror_reads
+from benchmarks.scenarios.mirrors import large_mirror_refreshes, mirror_publishes, mirror_refreshes
 from benchmarks.scenarios.shape import long_history, many_tables, old_transaction
 from benchmarks.scenarios.snapshots import narrow_snapshot, wide_snapshot
 from benchmarks.scenarios.topics import narrow_events, wide_envelopes
@@ -54,6 +50,7 @@ SCENARIOS: dict[str, tuple[str, Callable[[Bench], Results]]] = {
     "commit_to_fact": ("From the commit of a sale to its fact", commit_to_fact),
     "marts_by_key": ("Two facts after twenty sales", marts_by_key),
     "mirror_reads": ("Mirrors: a full scan beside a plain copy of the same rows", mirror_reads),
+    "large_mirror_reads": ("Mirrors: a full scan of 10,000,000 narrow rows beside a plain copy", large_mirror_reads),
     "mirror_refreshes": ("Mirrors: a refresh of 1,000,000 wide rows with 10,000 changes", mirror_refreshes),
     "large_mirror_refreshes": (
         "Mirrors: a refresh of 10,000,000 narrow rows with 10,000 changes",

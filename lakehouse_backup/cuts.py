@@ -15,7 +15,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from ingestion.schema.positions import Position
-from ingestion.sink.publish import CUTS
+from ingestion.sink.cuts import CUTS
 from ingestion.state import stored
 from lakehouse_backup.metadata_files import load, metadata_files, newest_by_storage
 from maintenance.inventory.cuts import newest_row

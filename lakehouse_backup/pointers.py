@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ingestion.sink.cuts import CUTS
 from ingestion.sink.meta_tables import SCHEMAS
-from ingestion.sink.publish import CUTS
 from lakehouse_backup.cuts import Cut
 from lakehouse_backup.metadata_files import (
     MetadataFiles,

@@ -12,6 +12,7 @@ from pyarrow.fs import FileSelector
 
 from ingestion import pause, resnapshot, resume
 from ingestion.mirrors import views
+from ingestion.sink import cuts as publishing
 from lakehouse.catalog.file_io import open_io
 from lakehouse.catalog.views.current_views import MARK, TAG
 from lakehouse.servers.trino import query
@@ -32,6 +33,7 @@ from tests.fresh import (
 )
 from tests.mirrored import declaring_columns, metadata, refreshed, write_position_deletes
 from tests.readers import declared_as_is, project_of
+from tests.test_ingestion import cuts
 from tests.test_mirrors import SWAP, at_newest, make
 from tests.world import World
 
@@ -111,6 +113,22 @@ def test_what_lands_while_a_table_is_in_no_cut_is_not_shown(world: World, spark:
     resnapshot(world.settings, world.declarations, world.source.name, ["items"], spark)
     refreshed(world, spark)
     assert_fresh(world, spark)
+
+
+def test_a_view_reads_the_cuts_of_many_publishes_from_one_file(
+    world: World, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publishing, "GROWS", timedelta(hours=1))  # longer than this test on a busy machine
+    seen = json.loads(version_of(world, "items")["summary"]["lakehouse.mirror"])["seen"]
+    for number in range(6):
+        world.sql(f"UPDATE items SET name = 'n{number}' WHERE id = {number + 1}")
+        world.ingest(spark)
+    assert_fresh(world, spark, "items")
+    since = f"source = '{world.source.name}' AND published_at > from_iso8601_timestamp_nanos('{seen}')"
+    [[found, files]] = query(world.settings, f'SELECT count(*), count(DISTINCT "$path") FROM meta.cuts WHERE {since}')
+    assert (found, files) == (6, 1)
+    in_spark = spark.table(f"{world.settings.catalog_name}.meta.cuts").where(f"source = '{world.source.name}'")
+    assert in_spark.count() == len(cuts(world))
 
 
 def test_a_view_keeps_the_snapshot_that_it_names_and_what_dbt_gave_it(world: World, spark: Any) -> None:

@@ -23,7 +23,8 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from ingestion.sink.publish import CUTS, CUTS_SCHEMA, TABLE_PROPERTIES, ensure_table
+from ingestion.sink.cuts import CUTS, CUTS_SCHEMA
+from ingestion.sink.publish import TABLE_PROPERTIES, ensure_table
 from lakehouse.catalog.writing.evolving import complete
 
 

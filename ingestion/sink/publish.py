@@ -15,24 +15,23 @@ import pyarrow as pa
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.manifest import DataFile
-from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update.snapshot import ExpireSnapshots
-from pyiceberg.types import IntegerType, LongType, MapType, NestedField, StringType, TimestamptzType
 
 from ingestion.schema.positions import Position
+from ingestion.sink.cuts import CUTS, CUTS_SCHEMA, Grown, append_of, grow, remember
 from ingestion.state import lease as leases
 from ingestion.state import store
 from ingestion.state.lease import Lease
 from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.catalog.open import load_table
-from lakehouse.catalog.private_pyiceberg import Staging, data_files
+from lakehouse.catalog.private_pyiceberg import Staging
 from lakehouse.catalog.statistics import carry
 from lakehouse.catalog.writing.commit import move_pointer
 from lakehouse.catalog.writing.evolving import complete
-from lakehouse.catalog.writing.manifests import TieredAppend
+from lakehouse.catalog.writing.manifests import GrowingAppend, TieredAppend
 from lakehouse.catalog.writing.rewriting import needed_since
 from lakehouse.errors import LakehouseError
 from lakehouse.metrics import REGISTRY
@@ -40,16 +39,6 @@ from lakehouse.servers.database import CatalogConnection
 from lakehouse.servers.retry import until_answered
 from lakehouse.settings import Settings
 
-CUTS = ("meta", "cuts")
-CUTS_SCHEMA = Schema(
-    NestedField(1, "source", StringType(), required=False),
-    NestedField(2, "epoch", IntegerType(), required=False),
-    NestedField(3, "cut_lsn", LongType(), required=False),
-    NestedField(4, "cut_at", TimestamptzType(), required=False),
-    NestedField(5, "published_at", TimestamptzType(), required=False),
-    NestedField(6, "snapshots", MapType(7, StringType(), 8, StringType(), value_required=False), required=False),
-    NestedField(9, "position", StringType(), required=False),
-)
 TABLE_PROPERTIES = {
     "format-version": "2",
     "write.parquet.compression-codec": "zstd",
@@ -121,6 +110,14 @@ class Staged:
     new_location: str
 
 
+@dataclass(frozen=True)
+class _All:
+    """What a publish has staged; `cut` is the file with its cut."""
+
+    tables: list[Staged]
+    cut: tuple[Grown, GrowingAppend] | None
+
+
 class Outdated(Exception):
     """Positions were changed after the publish was planned: it has to be planned again."""
 
@@ -157,25 +154,29 @@ def publish(settings: Settings, catalog: LakeCatalog, lease: Lease, publication:
     for _ in range(MAX_CONFLICTS):
         all_staged = _stage_all(settings, catalog, publication)
         try:
-            _swap(settings, catalog.name, lease, publication, all_staged)
+            _swap(settings, catalog.name, lease, publication, all_staged.tables)
         except _Conflict:
             REGISTRY.add("lakehouse_conflicts_total", source=lease.source)
             continue
+        if all_staged.cut is not None:
+            remember(*all_staged.cut)
         return
     raise LakehouseError(
         f"source {lease.source!r}: {MAX_CONFLICTS} commits of other writers in a row; nothing was lost"
     )
 
 
-def _stage_all(settings: Settings, catalog: LakeCatalog, publication: Publication) -> list[Staged]:
+def _stage_all(settings: Settings, catalog: LakeCatalog, publication: Publication) -> _All:
     """Stages all tables and the cut at once: most of it is waiting for the object store."""
     tables = catalog.load_tables([append.identifier for append in publication.appends])
     begun = [_begin(tables[append.identifier], append) for append in publication.appends]
     with ThreadPoolExecutor(STAGING_THREADS) as pool:
         most = settings.ingestion.max_snapshots
         staged = [pool.submit(_stage, catalog, item, most) for item in begun]
-        cut = _stage_cut(settings, catalog, publication, begun) if publication.cut else []
-        return [*(item.result() for item in staged), *cut]
+        if not publication.cut:
+            return _All([item.result() for item in staged], None)
+        table, grown, update = _stage_cut(settings, catalog, publication, begun)
+        return _All([*(item.result() for item in staged), table], (grown, update))
 
 
 def stage_append(catalog: LakeCatalog, append: TableAppend, max_snapshots: int) -> Staged:
@@ -213,7 +214,7 @@ def drop_surplus(transaction: Staging, metadata: TableMetadata, max_snapshots: i
 
 def _stage_cut(
     settings: Settings, catalog: LakeCatalog, publication: Publication, begun: Collection[_Begun]
-) -> list[Staged]:
+) -> tuple[Staged, Grown, GrowingAppend]:
     cut, table = publication.cut, ensure_cuts(catalog)
     assert cut is not None
     with store.connect_catalog(settings) as connection:
@@ -239,17 +240,21 @@ def _stage_cut(
         ],
         schema=table.schema().as_arrow(),
     )
-    files = tuple(data_files(table.metadata, row, table.io))
-    append = TableAppend(CUTS, files, {"lakehouse.source": publication.source, "lakehouse.cycle": publication.cycle_id})
-    return [_stage(catalog, _begin(table, append), settings.ingestion.max_snapshots)]
+    grown = grow(table, publication.source, row, now)
+    summary = {"lakehouse.source": publication.source, "lakehouse.cycle": publication.cycle_id}
+    append, transaction = TableAppend(CUTS, grown.files, summary), Staging(table)
+    update = append_of(grown, transaction, summary)
+    staged = _stage(catalog, _Begun(table, append, transaction, update), settings.ingestion.max_snapshots)
+    return staged, grown, update
 
 
 def surplus_snapshots(metadata: TableMetadata, most: int, now_ms: int) -> list[int]:
     """The oldest snapshots that are not tagged, once there are more than `most`: half of them go, and not one by one.
 
     Every publish writes the whole metadata file, so a table that gets one each second would slow down without end. No
-    row goes with them: these tables are appended to. Their manifest lists are left to orphan removal. What a rewrite
-    needs stays until that has ended; then no more than `most` go at a time, for PyIceberg compares each with all.
+    row goes with them: these tables are appended to. Their manifest lists, and the files of cuts that were replaced,
+    are left to orphan removal. What a rewrite needs stays until that has ended; then no more than `most` go at a time,
+    for PyIceberg compares each with all.
     """
     if len(metadata.snapshots) <= most:
         return []

@@ -14,12 +14,13 @@ from pyarrow.fs import FileSystem, S3FileSystem
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
 from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import PyArrowFileIO, _dataframe_to_data_files, _determine_partitions
-from pyiceberg.manifest import DataFile, ManifestFile
+from pyiceberg.manifest import DataFile, ManifestEntry, ManifestEntryStatus, ManifestFile
 from pyiceberg.partitioning import PartitionKey, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.serializers import ToOutputFile
 from pyiceberg.table import StagedTable, Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update import TableRequirement, TableUpdate
 from pyiceberg.table.update.snapshot import _FastAppendFiles, _ManifestMergeManager
 from pyiceberg.typedef import EMPTY_DICT, Properties
@@ -94,13 +95,47 @@ class Staging(Transaction):
 
 
 class MergingAppend(_FastAppendFiles):
-    """An append that merges the manifests that `to_merge` chooses."""
+    """An append that merges the manifests that `to_merge` chooses, and may take the place of one earlier file.
+
+    `written` is the manifest of its own files, once it has committed.
+    """
+
+    written: ManifestFile | None = None
+    _replaced: tuple[ManifestFile, DataFile] | None = None
 
     def to_merge(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
         """Some of those that the table had before, all of one partition spec; none where there is nothing to do."""
         return []
 
+    def replace(self, manifest: ManifestFile, file: DataFile) -> None:
+        """Takes a file out in the same commit: the only live one of this manifest of the table's newest snapshot."""
+        self._replaced = (manifest, file)
+        self._operation = Operation.OVERWRITE
+        file.spec_id = manifest.partition_spec_id  # PyIceberg sets it where it reads a file, not where it writes one
+        self.delete_data_file(file)
+
+    def _existing_manifests(self) -> list[ManifestFile]:
+        gone = self._replaced[0].manifest_path if self._replaced else None
+        return [manifest for manifest in super()._existing_manifests() if manifest.manifest_path != gone]
+
+    def _deleted_entries(self) -> list[ManifestEntry]:
+        if self._replaced is None:
+            return []
+        manifest, file = self._replaced
+        number = manifest.sequence_number
+        return [
+            ManifestEntry.from_args(
+                status=ManifestEntryStatus.DELETED,
+                snapshot_id=self.snapshot_id,
+                sequence_number=number,
+                file_sequence_number=number,
+                data_file=file,
+            )
+        ]
+
     def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
+        own = [manifest for manifest in manifests if manifest.added_snapshot_id == self.snapshot_id]
+        self.written = next((manifest for manifest in own if manifest.has_added_files()), None)
         chosen = self.to_merge([manifest for manifest in manifests if manifest.added_snapshot_id != self.snapshot_id])
         if not chosen:
             return manifests

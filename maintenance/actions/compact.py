@@ -17,10 +17,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from lakehouse.catalog.open import DATA_OPERATIONS, total
 from lakehouse.catalog.writing.commit import commit_on
+from lakehouse.catalog.writing.growing import settled
 from lakehouse.declarations.policies import CompactPolicy, MaintenancePolicy
 from lakehouse.text.sql import spark_ident, spark_literal, spark_relation
 from maintenance.actions.action import action
@@ -146,20 +148,21 @@ def _rewrite(session: Session, table: TableName, rule: CompactPolicy) -> int:
 
 def _rewrite_files(session: Session, table: TableName, rule: CompactPolicy, loaded: Table) -> int:
     """Rewrites data and delete files; returns how many could not be replaced because of other writers."""
+    rest = settled(loaded, datetime.now(UTC))
     failed, plan = 0, plan_for(loaded, rule)
     if plan.partitions and order_of(rule) and ordered_since(loaded, rule) is None:
         loaded = _begin_order(session, loaded, rule)
         plan = plan_for(loaded, rule)
     for part in _portions(plan.sorted, _whole):
         size = sum(map(_whole, part))
-        failed += _rewrite_data(session, table, rule, _condition(part), size, {"rewrite-all": "true"})
+        failed += _rewrite_data(session, table, rule, _both(_condition(part), rest), size, {"rewrite-all": "true"})
     if plan.delete_files == "apply":
         size = measure(loaded).bytes or 0
-        failed += _rewrite_data(session, table, rule, "", size, {"delete-file-threshold": "1"})
+        failed += _rewrite_data(session, table, rule, rest, size, {"delete-file-threshold": "1"})
     else:
         for part in _portions(plan.merged, _small):
             size = sum(map(_small, part))
-            failed += _rewrite_data(session, table, rule, _condition(part), size, {})
+            failed += _rewrite_data(session, table, rule, _both(_condition(part), rest), size, {})
     if plan.delete_files == "merge":
         hold(session, table, 0)
         session.call("rewrite_position_delete_files", f"table => {_argument(table)}", files=DATA)
@@ -212,6 +215,10 @@ def _condition(partitions: Sequence[Partition]) -> str:
     """
     named = all(partition.where for partition in partitions)
     return " OR ".join(f"({partition.where})" for partition in partitions) if named else ""
+
+
+def _both(condition: str, rest: str) -> str:
+    return f"({condition}) AND {rest}" if condition and rest else condition or rest
 
 
 def _rewrite_data(

@@ -16,9 +16,11 @@ Today's partition is included: it has the most readers, and one run rewrites at 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal
 
 from lakehouse.catalog.open import total
+from lakehouse.catalog.writing.growing import grows, may_grow
 from lakehouse.declarations import RESERVED_BY_ICEBERG
 from lakehouse.declarations.policies import CompactPolicy
 from maintenance.actions.partitions import condition
@@ -122,7 +124,7 @@ def plan_for(table: Table, rule: CompactPolicy) -> Plan:
         merged=tuple(p for p in partitions if not p.is_to_be_sorted(rule) and p.is_to_be_merged(rule)),
         sorted=tuple(p for p in partitions if p.is_to_be_sorted(rule)),
         delete_files=_delete_files(table, rule),
-        manifests=manifests_worth_rewriting(manifests, rule),
+        manifests=manifests_worth_rewriting(manifests, rule) and not grows(table),  # its writers merge them
         small_files=sum(partition.small_files for partition in partitions),
         small_bytes=sum(partition.small_bytes for partition in partitions),
     )
@@ -166,7 +168,10 @@ def manifests_worth_rewriting(manifests: list[ManifestFile], rule: CompactPolicy
 def _partitions(table: Table, manifests: list[ManifestFile], rule: CompactPolicy) -> list[Partition]:
     target, since, ordered = rule.target_file_size_mb * MEGABYTE, ordered_since(table, rule), bool(order_of(rule))
     found: dict[object, Partition] = {}
+    now = datetime.now(UTC)
     for spec_id, entry in _entries(table, manifests):
+        if may_grow(table, entry.data_file, now):
+            continue
         key = entry.data_file.partition
         if (partition := found.get((spec_id, key))) is None:
             partition = found[spec_id, key] = Partition(condition(table, spec_id, key))

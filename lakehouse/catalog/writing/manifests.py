@@ -18,6 +18,7 @@ from lakehouse.catalog.private_pyiceberg import MergingAppend
 
 FAN = 10
 TIERS = 3
+GROWING, FULL_ROWS = 16, 64
 
 
 class TieredAppend(MergingAppend):
@@ -25,6 +26,18 @@ class TieredAppend(MergingAppend):
 
     def to_merge(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
         return full_tier(manifests)
+
+
+class GrowingAppend(TieredAppend):
+    """One to a table whose writers replace their newest file until it is full: the manifests of such files stay alone.
+
+    `FULL_ROWS` are in a full one. Of more writers than `GROWING` at a time some begin files anew.
+    """
+
+    def to_merge(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
+        newest = sorted(manifests, key=lambda manifest: manifest.sequence_number)[-GROWING:]
+        grows = {m.manifest_path for m in newest if (m.added_rows_count or 0) < FULL_ROWS}
+        return full_tier([manifest for manifest in manifests if manifest.manifest_path not in grows])
 
 
 def full_tier(manifests: Sequence[ManifestFile]) -> list[ManifestFile]:
