@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, LiteralString, NamedTuple
 
@@ -26,13 +27,15 @@ FILE = "dashboard.yml"
 MINUTES = 60
 BARS = 30
 CUTS = 10
-LAST_CUTS: LiteralString = """
-SELECT stream.source, stream.kind, cut.cycle_id, cut.published_at, cut.cut_lsn FROM lakehouse.streams AS stream
+CYCLES = 500  # of a source that are looked at; few publish without a cut, such as parts of a first load
+LAST_CYCLES: LiteralString = """
+SELECT stream.source, stream.kind, cycle.cycle_id, cycle.published_at, cycle.cut_lsn FROM lakehouse.streams AS stream
 CROSS JOIN LATERAL (
   SELECT cycle_id, published_at, cut_lsn FROM lakehouse.cycles
-  WHERE source = stream.source AND cut_lsn IS NOT NULL ORDER BY published_at DESC LIMIT %s) AS cut
-ORDER BY cut.published_at DESC LIMIT %s
+  WHERE source = stream.source ORDER BY published_at DESC LIMIT %s) AS cycle
+ORDER BY stream.source, cycle.published_at DESC
 """
+Cycle = tuple[str, str, str, datetime, int | None]
 Name = tuple[str, str]
 
 
@@ -136,20 +139,31 @@ def _published(settings: Settings) -> dict[Name, tuple[Published, ...]]:
 
 def _last_cuts(settings: Settings, published: Mapping[Name, Iterable[Published]]) -> list[LastCut]:
     """The newest cuts of all sources; none while the catalog's database does not answer."""
-    rows, tables = Counter[str](), Counter[str]()
-    for of_table in published.values():
-        for each in of_table:
-            rows[each.cycle] += each.rows
-            tables[each.cycle] += each.rows > 0
     try:
         with connect_catalog(settings) as connection:
-            found = connection.execute(LAST_CUTS, (CUTS, CUTS)).fetchall()
+            return last_cuts(connection.execute(LAST_CYCLES, (CYCLES,)).fetchall(), published)
     except (LakehouseError, psycopg.Error):
         return []
-    return [
-        LastCut(source, at.astimezone(UTC), _position(kind, lsn), rows[cycle], tables[cycle])
-        for source, kind, cycle, at, lsn in found
-    ]
+
+
+def last_cuts(cycles: Iterable[Cycle], published: Mapping[Name, Iterable[Published]]) -> list[LastCut]:
+    """The newest cuts, each with the rows that came since the one before; a source's cycles are newest first.
+
+    What was published without a cut, as a first load is, belongs to the next one.
+    """
+    rows: dict[str, Counter[Name]] = {}
+    for name, of_table in published.items():
+        for each in of_table:
+            rows.setdefault(each.cycle, Counter())[name] += each.rows
+    cuts: dict[str, list[tuple[LastCut, Counter[Name]]]] = {}
+    for source, kind, cycle, at, lsn in cycles:
+        mine = cuts.setdefault(source, [])
+        if lsn is not None:
+            mine.append((LastCut(source, at.astimezone(UTC), _position(kind, lsn), 0, 0), Counter()))
+        if mine:
+            mine[-1][1].update(rows.get(cycle, {}))
+    newest = sorted((made for mine in cuts.values() for made in mine), key=lambda made: made[0].at, reverse=True)
+    return [replace(cut, rows=came.total(), tables=sum(map(bool, came.values()))) for cut, came in newest[:CUTS]]
 
 
 def _position(kind: str, lsn: int) -> str:

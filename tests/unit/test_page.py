@@ -17,7 +17,7 @@ from lakehouse.metrics import METRICS, Sample, sample
 from lakehouse.settings import PROJECT_DIR, Settings
 from lakehouse_page import contents as made
 from lakehouse_page import page
-from lakehouse_page.asked import published_in, read_dashboard, rows_per_minute
+from lakehouse_page.asked import Published, last_cuts, published_in, read_dashboard, rows_per_minute
 from lakehouse_page.contents import Chart, Contents, LastCut, contents
 from lakehouse_watch.alerts import Occasion
 
@@ -102,6 +102,21 @@ def test_rows_are_counted_by_the_minute_in_which_they_were_published() -> None:
     table: Any = SimpleNamespace(metadata=SimpleNamespace(snapshots=snapshots, current_snapshot_id=3))
     minutes = rows_per_minute({("raw_shop", "orders"): published_in(table)}, NOW)
     assert minutes["shop"] == [*[0] * 58, 5, 1]
+
+
+def test_a_cut_has_the_rows_that_came_since_the_one_before() -> None:
+    """Those of a first load were published before the first cut, and stood nowhere."""
+    cycles = [
+        ("shop", "postgres", "c4", NOW, None), ("shop", "postgres", "c3", NOW - timedelta(minutes=1), 0x1_0000_00FF),
+        ("shop", "postgres", "c2", NOW - timedelta(minutes=2), None),
+        ("shop", "postgres", "c1", NOW - timedelta(minutes=3), 16), ("web", "kafka", "w1", NOW, 7),
+    ]  # fmt: skip
+    published = {
+        ("raw_shop", "orders"): [Published(0, 5, "c3"), Published(0, 40, "c2"), Published(0, 9, "c1")],
+        ("raw_shop", "stores"): [Published(0, 2, "c4"), Published(0, 0, "c3"), Published(0, 1, "c2")],
+    }
+    found = [(cut.source, cut.position, cut.rows, cut.tables) for cut in last_cuts(cycles, published)]
+    assert found == [("web", "7", 0, 0), ("shop", "1/FF", 46, 2), ("shop", "0/10", 9, 1)]
 
 
 async def _asked(app: ASGIApp, method: str, path: str) -> dict[str, Any]:
