@@ -1,5 +1,6 @@
 """The optional parts of an installation: which extra of the wheel brings a package that is not installed."""
 
+from importlib.metadata import version
 from importlib.util import find_spec
 
 from lakehouse.errors import LakehouseError
@@ -38,4 +39,5 @@ def installed() -> tuple[str, ...]:
 
 
 def _remedy(extra: str, package: str) -> str:
-    return f"{package} is not installed: {WHAT_FOR[extra]}, run pip install 'lakehouse[{extra}]'"
+    wheel = f"lakehouse-{version('lakehouse')}-py3-none-any.whl[{extra}]"  # on PyPI, `lakehouse` is another project
+    return f"{package} is not installed: {WHAT_FOR[extra]}, run pip install '{wheel}'"

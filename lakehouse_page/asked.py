@@ -3,26 +3,40 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, LiteralString, NamedTuple
 
+import psycopg
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from lakehouse.errors import LakehouseError
+from lakehouse.servers.database import connect_catalog
 from lakehouse.servers.outage import expected
 from lakehouse.settings import Settings
-from lakehouse_page.contents import Chart, Contents, contents
+from lakehouse_page.contents import Chart, Contents, LastCut, contents
 from lakehouse_page.questions import Question
 
 if TYPE_CHECKING:
-    from pyiceberg.table.snapshots import Snapshot
+    from pyiceberg.table import Table
 
 FILE = "dashboard.yml"
 MINUTES = 60
 BARS = 30
+CUTS = 10
+CYCLES = 500  # of a source that are looked at; few publish without a cut, such as parts of a first load
+LAST_CYCLES: LiteralString = """
+SELECT stream.source, stream.kind, cycle.cycle_id, cycle.published_at, cycle.cut_lsn FROM lakehouse.streams AS stream
+CROSS JOIN LATERAL (
+  SELECT cycle_id, published_at, cut_lsn FROM lakehouse.cycles
+  WHERE source = stream.source ORDER BY published_at DESC LIMIT %s) AS cycle
+ORDER BY stream.source, cycle.published_at DESC
+"""
+Cycle = tuple[str, str, str, datetime, int | None]
+Name = tuple[str, str]
 
 
 class DeclaredChart(BaseModel):
@@ -56,7 +70,9 @@ def ask(settings: Settings) -> Contents:
     except LakehouseError as error:
         declared, trouble = Dashboard(), [Chart(FILE, trouble=str(error))]
     charts = [*trouble, *(_chart(settings, chart) for chart in declared.charts)]
-    return contents(occasions, samples, _rows(settings, now), charts, now, declared.questions)
+    published = _published(settings)
+    rows, cuts = rows_per_minute(published, now), _last_cuts(settings, published)
+    return contents(occasions, samples, rows, charts, now, declared.questions, cuts)
 
 
 def read_dashboard(settings: Settings) -> Dashboard:
@@ -72,37 +88,86 @@ def read_dashboard(settings: Settings) -> Dashboard:
         raise LakehouseError(f"{file}: {'; '.join(said)[:300]}") from None
 
 
-def _rows(settings: Settings, now: datetime) -> dict[str, list[int]]:
+class Published(NamedTuple):
+    """What a cycle of ingestion published in a raw table: when, in milliseconds, and how many rows."""
+
+    at: int
+    rows: int
+    cycle: str
+
+
+def published_in(table: Table) -> tuple[Published, ...]:
+    """What was published in a raw table, newest first."""
+    from lakehouse.catalog.open import ROWS, history
+
+    found = []
+    for snapshot in history(table.metadata):
+        said = snapshot.summary.additional_properties if snapshot.summary else {}
+        rows = sum(int(value) for key, value in said.items() if key.startswith(ROWS))
+        found.append(Published(snapshot.timestamp_ms, rows, said.get("lakehouse.cycle", "")))
+    return tuple(found)
+
+
+def rows_per_minute(published: Mapping[Name, Iterable[Published]], now: datetime) -> dict[str, list[int]]:
     """Rows that each source has published in each of the last minutes, oldest first."""
-    from lakehouse.catalog.open import history, open_catalog
+    found: dict[str, Counter[int]] = {}
+    for (namespace, _), of_table in published.items():
+        minutes = found.setdefault(namespace.removeprefix("raw_"), Counter())
+        for each in of_table:
+            ago = int((now - datetime.fromtimestamp(each.at / 1000, UTC)) / timedelta(minutes=1))
+            if ago >= MINUTES:
+                break
+            minutes[max(0, ago)] += each.rows
+    return {source: [minutes[ago] for ago in reversed(range(MINUTES))] for source, minutes in found.items()}
+
+
+def _published(settings: Settings) -> dict[Name, tuple[Published, ...]]:
+    """Of all raw tables; of none while the catalog cannot be read."""
+    from lakehouse.catalog.derived import derived
+    from lakehouse.catalog.open import open_catalog
     from lakehouse.catalog.relations import list_relations
 
     try:
         with closing(open_catalog(settings)) as catalog:
             names = [(r.name.namespace, r.name.name) for r in list_relations(catalog) if r.kind == "table"]
-            tables = catalog.load_tables([name for name in names if name[0].startswith("raw_")])
+            return derived(catalog, [name for name in names if name[0].startswith("raw_")], published_in)
     except Exception as error:
         if expected(error) is None:
             raise
         return {}
-    found: dict[str, Counter[int]] = {}
-    for (namespace, _), table in tables.items():
-        found.setdefault(namespace.removeprefix("raw_"), Counter()).update(_by_minute(history(table.metadata), now))
-    return {source: [minutes[ago] for ago in reversed(range(MINUTES))] for source, minutes in found.items()}
 
 
-def _by_minute(snapshots: Iterable[Snapshot], now: datetime) -> Counter[int]:
-    """Rows by how many minutes ago they were published; snapshots are newest first."""
-    from lakehouse.catalog.open import ROWS
+def _last_cuts(settings: Settings, published: Mapping[Name, Iterable[Published]]) -> list[LastCut]:
+    """The newest cuts of all sources; none while the catalog's database does not answer."""
+    try:
+        with connect_catalog(settings) as connection:
+            return last_cuts(connection.execute(LAST_CYCLES, (CYCLES,)).fetchall(), published)
+    except (LakehouseError, psycopg.Error):
+        return []
 
-    found = Counter[int]()
-    for snapshot in snapshots:
-        ago = int((now - datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC)) / timedelta(minutes=1))
-        if ago >= MINUTES:
-            break
-        said = snapshot.summary.additional_properties if snapshot.summary else {}
-        found[max(0, ago)] += sum(int(value) for key, value in said.items() if key.startswith(ROWS))
-    return found
+
+def last_cuts(cycles: Iterable[Cycle], published: Mapping[Name, Iterable[Published]]) -> list[LastCut]:
+    """The newest cuts, each with the rows that came since the one before; a source's cycles are newest first.
+
+    What was published without a cut, as a first load is, belongs to the next one.
+    """
+    rows: dict[str, Counter[Name]] = {}
+    for name, of_table in published.items():
+        for each in of_table:
+            rows.setdefault(each.cycle, Counter())[name] += each.rows
+    cuts: dict[str, list[tuple[LastCut, Counter[Name]]]] = {}
+    for source, kind, cycle, at, lsn in cycles:
+        mine = cuts.setdefault(source, [])
+        if lsn is not None:
+            mine.append((LastCut(source, at.astimezone(UTC), _position(kind, lsn), 0, 0), Counter()))
+        if mine:
+            mine[-1][1].update(rows.get(cycle, {}))
+    newest = sorted((made for mine in cuts.values() for made in mine), key=lambda made: made[0].at, reverse=True)
+    return [replace(cut, rows=came.total(), tables=sum(map(bool, came.values()))) for cut, came in newest[:CUTS]]
+
+
+def _position(kind: str, lsn: int) -> str:
+    return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}" if kind == "postgres" else str(lsn)
 
 
 def _chart(settings: Settings, chart: DeclaredChart) -> Chart:

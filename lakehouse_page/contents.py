@@ -26,6 +26,17 @@ class SourceRow:
 
 
 @dataclass(frozen=True)
+class LastCut:
+    """A cut that was published: how far it is in its source, and the rows that came with it."""
+
+    source: str
+    at: datetime
+    position: str
+    rows: int
+    tables: int
+
+
+@dataclass(frozen=True)
 class Maintained:
     """What an action did when it last did something."""
 
@@ -60,11 +71,12 @@ class Contents:
     failed_checks: int
     charts: Sequence[Chart]
     questions: Sequence[Question] = ()
+    cuts: Sequence[LastCut] = ()
 
 
 def contents(
     occasions: Sequence[Occasion], samples: Iterable[Sample], rows: Rows, charts: Sequence[Chart], at: datetime,
-    questions: Sequence[Question] = (),
+    questions: Sequence[Question] = (), cuts: Sequence[LastCut] = (),
 ) -> Contents:  # fmt: skip
     """The page of this moment. A source that was never ingested is left out."""
     found = _Samples(samples)
@@ -82,6 +94,7 @@ def contents(
         int(sum(value for _, value in found.of("lakehouse_failed_checks"))),
         charts,
         questions,
+        cuts,
     )
 
 

@@ -95,6 +95,7 @@ def test_a_browser_shows_the_source_that_was_loaded_and_only_after_the_login(
     row = re.search(rf"<td>{loaded_world.source.name}</td>(.*?)</tr>", shown, re.DOTALL)
     assert row and f"{len(loaded_world.source.tables)} streaming" in row[1] and "<rect " in row[1]
     assert "Revenue by store" in shown
+    assert re.search(rf"<h2>Last cuts</h2>.*<td>{loaded_world.source.name}</td>", shown, re.DOTALL)
 
 
 def test_what_it_asks_is_of_this_moment(loaded_world: World) -> None:
@@ -102,6 +103,9 @@ def test_what_it_asks_is_of_this_moment(loaded_world: World) -> None:
     (source,) = [each for each in page.sources if each.name == loaded_world.source.name]
     assert sum(source.rows) > 0 and source.lag_seconds >= 0 and not source.follows
     assert {size for size in page.sizes if size[0].startswith(loaded_world.source.name)}
+    cuts = [cut for cut in page.cuts if cut.source == loaded_world.source.name]
+    assert cuts == sorted(cuts, key=lambda cut: cut.at, reverse=True)
+    assert sum(cut.rows for cut in cuts) == sum(source.rows) and max(cut.tables for cut in cuts) > 0
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine")

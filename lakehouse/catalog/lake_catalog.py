@@ -7,7 +7,7 @@ hundred megabytes. Each catalog has its own cache: what deletes files opens a ne
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from threading import Lock
@@ -39,13 +39,7 @@ class LakeCatalog(StepwiseCatalog):
 
     def load_tables(self, identifiers: Collection[tuple[str, str]]) -> dict[tuple[str, str], Table]:
         """Loads several tables with one query; views and missing tables are omitted."""
-        if not identifiers:
-            return {}
-        wanted = tuple_(IcebergTables.table_namespace, IcebergTables.table_name).in_(list(identifiers))
-        no_view = IcebergTables.iceberg_type.is_distinct_from("VIEW")
-        own = select(IcebergTables).where(IcebergTables.catalog_name == self.name, wanted, no_view)
-        with Session(self.engine) as session:
-            found = session.scalars(own).all()
+        found = self._rows(identifiers)
         if len(found) > READERS and not all(self._knows(row) for row in found):
             _ = self.file_io  # one for all threads
             with ThreadPoolExecutor(READERS) as pool:
@@ -53,6 +47,19 @@ class LakeCatalog(StepwiseCatalog):
         else:
             tables = [self.table_of(row) for row in found]
         return {(row.table_namespace, row.table_name): table for row, table in zip(found, tables, strict=True)}
+
+    def locations(self, identifiers: Collection[Name]) -> dict[Name, str]:
+        """The metadata files of several tables, which are not read; views and missing tables are omitted."""
+        return {(r.table_namespace, r.table_name): r.metadata_location or "" for r in self._rows(identifiers)}
+
+    def _rows(self, identifiers: Collection[Name]) -> Sequence[IcebergTables]:
+        if not identifiers:
+            return []
+        wanted = tuple_(IcebergTables.table_namespace, IcebergTables.table_name).in_(list(identifiers))
+        no_view = IcebergTables.iceberg_type.is_distinct_from("VIEW")
+        own = select(IcebergTables).where(IcebergTables.catalog_name == self.name, wanted, no_view)
+        with Session(self.engine) as session:
+            return session.scalars(own).all()
 
     def _knows(self, row: IcebergTables) -> bool:
         with self._lock:

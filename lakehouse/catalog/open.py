@@ -93,8 +93,10 @@ def newest_data_snapshot(catalog: SqlCatalog, namespace: str, name: str) -> Snap
 
 def newest_data_snapshots(catalog: LakeCatalog, tables: Collection[tuple[str, str]]) -> dict[str, SnapshotFact]:
     """The same of several tables, by `namespace.table`, for one question to the database; without missing ones."""
-    facts = {".".join(name): newest_of(table) for name, table in catalog.load_tables(tables).items()}
-    return {name: fact for name, fact in facts.items() if fact is not None}
+    from lakehouse.catalog.derived import derived
+
+    facts = derived(catalog, tables, newest_of)
+    return {".".join(name): fact for name, fact in facts.items() if fact is not None}
 
 
 def total(snapshot: Snapshot | None, key: str) -> int:

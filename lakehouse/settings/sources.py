@@ -3,10 +3,33 @@
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import quote
 
 from pydantic import Discriminator, Field, SecretStr, Tag, field_validator, model_validator
 
 from lakehouse.settings.section import Section
+
+
+def with_password(url: str | SecretStr, file: Path, setting: str) -> str:
+    """The URL with the password of a file; ValueError where there is none to read, or nowhere to put it.
+
+    A URL that holds that password already stays as it is.
+    """
+    text = url.get_secret_value() if isinstance(url, SecretStr) else str(url)
+    try:
+        password = quote(file.read_text().rstrip("\r\n"), safe="")
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise ValueError(f"{setting} {file}: {why}") from None
+    scheme, mark, rest = text.partition("://")
+    login, at, address = rest.partition("/")[0].rpartition("@")
+    user, colon, there = login.partition(":")
+    if not password or not mark or not user or (colon and there != password):
+        raise ValueError(
+            f"{setting} {file} holds the password, so the URL names the user and no password:"
+            " postgresql://user@host/database" if password else f"{setting} {file} is empty"
+        )  # fmt: skip
+    return text if colon else f"{scheme}://{user}:{password}{at}{address}{rest.removeprefix(login + at + address)}"
 
 
 class SourceSettings(Section):
@@ -30,8 +53,27 @@ class SourceSettings(Section):
             " is read in its place (Postgres 16 and newer)"
         ),
     )
+    password_file: Path | None = Field(
+        None,
+        description="file with the password of the runtime role, for `url` and `primary_url`, which then hold none",
+    )
+    owner_password_file: Path | None = Field(None, description="file with the password of the owner, for `owner_url`")
     slot: str | None = Field(None, description="replication slot; unset means `lakehouse_<source>`")
     publication: str = Field("lakehouse", description="publication that carries the declared tables")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_passwords(cls, values: Any) -> Any:
+        """The passwords of files in the URLs, where every client looks for them."""
+        if not isinstance(values, dict):
+            return values
+        files = {"url": "password_file", "primary_url": "password_file", "owner_url": "owner_password_file"}
+        found = {
+            url: with_password(values[url], Path(values[file]).expanduser(), file)
+            for url, file in files.items()
+            if values.get(url) and values.get(file)
+        }
+        return values | found
 
 
 class RegistrySettings(Section):

@@ -26,16 +26,25 @@ MAINTAINED = timedelta(days=8)
 
 def read_lake(settings: Settings) -> Reading:
     """Schema changes of the last day, and the sizes of raw tables and of what was set aside."""
+    from lakehouse.catalog.derived import derived
     from lakehouse.catalog.open import open_catalog
     from lakehouse.catalog.relations import list_relations
 
     with closing(open_catalog(settings)) as catalog:
         names = {(r.name.namespace, r.name.name) for r in list_relations(catalog) if r.kind == "table"}
-        tables = catalog.load_tables([name for name in names if name[0].startswith("raw_") or name in META])
+        meta = catalog.load_tables([name for name in names if name in META])
+        raw = derived(catalog, [name for name in names if name[0].startswith("raw_")], size_of)
+        sizes = raw | {name: size_of(table) for name, table in meta.items()}
         return Reading(
-            tuple(_schema_changes(tables.get(SCHEMA_CHANGES))),
-            (*_sizes(tables), *_maintenance(tables.get(MAINTENANCE))),
+            tuple(_schema_changes(meta.get(SCHEMA_CHANGES))),
+            (*_sizes(sizes), *_maintenance(meta.get(MAINTENANCE))),
         )
+
+
+def size_of(table: Table) -> tuple[int, int]:
+    """Rows and bytes of a table."""
+    newest = table.current_snapshot()
+    return total(newest, "total-records"), total(newest, "total-files-size")
 
 
 def _schema_changes(table: Table | None) -> list[Occasion]:
@@ -62,9 +71,7 @@ def _schema_change(row: dict[str, Any]) -> Occasion:
     )  # fmt: skip
 
 
-def _sizes(tables: Mapping[tuple[str, str], Table]) -> Iterator[Sample]:
-    newest = {name: table.current_snapshot() for name, table in tables.items()}
-    sizes = {name: (total(s, "total-records"), total(s, "total-files-size")) for name, s in newest.items()}
+def _sizes(sizes: Mapping[tuple[str, str], tuple[int, int]]) -> Iterator[Sample]:
     for (namespace, name), (rows, size) in sorted(sizes.items()):
         if namespace.startswith("raw_"):
             source = namespace.removeprefix("raw_")

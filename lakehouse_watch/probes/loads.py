@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from lakehouse.catalog.open import ROWS, history, total
 from lakehouse.servers.database import connect_catalog
@@ -19,7 +19,6 @@ from lakehouse_watch.probes.reading import Reading
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
-    from pyiceberg.table.snapshots import Snapshot
 
 TRUNCATES = f"{ROWS}t"  # of an empty table they leave nothing in parsed
 CUTS = "SELECT source, cut_tables FROM lakehouse.streams WHERE cut_lsn IS NOT NULL"
@@ -27,30 +26,41 @@ CUTS = "SELECT source, cut_tables FROM lakehouse.streams WHERE cut_lsn IS NOT NU
 
 def read_loads(settings: Settings) -> Reading:
     """Sources with rows that wait longer than they may; nothing of tables that were never loaded, or are in no cut."""
+    from lakehouse.catalog.derived import derived
     from lakehouse.catalog.open import open_catalog
 
     with connect_catalog(settings) as connection:
         cuts: dict[str, list[str]] = dict(connection.execute(CUTS).fetchall())
     loads = [load for load in declared_loads(settings) if load.raw[1] in cuts.get(load.source, ())]
     with closing(open_catalog(settings)) as catalog:
-        tables = catalog.load_tables([name for load in loads for name in (load.raw, load.parsed)])
-    waiting = {load: since for load in loads if (since := waiting_since(tables, load)) is not None}
+        arrivals = derived(catalog, [name for load in loads for name in (load.raw, load.parsed)], arrivals_of)
+    waiting = {load: since for load in loads if (since := waiting_since(arrivals, load)) is not None}
     return Reading(tuple(judge(waiting, settings.alerts.load_seconds, datetime.now(UTC))))
 
 
-def waiting_since(tables: Mapping[tuple[str, str], Table], load: Loaded) -> datetime | None:
+class Arrival(NamedTuple):
+    """A snapshot that added something: when, in milliseconds, and whether that were rows."""
+
+    at: int
+    has_rows: bool
+
+
+def arrivals_of(table: Table) -> tuple[Arrival, ...]:
+    """Those of a table, newest first; a compaction, which leaves the rows as they are, is none."""
+    return tuple(
+        Arrival(s.timestamp_ms, total(s, "added-records") > total(s, TRUNCATES))
+        for s in history(table.metadata)
+        if s.summary is not None and s.summary.operation.value in ("append", "overwrite")
+    )
+
+
+def waiting_since(arrivals: Mapping[tuple[str, str], Sequence[Arrival]], load: Loaded) -> datetime | None:
     """When the oldest rows were published that the parsed table has not been loaded with; None if it has all."""
-    raw, parsed = tables.get(load.raw), tables.get(load.parsed)
-    loaded_at = next((s.timestamp_ms for s in history(parsed.metadata) if _adds(s)), None) if parsed else None
-    if raw is None or loaded_at is None:
+    raw, parsed = arrivals.get(load.raw), arrivals.get(load.parsed)
+    if raw is None or not parsed:
         return None
-    oldest = None
-    for snapshot in history(raw.metadata):
-        if snapshot.timestamp_ms <= loaded_at:
-            break
-        if _adds(snapshot) and total(snapshot, "added-records") > total(snapshot, TRUNCATES):
-            oldest = snapshot.timestamp_ms
-    return datetime.fromtimestamp(oldest / 1000, tz=UTC) if oldest is not None else None
+    late = [arrival.at for arrival in raw if arrival.at > parsed[0].at and arrival.has_rows]
+    return datetime.fromtimestamp(min(late) / 1000, tz=UTC) if late else None
 
 
 def judge(waiting: Mapping[Loaded, datetime], usual: float, now: datetime) -> Iterator[Occasion]:
@@ -71,11 +81,6 @@ def judge(waiting: Mapping[Loaded, datetime], usual: float, now: datetime) -> It
 def _limit(load: Loaded, usual: float) -> float:
     limits = [*([usual] if load.by_sensor else []), *([load.declared] if load.declared is not None else [])]
     return min(limits, default=float("inf"))
-
-
-def _adds(snapshot: Snapshot) -> bool:
-    """Whether it is not a compaction, which leaves the rows as they are."""
-    return snapshot.summary is not None and snapshot.summary.operation.value in ("append", "overwrite")
 
 
 def _names(tables: Sequence[str]) -> str:

@@ -11,7 +11,7 @@ from scaffold.key_types import UNLIKE, is_comparable
 from scaffold.propose.columns import Parts, is_secret, parts
 from scaffold.propose.database import DbTable
 from scaffold.propose.names import aliases, free, lake_name, singular
-from scaffold.propose.remarks import of_columns, of_shape
+from scaffold.propose.remarks import of_columns, of_names, of_shape
 from scaffold.propose.shapes import Shape, shapes
 from scaffold.text import PACKAGE, flow, scalar
 
@@ -48,8 +48,10 @@ def proposal(
     known = {table.oid: table for table in tables}
     for table in tables:
         shape = found.get(table.oid)
-        remarks = [*of_columns(table, shape), *(of_shape(table, shape, known, found) if shape else ())]
-        proposed = _table(table, names[table.oid], shape, remarks, links)
+        name = names[table.oid]
+        remarks = [*of_names(table, name), *of_columns(table, shape)]
+        remarks += of_shape(table, shape, known, found) if shape else ()
+        proposed = _table(table, name, shape, remarks, links)
         lines += _commented(table, proposed) if table.unfit else proposed
     return "\n".join(lines) + "\n"
 
@@ -69,7 +71,8 @@ def addition(
     oids = {other.oid: hub for other, hub in hubs.items()}
     found = shapes([*hubs, table], lake, source, taken, oids) if vault else {}
     shape = found.get(table.oid)
-    remarks = [*of_columns(table, shape), *(of_shape(table, shape, known, found) if shape else ())]
+    remarks = [*of_names(table, lake[table.oid]), *of_columns(table, shape)]
+    remarks += of_shape(table, shape, known, found) if shape else ()
     return list(_table(table, lake[table.oid], shape, remarks, set(taken)))
 
 

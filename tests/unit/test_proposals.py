@@ -8,6 +8,7 @@ from typing import Any
 
 import psycopg
 import pytest
+import yaml
 from pgoutput_record import scratch_database
 
 from lakehouse.declarations import Declarations
@@ -16,6 +17,7 @@ from scaffold import models_of
 from scaffold.propose import DbTable, lake_name, proposal
 from scaffold.propose.columns import is_secret, parts
 from scaffold.propose.database import read
+from scaffold.propose.declaration import addition
 from scaffold.propose.names import aliases, role_name, singular, thing_name
 from scaffold.propose.shapes import shapes
 from tests.proposals import by_hand, edits, foreign_keys, lines_to_edit, proposed, statements
@@ -165,11 +167,28 @@ def test_a_column_is_for_what_its_name_and_type_say() -> None:
 @pytest.mark.parametrize(
     ("name", "expected"),
     [("Größe", "groesse"), ("Straße", "strasse"), ("Ångström", "angstroem"), ("naïve café", "naive_cafe"),
-     ("a\u0308pfel", "aepfel"), ("smørrebrød", "smoerrebroed"), ("İD", "id"), ("日本", "t_"),
-     ("customerId", "customer_id")],
+     ("a\u0308pfel", "aepfel"), ("smørrebrød", "smoerrebroed"), ("İD", "id"), ("customerId", "customer_id"),
+     ("顧客", "gu_ke"), ("注文ID", "zhu_wen_id"), ("заказы", "zakazy"), ("объект", "obekt"), ("カード", "kado"),
+     ("がく", "gaku"), ("고객", "gogaeg"), ("2026年", "t_2026_nian"), ("🙈", "t_f04f6bca"), ("--", "t_d8156bae"),
+     ("本" * 21, "_".join(["ben"] * 16)[:63])],
 )  # fmt: skip
-def test_letters_with_marks_are_written_out(name: str, expected: str) -> None:
+def test_letters_of_any_script_are_written_out(name: str, expected: str) -> None:
+    """Two tables with names in Chinese letters were `t_` and `public_t`."""
     assert lake_name(name) == expected
+
+
+def test_names_by_sound_are_told_apart_and_shown_to_the_reader() -> None:
+    columns = (("番号", "int", ""), ("氏名", "text", ""), ("Größe", "text", ""))
+    tables = [DbTable(n, "public", name, "", columns, ("番号",)) for n, name in enumerate(["顧客", "雇客", "Käufer"])]
+    text = proposal("shop", tables, set())
+    [source] = yaml.safe_load(text)["sources"]
+    assert [table["name"] for table in source["tables"]] == ["gu_ke", "public_gu_ke", "kaeufer"]
+    hubs = [table["config"]["meta"]["vault"]["hub"] for table in source["tables"]]
+    assert len({str(hub) for hub in hubs}) == 3
+    assert "# By their sound: 雇客 is public_gu_ke, 番号 is fan_hao, 氏名 is shi_ming. Put names" in text
+    assert "Größe is" not in text and "Käufer is" not in text
+    more = replace(tables[0], oid=7, schema="sales")
+    assert addition("shop", more, {}, set(), ["gu_ke", "public_gu_ke"])[0] == "      - name: sales_gu_ke"
 
 
 @pytest.mark.parametrize(

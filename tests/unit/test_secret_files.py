@@ -4,9 +4,10 @@ import os
 from pathlib import Path
 
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 from lakehouse.errors import LakehouseError
-from lakehouse.settings import load_settings
+from lakehouse.settings import SourceSettings, load_settings
 
 URL = "postgresql://lake:hunter2@127.0.0.1/lake"
 
@@ -90,3 +91,39 @@ def test_a_file_without_secrets_may_be_open(toml: Path) -> None:
     )
     toml.chmod(0o644)
     assert load_settings().trino.port == 8081
+
+
+def test_a_password_comes_from_a_file_of_its_own(toml: Path, tmp_path: Path) -> None:
+    """The file of settings can then be read by everybody, and be kept in git."""
+    (tmp_path / "reader").write_text("p@ss/w:rd %\n")
+    (tmp_path / "owner").write_text("0wner")
+    toml.write_text(
+        f"[sources.shop]\nurl = 'postgresql://lake@a:1/shop?sslmode=require'\nprimary_url = 'postgresql://lake@c'\n"
+        f"owner_url = 'postgresql://owner@a/shop'\npassword_file = '{tmp_path}/reader'\n"
+        f"owner_password_file = '{tmp_path}/owner'\n"
+    )
+    toml.chmod(0o644)
+    shop = load_settings().source("shop")
+    urls = [url.get_secret_value() for url in (shop.url, shop.primary_url, shop.owner_url) if url]
+    assert [conninfo_to_dict(url)["password"] for url in urls] == ["p@ss/w:rd %", "p@ss/w:rd %", "0wner"]
+    assert urls[0].endswith("@a:1/shop?sslmode=require")
+    assert SourceSettings.model_validate(shop.model_dump()) == shop
+
+
+@pytest.mark.parametrize(
+    ("url", "password", "reason"),
+    [("postgresql://lake:other@a/shop", "hunter2", "names the user and no password"),
+     ("postgresql://a/shop", "hunter2", "names the user and no password"),
+     ("host=a user=lake", "hunter2", "names the user and no password"),
+     ("postgresql://lake@a/shop", "", "is empty"), ("postgresql://lake@a/shop", None, "No such file")],
+)  # fmt: skip
+def test_a_password_file_that_cannot_be_taken_is_named(
+    toml: Path, tmp_path: Path, url: str, password: str | None, reason: str
+) -> None:
+    if password is not None:
+        (tmp_path / "reader").write_text(password)
+    toml.write_text(f"[sources.shop]\nurl = '{url}'\npassword_file = '{tmp_path}/reader'\n")
+    toml.chmod(0o600)
+    with pytest.raises(LakehouseError, match=f"password_file {tmp_path}/reader.*{reason}") as refused:
+        load_settings()
+    assert "hunter2" not in str(refused.value) and "other" not in str(refused.value)

@@ -9,7 +9,7 @@ from typing import Any
 from lakehouse.declarations.manifest import load_manifest
 from lakehouse.settings import load_settings
 from lakehouse_watch.probes.limits import Loaded, declared_loads
-from lakehouse_watch.probes.loads import judge, waiting_since
+from lakehouse_watch.probes.loads import arrivals_of, judge, waiting_since
 
 NOW = datetime(2026, 11, 24, 12, tzinfo=UTC)
 ORDERS = Loaded("shop", ("raw_shop", "orders"), ("parsed", "parsed_shop__orders"), True, None)
@@ -35,7 +35,8 @@ def rows(count: int, op: str = "c") -> dict[str, str]:
 
 def waits(raw: Any, parsed: Any) -> float | None:
     """Minutes that the oldest rows have waited."""
-    since = waiting_since({ORDERS.raw: raw, ORDERS.parsed: parsed}, ORDERS)
+    there = {name: arrivals_of(table) for name, table in ((ORDERS.raw, raw), (ORDERS.parsed, parsed)) if table}
+    since = waiting_since(there, ORDERS)
     return None if since is None else (NOW - since).total_seconds() / 60
 
 
