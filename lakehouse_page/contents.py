@@ -72,7 +72,7 @@ def contents(
     sizes = {(labels["source"], labels["table"]): int(value) for labels, value in found.of("lakehouse_table_bytes")}
     return Contents(
         at,
-        sorted(occasions, key=lambda occasion: (occasion.severity != "error", occasion.key)),
+        sorted(occasions, key=_cause_first),
         [_source(found, name, rows.get(name, ())) for name in sources],
         [
             (f"{labels['source']}.{labels['table']}", int(value), sizes[(labels["source"], labels["table"])])
@@ -94,6 +94,13 @@ class _Samples:
 
     def value(self, name: str, source: str) -> float | None:
         return next((value for labels, value in self.of(name) if labels.get("source") == source), None)
+
+
+def _cause_first(occasion: Occasion) -> tuple[bool, int, str]:
+    """Errors before warnings; servers and sources before runs, and these before checks, in the order of the layers."""
+    ranks = ("run/", "sensor/", "check/raw_", "check/parsed.", "check/vault.", "check/")
+    rank = next((at for at, start in enumerate(ranks, start=1) if occasion.key.startswith(start)), 0)
+    return occasion.severity != "error", rank, occasion.key
 
 
 def _source(found: _Samples, name: str, rows: Sequence[int]) -> SourceRow:

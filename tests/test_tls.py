@@ -114,7 +114,9 @@ def catalog(authorities: Path) -> Iterator[Cluster]:
             hand_over(made.data / name, made.account)
         made.admin("ALTER SYSTEM SET ssl = on", "SELECT pg_reload_conf()")
         roles = ("LAKEHOUSE_CATALOG_PASSWORD", "LAKEHOUSE_TRINO_CATALOG_PASSWORD", "LAKEHOUSE_DAGSTER_PASSWORD")
-        run_sql(programs_of("15"), made.port, "", render("catalog.sql.j2"), dict.fromkeys(roles, PASSWORD))
+        run_sql(
+            programs_of("15"), made.port, "", render("catalog.sql.j2", generated=False), dict.fromkeys(roles, PASSWORD)
+        )
         yield made
 
 

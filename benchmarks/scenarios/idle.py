@@ -1,6 +1,7 @@
 """What it costs when nothing happens: ten idle minutes, scaled to an hour, and a load with nothing new."""
 
 import time
+from threading import Event
 
 from benchmarks.bench import Bench, Measurement, Results
 from benchmarks.probe import load_recorded, measured
@@ -27,7 +28,7 @@ def idle(bench: Bench) -> Results:
 def loads_with_nothing_new(settings: Settings, count: int) -> Measurement:
     """Rounds of a worker over all tasks, after the one in which it reads what was loaded before."""
     found = Measurement("s", does="a round of the worker over all jobs, woken by a cut that changed no table")
-    with open_worker(settings) as (worker, _):
+    with open_worker(settings, Event()) as (worker, _, _):
         worker.load_what_is_due()
         for _ in range(count):
             begun = time.monotonic()

@@ -45,7 +45,7 @@ def container_files(trino_heap_mb: int, databases: tuple[str, ...] = SAMPLE_DATA
         "sources/pg_hba.conf": render("pg_hba.conf.j2", others=IMAGES_HBA),
         "sources/roles.sql": render("sources.sql.j2", databases=databases),
         "catalog/postgresql.conf": render("postgresql.conf.j2", cluster="catalog", listen="*", port=5432, sockets=True),
-        "catalog/roles.sql": render("catalog.sql.j2"),
+        "catalog/roles.sql": render("catalog.sql.j2", generated=False),
         **{f"trino/{name}": text for name, text in trino.items()},
     }
 

@@ -92,7 +92,7 @@ def _postgres_servers(
         placement,
         home / "logs" / "catalog.log",
         credentials["catalog_superuser"],
-        render("catalog.sql.j2"),
+        render("catalog.sql.j2", generated=True),
         {
             "LAKEHOUSE_CATALOG_PASSWORD": credentials["lakehouse"],
             "LAKEHOUSE_TRINO_CATALOG_PASSWORD": credentials["trino"],

@@ -6,6 +6,7 @@ The tables are those of the pinned release; a test writes them with Dagster and 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -24,6 +25,8 @@ RECENT_RUNS, RECENT_TICKS, RECENT_CHECKS = 500, 1000, 20_000
 HEARTBEAT_SECONDS = 120.0
 TICK_SECONDS = 75.0  # two more ticks of a sensor fail before it is told
 BY_HAND = "__ASSET_JOB"  # materialized in the UI: whoever did it looks at it
+BELOW_MARTS = ("raw_", "parsed.", "vault.")
+FOUND = re.compile(r"Got (\d+) results?, configured to \w+ if != 0")
 JUDGED_HERE = "lag_within_limits"  # the watch judges lag itself, also where no daemon runs
 
 _RUNS: LiteralString = """SELECT id, pipeline_name, run_id, status, start_time, end_time FROM runs
@@ -181,16 +184,27 @@ def _checks_failed(table: str, checks: list[tuple[str, str, str]]) -> Occasion:
     more = f" and {len(checks) - 5} more" if len(checks) > 5 else ""
     worst = "error" if any(severity == "error" for _, severity, _ in checks) else "warning"
     return Occasion(
-        f"check/{table}", f"checks of {table} have failed: {names}{more}", "see the asset's checks in the UI",
+        f"check/{table}", f"checks of {table} have failed: {names}{more}", _to_do(table),
         "error" if worst == "error" else "warning",
     )  # fmt: skip
+
+
+def _to_do(table: str) -> str:
+    """Where to look: what a mart is refused for is mostly wrong in the vault."""
+    if table.startswith(BELOW_MARTS):
+        return "see the asset's checks in the UI; marts that are made of it keep their last sound state meanwhile"
+    return "first see the failed checks of tables it is made of, then its own; readers keep its last sound state"
 
 
 def _evaluation(event: str | None) -> tuple[str, str]:
     """Severity and description of a check's evaluation; a check that could not run is an error."""
     data = _data(event)
     severity = "warning" if "WARN" in str(data.get("severity")) else "error"
-    return severity, _one_line(data.get("description") or "")
+    return severity, FOUND.sub(_rows, _one_line(data.get("description") or ""))
+
+
+def _rows(found: re.Match[str]) -> str:
+    return f"{int(found[1]):,} row{'s' if found[1] != '1' else ''}"
 
 
 def _cause(event: str) -> str:

@@ -44,6 +44,12 @@ class TestBudget:
         self.seconds -= seconds
         self.failing(failed)
 
-    def wait(self) -> float | None:
-        """Seconds until the next test may run; None if none is due."""
-        return max(0.0, -self.seconds / self.share) if self.due else None
+    def interrupted(self, tests: Iterable[str], seconds: float) -> None:
+        """These have yielded to a cut after so many seconds; they are the next."""
+        self.due = dict.fromkeys(tests) | self.due
+        self.spent(seconds)
+
+    def wait(self, now: float | None = None) -> float | None:
+        """Seconds until the next test may run, by default from the last one that did; None if none is due."""
+        passed = now - self.at if now is not None else 0.0
+        return max(0.0, -self.seconds / self.share - passed) if self.due else None

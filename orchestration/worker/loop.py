@@ -12,7 +12,7 @@ from lakehouse.servers.database import connect_catalog
 from lakehouse.servers.exporter import served
 from lakehouse.servers.outage import expected
 from orchestration.runs.processes.presence import WORKER, serve
-from orchestration.worker import bell
+from orchestration.worker.bell import Bell
 from orchestration.worker.worker import Worker
 
 if TYPE_CHECKING:
@@ -38,20 +38,19 @@ def work(settings: "Settings", stop: Event) -> None:
 
 def _work_connected(settings: "Settings", stop: Event) -> None:
     with (
-        open_worker(settings) as (worker, connection),
+        open_worker(settings, stop) as (worker, bell, connection),
         served(settings.metrics.host, settings.metrics.worker_port, worker.ready),
     ):
-        bell.listen(connection)
         serve(connection, settings.catalog_name, WORKER)
         while not stop.is_set():
             worker.load_what_is_due()
-            if not bell.wait(connection, 0, stop):
-                bell.wait(connection, worker.run_tests(), stop)
+            if not bell.wait(0):
+                bell.wait(worker.run_tests())
 
 
 @contextmanager
-def open_worker(settings: "Settings") -> Iterator[tuple[Worker, "CatalogConnection"]]:
-    """A worker, and the session of the catalog database that announces what it serves."""
+def open_worker(settings: "Settings", stop: Event) -> Iterator[tuple[Worker, Bell, "CatalogConnection"]]:
+    """A worker, the bell that it yields to, and the session of the catalog database that announces what it serves."""
     from lakehouse.catalog.open import open_catalog
 
     with (
@@ -59,4 +58,5 @@ def open_worker(settings: "Settings") -> Iterator[tuple[Worker, "CatalogConnecti
         closing(open_catalog(settings)) as catalog,
         closing(connect_catalog(settings)) as connection,
     ):
-        yield Worker(settings, instance, catalog, connection), connection
+        bell = Bell(connection, stop)
+        yield Worker(settings, instance, catalog, connection, bell), bell, connection

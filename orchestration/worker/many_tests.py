@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from lakehouse.servers.trino import answering, query
+from lakehouse.servers.trino import answering
 from lakehouse.text.sql import literal
 from orchestration.runs.examples import example_rows
 from orchestration.worker.plan import Node
@@ -32,7 +32,7 @@ def run_tests(
     found = [
         result
         for at in range(0, len(queries), AT_ONCE)
-        for result in _counted(settings, tests, dict(queries[at : at + AT_ONCE]), session)
+        for result in _counted(settings, dbt, tests, dict(queries[at : at + AT_ONCE]), session)
     ]
     rest = tests.keys() - {result.unique_id for result in found}
     found += dbt.run("test", [tests[test]["name"] for test in sorted(rest)], variables)
@@ -58,7 +58,11 @@ def one_query(queries: Mapping[str, str]) -> str:
 
 
 def _counted(
-    settings: "Settings", tests: Mapping[str, Node], queries: Mapping[str, str], session: Mapping[str, str]
+    settings: "Settings",
+    dbt: WarmDbt,
+    tests: Mapping[str, Node],
+    queries: Mapping[str, str],
+    session: Mapping[str, str],
 ) -> Iterator[NodeResult]:
     """Nothing where the statement fails: alone, each test says what is wrong with it."""
     from trino.exceptions import TrinoQueryError
@@ -67,7 +71,7 @@ def _counted(
     rows: Sequence[Sequence[Any]] = ()
     try:
         with answering(settings):
-            rows = query(settings, one_query(queries), session=session)
+            rows = dbt.statements.ask(settings, one_query(queries), session)
     except TrinoQueryError:
         return
     seconds = (time.monotonic() - begun) / len(queries)

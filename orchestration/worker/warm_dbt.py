@@ -14,6 +14,7 @@ from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 from orchestration.assets.dbt_resource import environment, run_environment
 from orchestration.runs.failures import FAILED, database_message
+from orchestration.worker.statements import Statements
 
 if TYPE_CHECKING:
     from dbt.contracts.graph.manifest import Manifest
@@ -51,7 +52,7 @@ class WarmDbt:
     """A parsed project, parsed again when its files have changed."""
 
     def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+        self._settings, self.statements = settings, Statements()
         self._project: Manifest | None = None
         self._key = ""
 
@@ -81,7 +82,7 @@ class WarmDbt:
     ) -> Any:
         from dbt.cli.main import dbtRunner
 
-        with environment({**run_environment(self._settings, None, ""), **variables}):
+        with self.statements.running(), environment({**run_environment(self._settings, None, ""), **variables}):
             done = dbtRunner(manifest=project).invoke([*arguments, *_options(self._settings)])
         if done.exception is not None:
             raise LakehouseError(f"dbt {arguments[0]}: {database_message(str(done.exception))}")

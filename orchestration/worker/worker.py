@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import dagster as dg
 
@@ -26,12 +26,14 @@ from orchestration.runs.processes.presence import serve, withdraw, writing_if_fr
 from orchestration.runs.state.load_state import pause
 from orchestration.runs.state.loaded import last_worker_load
 from orchestration.runs.subset import failing_checks
+from orchestration.worker.bell import Bell
 from orchestration.worker.budget import TestBudget
 from orchestration.worker.loads import Loads
 from orchestration.worker.many_tests import run_tests
 from orchestration.worker.marts import Marts
 from orchestration.worker.plan import Graph, Task, table_of, tasks
 from orchestration.worker.reports import check_keys, red_tables, report_arrivals, report_tables, report_tests
+from orchestration.worker.statements import Interrupted
 from orchestration.worker.warm_dbt import NodeResult, WarmDbt
 
 if TYPE_CHECKING:
@@ -40,15 +42,17 @@ if TYPE_CHECKING:
     from lakehouse.servers.database import CatalogConnection
     from lakehouse.settings import Settings
 
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 SERVES = "lakehouse_worker_serves"
-TESTS_AT_ONCE = 2  # a cut that comes meanwhile waits for them
+TESTS_AT_ONCE = 2
+LATEST_TESTS_SECONDS = 60.0  # for which tests may yield to cuts
 LONGEST_SLEEP = 60.0
 BUSY_SECONDS = 2.0
 HELD_SECONDS = 30.0
-SOON_SECONDS = 0.1
-LATEST_SECONDS = 60.0  # for which marts that no reader sees may wait while cuts come without a pause
 REFUSES = "refuses"  # what `view.sql` says of the current view of a table that has never arrived
+QUIET_SECONDS = 2.0  # without a cut, after which begins what nobody waits for
+LATEST_SECONDS = 180.0  # for which marts that no reader sees may wait while cuts come without a pause
 LATER_SHARE = 0.25  # of the time, which building them may take
 
 
@@ -79,13 +83,15 @@ class Worker:
         instance: dg.DagsterInstance,
         catalog: "LakeCatalog",
         connection: "CatalogConnection",
+        bell: Bell,
     ) -> None:
         self._settings, self._instance = settings, instance
-        self._catalog, self._connection = catalog, connection
+        self._catalog, self._connection, self._bell = catalog, connection, bell
         self._dbt = WarmDbt(settings)
         self._tasks: tuple[Task, ...] = ()
         self._state: dict[str, _State] = {}
         self._tests = TestBudget(at=time.monotonic())
+        self._quiet_from, self._yield_until = 0.0, float("inf")
         self._untold: list[Callable[[], None]] = []  # what Dagster is told once the marts are there too
 
     def load_what_is_due(self) -> None:
@@ -110,14 +116,17 @@ class Worker:
 
     def run_tests(self) -> float:
         """Runs some of the tests whose tables have changed, within the budget; seconds until there is more to do."""
-        groups = frozenset(self._groups.values())
+        groups, now = frozenset(self._groups.values()), time.monotonic()
+        quiet = self._quiet_from - now if now < self._yield_until else 0.0
         with writing_if_free(self._connection, self._catalog.name, groups) as free:
-            begins = free == groups and min(self._dues(), default=LONGEST_SLEEP) > SOON_SECONDS
-            tests = self._tests.next(time.monotonic(), TESTS_AT_ONCE) if begins else []
+            can = free == groups and min(self._dues(), default=LONGEST_SLEEP) > QUIET_SECONDS
+            tests = self._tests.next(now, TESTS_AT_ONCE) if can and quiet <= 0 else []
             if tests:
                 self._test(tests)
-        wait = self._tests.wait() if free == groups else BUSY_SECONDS
-        return max(0.1, min([LONGEST_SLEEP, *self._dues(), *([] if wait is None else [wait])]))
+        wait = self._tests.wait(now) if free == groups else BUSY_SECONDS
+        if can and wait == 0 and quiet > 0:
+            self._yield_until = min(self._yield_until, now + LATEST_TESTS_SECONDS)
+        return max(0.1, min([LONGEST_SLEEP, *self._dues(), *([] if wait is None else [max(wait, quiet)])]))
 
     def _dues(self) -> list[float]:
         """In how many seconds each task that waits is due."""
@@ -127,11 +136,34 @@ class Worker:
         return [max(0.0, due - now) for due, waits in zip(dues, held, strict=True) if waits or due > now]
 
     def _test(self, tests: Sequence[str]) -> None:
+        """Runs these tests; they yield to a cut, but not without end."""
         begun = time.monotonic()
         nodes = {test: self._graph.tests[test] for test in tests}
-        results = run_tests(self._settings, self._dbt, nodes, {"LAKEHOUSE_CUTS": "{}"})
+        ask = partial(run_tests, self._settings, self._dbt, nodes, {"LAKEHOUSE_CUTS": "{}"})
+        try:
+            results = self._unless_rung(ask) if begun < self._yield_until else ask()
+        except Interrupted:
+            self._yield_until = min(self._yield_until, begun + LATEST_TESTS_SECONDS)
+            self._tests.interrupted(tests, time.monotonic() - begun)
+            return
+        self._yield_until = float("inf")
         report_tests(self._instance, self._manifest, results)
         self._tests.spent(time.monotonic() - begun, [result.unique_id for result in results if result.failed])
+
+    def _unless_rung(self, work: Callable[[], T]) -> T:
+        """The result of work; raises Interrupted if a cut comes meanwhile that changes a table."""
+        self._dbt.statements.begin()
+        try:
+            return self._bell.during(work, self._has_news, self._dbt.statements.end)
+        finally:
+            self._dbt.statements.begin()
+
+    def _has_news(self) -> bool:
+        """Whether a load is due; the marts that it changes come after it."""
+        loads = [(task, self._state[task.job]) for task in self._tasks if not task.marts]
+        due = [(task, state) for task, state in loads if state.served and state.due <= time.monotonic()]
+        newest = self._newest([table for task, _ in due for table in task.tables])
+        return any(self._changed(task, state, newest) for task, state in due)
 
     def _read_project(self) -> None:
         """Begins anew: models may have come that were never loaded."""
@@ -207,29 +239,52 @@ class Worker:
         later = self._later(task, state, reached - held - absent)
         models = sorted(reached - held - absent - later)
         before = self._newest([table_of(self._graph.nodes[model]) for model in models])
-        results: list[NodeResult] = []
+        results, was = list[NodeResult](), state.loaded
         state.loaded = {}  # until all is there; what a server that went away has interrupted is told nevertheless
         self._untold.append(partial(self._report, task, state, models, before, results, changed))
-        if task.marts:
-            self._marts.build(models, held | absent | later, newest, results)
-        elif models:
-            results += self._loads.run(models)
+        try:
+            self._run(task, state, models, held | absent | later, newest, results)
+        except Interrupted:
+            state.loaded, state.due = was, time.monotonic() + QUIET_SECONDS
+            state.later_due = time.monotonic() + (time.monotonic() - begun) * (1 / LATER_SHARE - 1)
+            return
         failed = [result for result in results if result.failed]
         state.loaded = {} if failed else {name: fact.snapshot_id for name, fact in newest.items()}
         state.day = None if failed else today
         state.held, state.later = (held, set()) if failed else (held | later, later)
         if later and not failed:
-            state.due = time.monotonic() + SOON_SECONDS
+            state.due = time.monotonic() + QUIET_SECONDS
         made = {result.unique_id for result in results if result.status == "success" and result.message != REFUSES}
         state.views |= self._graph.views(made)
         if failed:
             raise LakehouseError("; ".join(f"{result.unique_id}: {result.message}" for result in failed[:3]))
         if models:
             took = time.monotonic() - begun
+            self._quiet_from = time.monotonic() + QUIET_SECONDS
             if task.marts and not self._marts.first.issuperset(models):
                 state.later_due = time.monotonic() + took * (1 / LATER_SHARE - 1)
             REGISTRY.observe("lakehouse_load_seconds", took, job=task.job)
             log.info("%s: %d tables changed, %.1f s", task.job, len(changed), took)
+
+    def _run(
+        self,
+        task: Task,
+        state: _State,
+        models: Sequence[str],
+        without: AbstractSet[str],
+        newest: "Mapping[str, SnapshotFact]",
+        results: list[NodeResult],
+    ) -> None:
+        """Runs the models. Marts that no reader sees yield to a cut, until they have waited for long."""
+        if not task.marts:
+            results += self._loads.run(models) if models else []
+            return
+        build = partial(self._marts.build, models, without, newest, results)
+        waited = time.monotonic() - state.later_since if state.later_since else LATEST_SECONDS
+        if self._marts.first.isdisjoint(models) and models and waited < LATEST_SECONDS:
+            self._unless_rung(build)
+        else:
+            build()
 
     def _later(self, task: Task, state: _State, models: AbstractSet[str]) -> set[str]:
         """Those of the models that wait for a round of their own, before which a new cut is loaded: PITs and the like.

@@ -42,6 +42,15 @@ def _page(
     return contents(occasions, samples, {"shop": [0, 5, 10]}, charts, NOW)
 
 
+def test_what_others_follow_from_comes_first() -> None:
+    """Marts that were refused stood before the hub whose key was there twice."""
+    keys = ["check/marts.dim_store", "check/vault.hub_store", "run/build_marts", "server/trino"]
+    found = _page([Occasion(key, key, "mend it") for key in keys]).occasions
+    assert [occasion.key for occasion in found] == [
+        "server/trino", "run/build_marts", "check/vault.hub_store", "check/marts.dim_store",
+    ]  # fmt: skip
+
+
 def test_it_says_how_far_each_source_is_and_what_maintenance_did() -> None:
     text = page.render(_page())
     for said in ("alive", "3 h ago", "2 streaming, 1 parked", "1,234", "3.0 MiB", "compact", "56", "2 checks failed"):

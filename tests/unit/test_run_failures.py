@@ -103,6 +103,15 @@ def test_examples_identify_rows_and_say_nothing_about_anybody() -> None:
     assert shown(("name",), [("Ann",)], None) == shown((), [], None) == ""
 
 
+def test_the_vaults_own_tests_show_what_is_wrong_and_the_hash_of_such_a_key() -> None:
+    """A hub that had a key twice said "2 rows", and not which."""
+    sql, key = "select 'hash key twice' as problem, hk_store as example", "ab" * 16
+    assert shown(("problem", "example"), [("hash key twice", key)], None, sql) == (
+        f"problem=hash key twice, example={key}"
+    )
+    assert shown(("problem", "example"), [("Ann", "a@b.example")], None, sql) == "", "a test of somebody's may say so"
+
+
 def test_many_failures_are_counted_rather_than_listed(tmp_path: Path) -> None:
     results(tmp_path, *((f"model.l.m{n}", "error", "no", None) for n in range(9)))
     lines = dbt_failure(tmp_path, MANIFEST, "").splitlines()

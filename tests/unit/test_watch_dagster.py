@@ -1,5 +1,6 @@
 """Dagster as the watch sees it: written by Dagster into its database, read from outside."""
 
+import json
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -19,7 +20,7 @@ from lakehouse.settings import Settings, load_settings
 from lakehouse_stack.home.instance import with_driver
 from lakehouse_watch.alerts import Occasion
 from lakehouse_watch.probes import dagster_state
-from lakehouse_watch.probes.dagster_state import read_checks, read_runs
+from lakehouse_watch.probes.dagster_state import _checks_failed, _evaluation, read_checks, read_runs
 from orchestration.worker.reports import report_tables
 from tests.unit.throwaway_postgres import throwaway_postgres
 
@@ -158,8 +159,17 @@ def test_failed_checks_are_told_by_table_until_they_pass(instance: dg.DagsterIns
     [failed] = reading.occasions
     assert failed.key == "check/vault.hub_store" and failed.severity == "error"
     assert failed.summary == "checks of vault.hub_store have failed: unique_key (3 rows: a, b, c)"
+    assert "marts that are made of it keep their last sound state" in failed.to_do
     run(instance, "load_vault")
     assert not read_checks(settings).occasions
+
+
+def test_a_failed_check_says_how_many_rows_and_a_mart_where_to_look_first() -> None:
+    """Nobody who is told at night knows what dbt is configured to; and the cause is in the vault mostly."""
+    event = {"dagster_event": {"event_specific_data": {"description": "Got 1011 results, configured to fail if != 0"}}}
+    assert _evaluation(json.dumps(event)) == ("error", "1,011 rows")
+    told = _checks_failed("marts.fct_sales", [("unique_key", "error", "1 row")])
+    assert told.to_do.startswith("first see the failed checks of tables it is made of")
 
 
 def test_a_sensor_whose_ticks_fail_is_told_until_one_does_not(instance: dg.DagsterInstance, settings: Settings) -> None:

@@ -1,11 +1,11 @@
 """What the worker decides without a server: which models a change reaches, which tests run, and who serves a job."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 import dagster as dg
@@ -23,14 +23,15 @@ from orchestration.assets.groups import groups_read, load_groups
 from orchestration.assets.translator import MARTS, is_view, layer
 from orchestration.factory import ARRIVED
 from orchestration.runs.processes.presence import is_served, serve, withdraw, writing, writing_if_free
-from orchestration.worker.bell import listen, wait
+from orchestration.worker.bell import Bell
 from orchestration.worker.budget import AGAIN_SECONDS, MOST_SECONDS, SHARE, TestBudget
 from orchestration.worker.many_tests import counts_rows, one_query
 from orchestration.worker.marts import Marts
 from orchestration.worker.plan import Graph, Task, tasks
 from orchestration.worker.reports import red_tables, report_arrivals, report_tables
+from orchestration.worker.statements import Interrupted, Statements
 from orchestration.worker.warm_dbt import NodeResult, WarmDbt
-from orchestration.worker.worker import BUSY_SECONDS, LATEST_SECONDS, SOON_SECONDS, Worker, _State
+from orchestration.worker.worker import BUSY_SECONDS, LATEST_SECONDS, QUIET_SECONDS, Worker, _State
 
 
 @pytest.fixture(scope="module")
@@ -171,16 +172,64 @@ def test_a_worker_serves_a_job_until_its_session_ends(settings: Settings) -> Non
         assert not is_served(settings, "load_shop")
 
 
+def ring(settings: Settings) -> None:
+    with psycopg.connect(settings.catalog_dsn(), autocommit=True) as publisher:
+        publisher.execute("SELECT pg_notify('lakehouse_cuts', 'shop'), pg_notify('lakehouse_cuts', 'bank')")
+
+
 def test_a_publish_wakes_the_worker(settings: Settings) -> None:
-    from threading import Event
+    with psycopg.connect(settings.catalog_dsn(), autocommit=True) as listener:
+        bell = Bell(listener, Event())  # type: ignore[arg-type]
+        assert not bell.wait(0.1)
+        ring(settings)
+        assert bell.wait(5)
+        assert not bell.wait(0.1), "one load reads all cuts"
+        ring(settings)
+        time.sleep(0.5)
+        assert bell.wait(0), "what rang while nobody waited"
+
+
+def test_work_that_yields_ends_when_a_cut_changes_a_table_and_the_cut_is_loaded_next(settings: Settings) -> None:
+    """A sale waited for whole-table tests that had begun just before it came."""
+    begun, ended, matters = Event(), Event(), [False]
+
+    def work() -> bool:
+        begun.set()
+        return ended.wait(20)
+
+    def ring_twice() -> None:
+        begun.wait(20)
+        ring(settings)
+        time.sleep(0.5)
+        assert not ended.is_set(), "a cut that changes no table"
+        matters[0] = True
+        ring(settings)
 
     with psycopg.connect(settings.catalog_dsn(), autocommit=True) as listener:
-        listen(listener)  # type: ignore[arg-type]
-        assert not wait(listener, 0.1, Event())  # type: ignore[arg-type]
-        with psycopg.connect(settings.catalog_dsn(), autocommit=True) as publisher:
-            publisher.execute("SELECT pg_notify('lakehouse_cuts', 'shop'), pg_notify('lakehouse_cuts', 'bank')")
-        assert wait(listener, 5, Event())  # type: ignore[arg-type]
-        assert not wait(listener, 0.1, Event()), "one load reads all cuts"  # type: ignore[arg-type]
+        bell = Bell(listener, Event())  # type: ignore[arg-type]
+        assert bell.during(lambda: 7, lambda: True, ended.set) == 7 and not ended.is_set()
+        ringing = Thread(target=ring_twice)
+        ringing.start()
+        assert bell.during(work, lambda: matters[0], ended.set)
+        ringing.join()
+        assert bell.wait(0) and not bell.wait(0.1), "at once, and not twice"
+        stop = Event()
+        stop.set()
+        ended.clear()
+        assert Bell(listener, stop).during(work, lambda: False, ended.set), "a worker that stops waits for nothing"  # type: ignore[arg-type]
+
+
+def test_what_was_cancelled_has_no_results() -> None:
+    """A statement that was cancelled looks like one that finds nothing: a failing test would pass."""
+    statements = Statements()
+    statements.begin()
+    with pytest.raises(Interrupted), statements.running():
+        statements.end()
+    with pytest.raises(Interrupted), statements.running():
+        raise AssertionError("it must not begin")
+    statements.begin()
+    with statements.running():
+        pass
 
 
 def test_one_writes_at_a_time_and_a_run_that_waits_comes_before_the_worker(settings: Settings) -> None:
@@ -334,12 +383,18 @@ def test_pits_wait_for_a_pause_between_cuts_and_not_for_ever(
     def newest(_: object) -> dict[str, SnapshotFact]:
         return {".".join(table): SnapshotFact(cuts[0], datetime.now(UTC), 1, 1) for table in marts.tables}
 
+    def unless_rung(work: Callable[[], None]) -> None:
+        if rings:
+            raise Interrupted
+        work()
+
+    rings = list[bool]()
     building = Marts(load_settings(), None, None, manifest, graph)  # type: ignore[arg-type]
     monkeypatch.setattr(building, "_build_next", build)
     for name, value in {
         "_graph": graph, "_marts": building, "_newest": newest, "_untold": [], "_held": lambda _: set(),
         "_unloaded": lambda _: set(), "_reads": dict.fromkeys(graph.nodes, frozenset()),
-        "_state": {marts.job: state},
+        "_state": {marts.job: state}, "_unless_rung": unless_rung,
     }.items():  # fmt: skip
         monkeypatch.setattr(worker, name, value, raising=False)
 
@@ -354,10 +409,14 @@ def test_pits_wait_for_a_pause_between_cuts_and_not_for_ever(
         return ["facts" if "fct_transactions" in names else "pits" for names in built if names]
 
     assert rounds() == ["facts"] and "pit_store" in {graph.nodes[model]["name"] for model in state.held}
-    assert worker._dues() == [0.0] or worker._dues()[0] <= SOON_SECONDS, "at once, unless a cut comes first"
+    assert worker._dues() == [0.0] or worker._dues()[0] <= QUIET_SECONDS, "soon, unless a cut comes first"
     cuts[0] += 1
     assert rounds() == ["facts"], "a cut came first"
-    waiting = len(state.held)
+    waiting, loaded = len(state.held), dict(state.loaded)
+    rings.append(True)
+    assert rounds() == [] and len(state.held) == waiting and state.loaded == loaded, "they yield to a cut"
+    rings.clear()
+    pause(0.0)
     assert rounds() == ["pits"] and 0 < len(state.held) < waiting, "some of them, so that a cut waits for no others"
     pause(10.0)
     assert worker._dues()[0] > 9 and not worker._due(state) and rounds() == [], "they take their share of the time"
