@@ -34,7 +34,7 @@ from ingestion.sources.base import ChangeReader, LiveStream, OpenSource, SourceN
 from ingestion.state import lease as leases
 from ingestion.state import live as live_states
 from ingestion.state import store
-from ingestion.tasks.changes import ChangePlan, ChangeResult, read_changes
+from ingestion.tasks.changes import ChangePlan, ChangeResult, as_one, read_changes
 from ingestion.tasks.lanes import Findings
 from ingestion.tasks.runner import run_tasks
 from lakehouse.catalog.private_pyiceberg import data_files
@@ -138,7 +138,7 @@ def _read(
         aside={name: course.aside for name, course in courses.items() if course.aside is not None and name in tables},
         meta=meta,
     )
-    return run_tasks(session.spark, read_changes, [plan])[0]
+    return as_one(run_tasks(session.spark, read_changes, [replace(plan, reader=part) for part in reader.parts()]))
 
 
 def _changed(tables: dict[str, RawTable], courses: Courses, relations: frozenset[int] | None) -> dict[str, RawTable]:

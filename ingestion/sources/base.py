@@ -107,6 +107,13 @@ class ChangeReader(Protocol):
     def relations(self) -> frozenset[int] | None:
         """The relations that it has changes of, where that is known without a read; else None."""
 
+    def parts(self) -> "Sequence[ChangeReader]":
+        """Readers for tasks of their own, which together read what this one does: itself alone where the order of all
+        of it matters, or it is too little.
+
+        The parts of a relation may land and be kept aside independently of each other, and notice nothing but warnings.
+        """
+
     def read(self, keys: Keys, landing: Landing, imaged: frozenset[int], take: Callable[[Piece], None]) -> Noticed:
         """Gives each piece to `take`; only relations that are `landing` by then are decoded, the `imaged` with images.
 

@@ -1,13 +1,13 @@
 """Changes from a source to data files: read, decoded and written in one Spark task, by the reader of the source."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 from pyiceberg.manifest import DataFile
 
 from ingestion.sink.rows import TableTarget
-from ingestion.sink.writer import Written
+from ingestion.sink.writer import Written, merge
 from ingestion.sources.base import ChangeReader, Noticed, Piece, Records
 from ingestion.tasks.lanes import Findings, Lanes
 from lakehouse.catalog.file_io import file_io
@@ -51,15 +51,31 @@ def read_changes(plan: ChangePlan) -> ChangeResult:
     return ChangeResult(written, meta_files, noticed, by_source)
 
 
+def as_one(parts: Sequence[ChangeResult]) -> ChangeResult:
+    """What was found by readers that `ChangeReader.parts` gave."""
+    if len(parts) == 1:
+        return parts[0]
+    files: dict[str, tuple[DataFile, ...]] = {}
+    noticed: dict[str, Findings] = {}
+    for part in parts:
+        for name, made in part.meta_files.items():
+            files[name] = files.get(name, ()) + made
+        for name, found in part.noticed.items():
+            noticed[name] = found.join(noticed.get(name, Findings()))
+    written = tuple(merge(w for part in parts for w in part.written).values())
+    return ChangeResult(
+        written, files, noticed, Noticed(warnings=tuple(w for p in parts for w in p.by_source.warnings))
+    )
+
+
 def land_piece(lanes: Lanes, piece: Piece) -> None:
     """Lands what can, and keeps aside what cannot or must not land."""
     for oid, reason in piece.parks.items():
         lanes.park(oid, reason)
-    if piece.unread is not None:
-        lanes.keep("quarantine", piece.records(lanes.landing), piece.unread)
-        return
-    bad = lanes.land(piece.batches)
-    reasons = {place: reason for of_table in bad.values() for place, reason in of_table.items()}
+    reasons = piece.unread
+    if reasons is None:
+        bad = lanes.land(piece.batches)
+        reasons = {place: reason for of_table in bad.values() for place, reason in of_table.items()}
     if reasons:
         lanes.keep("quarantine", piece.records(lanes.landing), reasons)
     if lanes.aside:

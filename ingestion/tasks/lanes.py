@@ -41,6 +41,11 @@ class Findings:
     truncates: Truncates = NO_TRUNCATES
     partitions: frozenset[int] = frozenset()
 
+    def join(self, other: "Findings") -> "Findings":
+        """What was noticed of a table in two parts of one read, neither of which has truncates."""
+        return Findings(self.parked or other.parked, self.stale or other.stale, NO_TRUNCATES,
+                        self.partitions | other.partitions)  # fmt: skip
+
 
 @dataclass
 class Lane:

@@ -116,6 +116,9 @@ class Reader:
     def relations(self) -> frozenset[int] | None:
         return None
 
+    def parts(self) -> "tuple[Reader]":
+        return (self,)
+
     def read(self, keys: Mapping[int, tuple[str, ...]], landing: Callable[[], frozenset[int]],
              imaged: frozenset[int], take: Callable[[Piece], None]) -> Noticed:  # fmt: skip
         for partition in PARTITIONS:

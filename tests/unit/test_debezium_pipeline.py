@@ -145,6 +145,24 @@ def test_a_table_that_cannot_go_on_is_parked_and_lands_once_it_is_corrected(lake
     assert create["_old_key"] == '{"id":"3"}' and create["_unchanged"] == ["big"]
 
 
+@pytest.mark.parametrize("step", [30, 200])
+def test_what_cannot_be_read_of_a_parked_table_is_kept_until_it_resumes(lake: Lake, step: int) -> None:
+    of, right = cast(DebeziumSettings, lake.settings.sources["shop"]), lake.settings
+    lake.settings = right.model_copy(update={"sources": {"shop": of.model_copy(update={"decimals": None})}})
+    for visible in grown(step):
+        lake.visible.messages = [
+            m | {"value": '{"op": "c"'} if (m["topic"], m["offset"]) == ("public.items", 40) else m for m in visible
+        ]
+        lake.cycle()
+    assert lake.rows("items") == [] and lake.kept("quarantine") == []
+    assert {r["offset"] for r in lake.kept("spool")} >= {39, 40, 41}
+    lake.settings = right
+    operate.resume(lake.settings, TABLES[0])
+    lake.cycle()
+    assert len(lake.rows("items")) == 41 and lake.kept("spool") == []
+    assert [(r["table"], r["offset"]) for r in lake.kept("quarantine")] == [("items", 40)]
+
+
 def test_a_table_that_is_declared_later_joins_the_cuts_with_its_history(lake: Lake) -> None:
     lake.tables = TABLES[:1]
     *_, lake.visible.messages = grown(200)

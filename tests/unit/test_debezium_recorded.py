@@ -7,12 +7,13 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from debezium_recorded import ITEMS, PAIRS, Message, read, recorded, settings, shape, table
 
 from ingestion.sources.base import UnreadableRecord
 from ingestion.sources.debezium.records import EnvelopeRecords
-from ingestion.sources.debezium.spool import Spool
+from ingestion.sources.debezium.spool import Spool, Tables
 from lakehouse.errors import LakehouseError
 
 PLAIN = recorded("plain")
@@ -291,6 +292,19 @@ def test_messages_that_are_too_many_wait_on_disk() -> None:
     assert [spool.value(index) for index in (5, 2, 0, 4)] == [b"z", b"x" * 70, b"", b"y" * 70]
     assert spool._file._rolled
     spool.close()
+
+
+def test_tables_are_the_same_in_memory_and_on_disk() -> None:
+    given = [pa.table({"a": [first, None], "b": [{"c": "x" * first}, None]}) for first in range(40)]
+    size = given[0].get_total_buffer_size()
+    for in_memory in (0, 10 * size, 1 << 20):
+        tables = Tables(in_memory)
+        for number, one in enumerate(given):
+            assert len(tables) == number
+            tables.add(one)
+        assert [tables.table(number) for number in reversed(range(40))] == given[::-1]
+        assert all((tables.table(n) is given[n]) == (in_memory > 10 * size) for n in range(20, 40))
+        tables.close()
 
 
 ODD = [None, True, -1, 10**30, 1.5, "", "x", "\ud800", [], [1], {}, {"a": 1}]

@@ -21,7 +21,7 @@ from ingestion.sources.debezium.join.joined import Joined, Told
 from ingestion.sources.debezium.opened import JsonOpener, Types
 from ingestion.sources.debezium.rows import check_relation
 from ingestion.sources.debezium.shape import Shape
-from ingestion.sources.debezium.spool import Spool, as_bytes, one_chunk
+from ingestion.sources.debezium.spool import Spool, Tables, one_chunk
 from ingestion.sources.kafka.reading import Range
 from ingestion.sources.kafka.values import Unread
 
@@ -53,7 +53,7 @@ class Gathered:
     wrapped: set[str] = field(default_factory=set)
     snapshots: dict[str, str] = field(default_factory=dict)
     parts: list[Part] = field(default_factory=list)
-    kept: Spool = field(default_factory=Spool)
+    kept: Tables = field(default_factory=Tables)
     readers: dict[tuple[str, int], tuple[Types | None, Readers | None]] = field(default_factory=dict)
 
     @cached_property
@@ -117,7 +117,7 @@ class Gathered:
             found.is_odd[found.without_before()[:1]] = True
         part = part_of(shape, readers, len(self.heads), len(self.kept), messages, found)
         self.parts.append(part)
-        self.kept.add(as_bytes(found.kept))
+        self.kept.add(found.kept)
         self._note(shape, found, messages)
         columns = heads_of(part, found, messages, self.numbers)
         for first, end, one_by_one in runs(part.is_odd_message):

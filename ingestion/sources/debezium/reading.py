@@ -23,7 +23,7 @@ from ingestion.sources.debezium.join.transactions import join
 from ingestion.sources.debezium.records import Event, kept
 from ingestion.sources.debezium.rows import Made, Placed, rows_of
 from ingestion.sources.debezium.shape import Shape
-from ingestion.sources.debezium.spool import Spool, as_table
+from ingestion.sources.debezium.spool import Spool
 from ingestion.sources.kafka.reading import Range, TopicReader
 from ingestion.sources.kafka.records import KEPT_SCHEMA
 from lakehouse.errors import LakehouseError
@@ -60,6 +60,10 @@ class EnvelopeReader:
     def relations(self) -> frozenset[int] | None:
         """Not known before it is read."""
         return None
+
+    def parts(self) -> "tuple[EnvelopeReader]":
+        """All of it: what lands depends on where all events of a transaction are."""
+        return (self,)
 
     def read(self, keys: Keys, landing: Landing, imaged: frozenset[int], take: Callable[[Piece], None]) -> Noticed:
         """Gives the events of whole transactions in pieces; raises LakehouseError for what cannot be read."""
@@ -186,7 +190,7 @@ class _Work(Gathered):
         if part.readers is None:
             return None
         local = np.array(indices) - part.first
-        kept, wanted = as_table(self.kept.value(part.kept)), part.row_of[local]
+        kept, wanted = self.kept.table(part.kept), part.row_of[local]
         if len(wanted) < kept.num_rows:
             kept = kept.take(wanted)
         first, last = indices[0], indices[-1] + 1

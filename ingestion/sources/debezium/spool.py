@@ -53,19 +53,43 @@ class Spool:
         self._file.close()
 
 
+class Tables:
+    """Tables by their number: as they are in memory, on disk those that are too many."""
+
+    def __init__(self, in_memory: int = IN_MEMORY) -> None:
+        self._left, self._tables = in_memory, dict[int, pa.Table]()
+        self._others = Spool(1)
+
+    def add(self, table: pa.Table) -> None:
+        """Adds a table, which shares no memory with others."""
+        size = table.get_total_buffer_size()
+        fits = size <= self._left
+        if fits:
+            self._left -= size
+            self._tables[len(self)] = table
+        self._others.add(None if fits else _as_bytes(table))
+
+    def __len__(self) -> int:
+        return len(self._others)
+
+    def table(self, number: int) -> pa.Table:
+        """One of them."""
+        found = self._tables.get(number)
+        return pa.ipc.open_stream(self._others.value(number)).read_all() if found is None else found
+
+    def close(self) -> None:
+        """Deletes them."""
+        self._tables = {}
+        self._others.close()
+
+
 def one_chunk(column: pa.ChunkedArray) -> Any:
     """A column as one array."""
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
-def as_bytes(table: pa.Table) -> bytes:
-    """A table as `as_table` reads it."""
+def _as_bytes(table: pa.Table) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as stream:
         stream.write_table(table)
     return sink.getvalue().to_pybytes()
-
-
-def as_table(stored: bytes) -> pa.Table:
-    """The table."""
-    return pa.ipc.open_stream(stored).read_all()

@@ -1,7 +1,7 @@
 """Events of ranges of offsets: read and decoded inside a Spark task."""
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -20,6 +20,7 @@ from ingestion.sources.kafka.shape import Shape
 from ingestion.sources.kafka.values import Values
 from lakehouse.errors import LakehouseError
 
+EVENTS = 100_000  # that a task of their own pays for, and data files of their own
 READING = {
     "group.id": "lakehouse",  # the client wants one; no offset is ever stored for it
     "enable.auto.commit": False,
@@ -57,6 +58,10 @@ class TopicReader:
         """Not known before it is read."""
         return None
 
+    def parts(self) -> "Sequence[TopicReader]":
+        """One for every `EVENTS` of them, of whole partitions: their order is that of a key's events."""
+        return [replace(self, ranges=ranges) for ranges in spread(self.ranges)] or [self]
+
     def read(self, keys: Keys, landing: Landing, imaged: frozenset[int], take: Callable[[Piece], None]) -> Noticed:
         """Gives the events in pieces, each of one topic; raises LakehouseError for what cannot be read."""
         if self.ranges:
@@ -85,6 +90,15 @@ class TopicReader:
                 "published: raise retention.ms of the topic, then ingest again"
             )
         return refused(self.source, str(self.properties["bootstrap.servers"]), error)
+
+
+def spread(ranges: Sequence[Range]) -> list[tuple[Range, ...]]:
+    """Ranges as those of several tasks, each of about as many events, in the order they were given."""
+    count = min(len(ranges), -(-sum(r.end - r.first for r in ranges) // EVENTS))
+    found: list[list[Range]] = [[] for _ in range(count)]
+    for of in sorted(ranges, key=lambda r: r.first - r.end):
+        min(found, key=lambda part: sum(r.end - r.first for r in part)).append(of)
+    return [tuple(sorted(part, key=ranges.index)) for part in found]
 
 
 def _pieces(

@@ -60,6 +60,10 @@ class SlotReader:
         """Those in what the live stream has brought."""
         return None if self.received is None else mentioned(self.received)
 
+    def parts(self) -> "tuple[SlotReader]":
+        """All of it: its order is that of the stream."""
+        return (self,)
+
     def read(self, keys: Keys, landing: Landing, imaged: frozenset[int], take: Callable[[Piece], None]) -> Noticed:
         """Gives the pieces of the stream to `take`; raises LakehouseError for a stream that it cannot read."""
         decoder = Decoder(self.xid, keys, landing(), imaged)
@@ -142,7 +146,8 @@ def _unread(reader: SlotReader, decoder: Decoder, message: bytes, index: int) ->
             f"source {reader.source!r}, slot {reader.slot}: message {index}: {reason}; nothing was published"
         ) from None
     place = (picked.column("commit_lsn")[0].as_py(), picked.column("place")[0].as_py())
-    return Piece([], lambda oids: picked, {place: reason})
+    oid = picked.column("oid")[0].as_py()
+    return Piece([], lambda oids: picked if oid in oids else picked.slice(0, 0), {place: reason})
 
 
 def _newest(decoder: Decoder) -> Witness | None:
