@@ -20,7 +20,9 @@ from ingestion.sources.debezium.reading import EnvelopeReader
 from ingestion.sources.debezium.records import EnvelopeRecords
 from ingestion.sources.debezium.shape import facts_of, modes_of, shape_of
 from ingestion.sources.kafka.connection import Topic, present
+from ingestion.sources.kafka.formats import check_format
 from ingestion.sources.kafka.reading import Range
+from ingestion.sources.kafka.registry import registry_of
 from ingestion.sources.kafka.source import KafkaSource, OpenKafka, ranges_to
 from ingestion.state import store
 from lakehouse.declarations import RawTable
@@ -55,13 +57,14 @@ class OpenDebezium(OpenKafka):
         super().__init__(settings, name, states)
         self._of = settings.debezium(name)
         self._modes, self._end = modes_of(self._of), Offsets.start()
+        self._registry = registry_of(name, self._of, settings.home)
 
     @property
     def records(self) -> EnvelopeRecords:  # type: ignore[override]  # of envelopes instead of events
         """Kept envelopes are read as their tables are described now."""
         begun = [p for p in store.read_positions(self._states, self._name).values() if p.versions]
         shapes = {p.facts.oid: shape_of(p.facts, self._modes) for p in begun}
-        return EnvelopeRecords(shapes, self._name, {p.facts.oid: p.table for p in begun})
+        return EnvelopeRecords(shapes, self._name, {p.facts.oid: p.table for p in begun}, self._registry)
 
     def check(self, states: CatalogConnection, live: LiveStream[Offsets] | None = None) -> store.Stream:
         """As of kind kafka; the transaction topic is the one that was read before, too."""
@@ -90,7 +93,11 @@ class OpenDebezium(OpenKafka):
         """By table, the topic as it was created, its relation, and the declared types."""
         declared = list(tables)
         found = super().fingerprints(declared)
-        return {t.name: f"{found[t.name]}/{'.'.join(t.raw.captured)}/{self._of.delivery}" for t in declared}
+        return {
+            t.name: f"{found[t.name]}/{'.'.join(t.raw.captured)}/{self._of.delivery}"
+            + "/avro" * (t.raw.format == "avro")
+            for t in declared
+        }
 
     def inspect(self, table: RawTable, oid: int | None) -> tuple[TableFacts | None, TableProblem | None]:
         """A table's facts, as they are declared, and what is in the way of it."""
@@ -98,6 +105,7 @@ class OpenDebezium(OpenKafka):
         if not isinstance(found, Topic):
             return super().inspect(table, oid)
         try:
+            check_format(table, self._formats)
             return facts_of(table, found.id, self._of), None
         except TableProblem as problem:
             return None, problem
@@ -134,6 +142,7 @@ class OpenDebezium(OpenKafka):
             now=datetime.now(UTC),
             batch_bytes=self._settings.ingestion.batch_bytes,
             wide=frozenset(n for n in shapes if len(getattr(found[n], "partitions", ())) > 1),
+            registry=self._registry,
         )
 
     def _with_own(self, topics: Iterable[str]) -> list[str]:
