@@ -56,13 +56,13 @@ def test_topics_go_on_exactly_where_a_slot_has_got_to(number: int, beyond: int) 
     for name, rows in WHOLE.rows.items():
         expected = [row for row in rows if row["_op"] != "r" and row["_commit_lsn"] > number]
         assert changes(found.rows.get(name, [])) == changes(expected)
-    assert not found.unread and found.position.end == WHOLE.position.end
+    assert not found.unread and found.position.end >= WHOLE.position.end
 
 
 @pytest.mark.parametrize("number", NUMBERS[:-1:3])
 def test_what_comes_later_of_what_has_landed_is_left_out(number: int) -> None:
     """The connector is behind the slot: transactions that the slot has brought come after the move."""
-    early = min(m["at"] for m in PLAIN if m["topic"] == "transaction")
+    early = min(m["at"] for m in PLAIN if '"END"' in (m["value"] or ""))
     cut = sorted(m["at"] for m in PLAIN if m["at"] >= early)
     for at in cut[:: max(1, len(cut) // 12)]:
         seen = [m for m in PLAIN if m["at"] <= at]
