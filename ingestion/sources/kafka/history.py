@@ -13,6 +13,11 @@ NOWHERE = Offsets()
 
 def check_cluster(stream: Stream, cluster_id: str, kind: str) -> None:
     """Raises LakehouseError for a source that was of another kind, and for another cluster."""
+    if stream.kind == "postgres" and kind == "debezium":
+        raise LakehouseError(
+            f"source {stream.source!r}: it was ingested from a slot, and one raw table does not mix kinds in one "
+            f"epoch: `lakehouse ingest --move {stream.source}` moves it to its topics, in the next one"
+        )
     if stream.kind != kind:
         raise LakehouseError(
             f"source {stream.source!r}: it was ingested as a source of kind {stream.kind}, and one raw table does not "

@@ -93,8 +93,8 @@ def _check_identity(of: Configured, stream: store.Stream, publication: int) -> N
     where = f"source {of.name!r}"
     if stream.kind != "postgres":
         raise LakehouseError(
-            f"{where}: it was ingested as a source of kind {stream.kind}, and one raw table does not mix kinds: "
-            "declare the tables as a source of another name"
+            f"{where}: it was ingested as a source of kind {stream.kind}: `lakehouse ingest --move {of.name}` moves "
+            "it, in the next epoch, from topics of Debezium; declare tables of another kind as a source of another name"
         )
     if stream.slot != of.slot:
         raise LakehouseError(f"{where}: the lake was read from slot {stream.slot}, not {of.slot}: set it back")
