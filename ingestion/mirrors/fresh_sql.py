@@ -91,12 +91,7 @@ class FreshView:
 
 @dataclass(frozen=True)
 class Dialect:
-    """How an engine spells what SQL does not settle. `cast` returns None for a column that it cannot show.
-
-    With `map_of` the newest versions are looked up in maps, as one row beside each of the mirror's: Trino knows the
-    size of the mirror, and not that of the tail, so in a join it would hold the mirror in memory. An engine without it
-    joins. `{2}` is the filter of what the map is made of.
-    """
+    """How an engine spells what SQL does not settle. `cast` returns None for a column that it cannot show."""
 
     ident: Callable[[str], str]
     literal: Callable[[str], str]
@@ -106,8 +101,6 @@ class Dialect:
     contains: str
     text: str
     cast: Callable[[str, Column], str | None]
-    map_of: str | None = None
-    look_up: str = ""
 
 
 def _trino_cast(value: str, column: Column) -> str | None:
@@ -127,7 +120,7 @@ def _spark_cast(value: str, column: Column) -> str | None:
 
 TRINO = Dialect(
     ident, literal, "FOR VERSION AS OF {}", "ARRAY[{}]", "{}[1]", "contains({}, {})", "varchar",
-    _trino_cast, "map_agg({0}, {1}){2}", "element_at({}, {})",
+    _trino_cast,
 )  # fmt: skip
 SPARK = Dialect(
     spark_ident, spark_literal, "VERSION AS OF {}", "array({})", "{}[0]", "array_contains({}, {})",
@@ -167,94 +160,69 @@ def _cut(view: FreshView, at: Position, say: Dialect) -> str:
 
 
 def _read(view: FreshView, at: Position, say: Dialect) -> str:
-    """What raw has after the position, and the first commit that cannot be followed."""
-    own = [f"r.{say.ident(column.source.lake_name)}" for column in view.columns]
-    more = ["r._unchanged", "r._ingested_at"] if view.left_out else []
-    moved = " OR r._old_key IS NOT NULL AND r._unchanged IS NOT NULL" if view.left_out else ""
-    key = [
+    """What raw has after the position, beside it the newest cut and the first commit that cannot be followed.
+
+    The cut comes as a row more, and not by a join: Trino knows the size of no join, and would shuffle the mirror.
+    """
+    events = [f"r.{say.ident(column.source.lake_name)}" for column in view.columns]
+    events += [
         f"{_comparable(view, column, f'r.{say.ident(column.lake_name)}', say)} AS {KEY}{n}"
         for n, column in enumerate(view.key)
     ]
+    events += ["r._op", "r._commit_lsn", "r._seq", *(["r._unchanged", "r._ingested_at"] if view.left_out else [])]
+    moved = " OR r._old_key IS NOT NULL AND r._unchanged IS NOT NULL" if view.left_out else ""
+    stop = f"CASE WHEN r._op = 't'{moved} THEN r._commit_lsn END AS _lh_at"
     return (
-        f"SELECT {', '.join([*own, *key, 'r._op', 'r._commit_lsn', 'r._seq', *more])}, "
-        f"min(CASE WHEN r._op = 't'{moved} THEN r._commit_lsn END) OVER () AS _lh_stop "
-        f"FROM {_named(say, view.catalog, f'raw_{view.source}', view.table)} AS r CROSS JOIN _lh_cut AS c "
-        f"WHERE r._epoch = {at.epoch} AND r._commit_lsn > {at.cut_lsn} AND r._commit_lsn <= c.cut_lsn"
+        "SELECT *, min(_lh_at) OVER () AS _lh_stop, max(_lh_until) OVER () AS _lh_newest_cut FROM ("
+        f"SELECT {', '.join(events)}, {stop}, CAST(NULL AS bigint) AS _lh_until "
+        f"FROM {_named(say, view.catalog, f'raw_{view.source}', view.table)} AS r "
+        f"WHERE r._epoch = {at.epoch} AND r._commit_lsn > {at.cut_lsn} "
+        f"UNION ALL SELECT {', '.join(['NULL'] * (len(events) + 1))}, cut_lsn FROM _lh_cut) AS e"
     )
 
 
 def _newest(view: FreshView, say: Dialect) -> str:
     """The newest version of each key, beside it the last value that was carried of those that updates left out.
 
-    A version that begins a life of its key carries all, or it is not followed.
+    A version that begins a life of its key carries all, or it is not followed. So a key none of whose versions carries
+    all (`_lh_whole` is null) has a row in the mirror, and no other needs one.
     """
     over = f"OVER (PARTITION BY {', '.join(_keys(view))} ORDER BY _commit_lsn, _seq)"
-    carried = (
-        f", last_value(CASE WHEN _op <> 'd' AND NOT {_lacks(column, say)} THEN"
+    more = [f"lead(_commit_lsn) {over} AS _lh_next"]
+    if view.left_out:
+        more.append(f"max(CASE WHEN _op <> 'd' AND _unchanged IS NULL THEN 1 END) {over} AS _lh_whole")
+    more += [
+        f"last_value(CASE WHEN _op <> 'd' AND NOT {_lacks(column, say)} THEN"
         f" {say.boxed.format(say.ident(column.source.lake_name))} END) IGNORE NULLS {over} AS _lh_value_{n}"
         for n, column in enumerate(view.left_out)
-    )
+    ]
     return (
-        f"SELECT * FROM (SELECT *, lead(_commit_lsn) {over} AS _lh_next{''.join(carried)} FROM _lh_read "
-        "WHERE _lh_stop IS NULL OR _commit_lsn < _lh_stop) AS v WHERE _lh_next IS NULL"
+        f"SELECT *, {_lacking(view)} AS _lh_lacking FROM (SELECT *, {', '.join(more)} FROM _lh_read "
+        "WHERE _commit_lsn <= _lh_newest_cut AND (_lh_stop IS NULL OR _commit_lsn < _lh_stop)) AS v "
+        "WHERE _lh_next IS NULL"
     )
 
 
 def _of_mirror(view: FreshView, at: Position, say: Dialect) -> str:
     """The rows whose keys nothing has touched, and those of which no event carries a value: that is the mirror's."""
-    beside = _looked_up(view, at, say) if say.map_of else _joined(view, at, say)
     key, values = {column.lake_name for column in view.key}, _values(view)
-    held = [column for column in view.columns if column.source.lake_name not in key]
 
     def shown(column: Column) -> str:
         name = column.source.lake_name
         own = f"m.{say.ident(name)}"
         if name in key or not values:
             return own
-        newest = f"{beside.row}[{held.index(column) + 1}]" if say.map_of else f"t.{values.get(name, say.ident(name))}"
         if name in values:
-            carried = f"NOT {beside.untouched} AND {newest} IS NOT NULL"
-            return f"CASE WHEN {carried} THEN {say.unboxed.format(newest)} ELSE {own} END"
-        return f"CASE WHEN {beside.untouched} THEN {own} ELSE {newest} END"
+            carried = f"t.{values[name]}"
+            return f"CASE WHEN {carried} IS NULL THEN {own} ELSE {say.unboxed.format(carried)} END"
+        return f"CASE WHEN t._lh_lacking IS NULL THEN {own} ELSE t.{say.ident(name)} END"
 
-    lacking = f" OR {beside.lacking}" if values else ""
-    return f"SELECT {_shown(view, say, shown)} FROM {beside.relation} WHERE {beside.untouched}{lacking}"
-
-
-@dataclass(frozen=True)
-class _Beside:
-    """The mirror as `m`, each row beside the newest version of its key: if there is none, or one that lacks values."""
-
-    relation: str
-    untouched: str
-    lacking: str
-    row: str = ""
-
-
-def _joined(view: FreshView, at: Position, say: Dialect) -> _Beside:
     same = " AND ".join(f"{mine} = t.{key}" for mine, key in zip(_own_key(view, say), _keys(view), strict=True))
-    relation = f"{_mirror(view, at, say)} LEFT JOIN (SELECT *, true AS _lh_found FROM _lh_newest) AS t ON {same}"
-    return _Beside(relation, "(t._lh_found IS NULL)", f"(t._op <> 'd' AND ({_lacking(view, 't.')}))")
-
-
-def _looked_up(view: FreshView, at: Position, say: Dialect) -> _Beside:
-    """One map says of each touched key whether its newest version lacks values, another has those versions.
-
-    A row of the mirror that nothing has touched, as most are, is looked up in the first one alone.
-    """
-    key, values = {column.lake_name for column in view.key}, _values(view)
-    names = (column.source.lake_name for column in view.columns)
-    held = ", ".join(values.get(name, say.ident(name)) for name in names if name not in key)
-    assert say.map_of is not None
-    named, lacks = _one(_keys(view)), f"_op <> 'd' AND ({_lacking(view)})" if values else "false"
-    maps = [f"{say.map_of.format(named, lacks, '')} AS _lh_touched"]
-    if values:
-        maps.append(f"{say.map_of.format(named, f'ROW({held})', f' FILTER (WHERE {lacks})')} AS _lh_lacking")
-    own = _one(_own_key(view, say))
-    found = ["m.*", f"{say.look_up.format('s._lh_touched', own)} AS _lh_found", *(["s._lh_lacking"] if values else [])]
-    beside = f"{_mirror(view, at, say)} CROSS JOIN (SELECT {', '.join(maps)} FROM _lh_newest) AS s"
-    relation = f"(SELECT {', '.join(found)} FROM {beside}) AS m"
-    return _Beside(relation, "(m._lh_found IS NULL)", "m._lh_found", say.look_up.format("m._lh_lacking", own))
+    lacking = " OR t._lh_lacking" if values else ""
+    return (
+        f"SELECT {_shown(view, say, shown)} FROM {_mirror(view, at, say)} LEFT JOIN _lh_newest AS t ON {same} "
+        f"WHERE t._lh_lacking IS NULL{lacking}"
+    )
 
 
 def _of_tail(view: FreshView, say: Dialect) -> str:
@@ -265,8 +233,7 @@ def _of_tail(view: FreshView, say: Dialect) -> str:
         name = column.source.lake_name
         return say.unboxed.format(f"t.{values[name]}") if name in values else f"t.{say.ident(name)}"
 
-    whole = f" AND NOT ({_lacking(view, 't.')})" if values else ""
-    return f"SELECT {_shown(view, say, shown)} FROM _lh_newest AS t WHERE t._op <> 'd'{whole}"
+    return f"SELECT {_shown(view, say, shown)} FROM _lh_newest AS t WHERE t._op <> 'd' AND NOT t._lh_lacking"
 
 
 def _values(view: FreshView) -> dict[str, str]:
@@ -274,8 +241,9 @@ def _values(view: FreshView) -> dict[str, str]:
     return {column.source.lake_name: f"_lh_value_{n}" for n, column in enumerate(view.left_out)}
 
 
-def _lacking(view: FreshView, of: str = "") -> str:
-    return " OR ".join(f"{of}{value} IS NULL" for value in _values(view).values())
+def _lacking(view: FreshView) -> str:
+    """Whether the newest version may need values of the mirror's row."""
+    return "(_op <> 'd' AND _lh_whole IS NULL)" if view.left_out else "false"
 
 
 def _mirror(view: FreshView, at: Position, say: Dialect) -> str:
@@ -285,10 +253,6 @@ def _mirror(view: FreshView, at: Position, say: Dialect) -> str:
 
 def _own_key(view: FreshView, say: Dialect) -> list[str]:
     return [_comparable(view, column, f"m.{say.ident(column.lake_name)}", say) for column in view.key]
-
-
-def _one(values: Sequence[str]) -> str:
-    return values[0] if len(values) == 1 else f"ROW({', '.join(values)})"
 
 
 def _shown(view: FreshView, say: Dialect, value: Callable[[Column], str]) -> str:

@@ -11,9 +11,7 @@ import pytest
 from pyiceberg.types import DecimalType, DoubleType, IcebergType, IntegerType, StringType, TimeType
 
 from ingestion.mirrors.fresh_sql import (
-    TRINO,
     Column,
-    Dialect,
     FreshView,
     Position,
     spark_text,
@@ -34,7 +32,6 @@ DIALECT = [  # Trino's → DuckDB's
     (r"last_value\((CASE .*? END)\) IGNORE NULLS OVER", r"last_value(\1 IGNORE NULLS) OVER"),
     (r"TIMESTAMP '([^']*) UTC'", r"TIMESTAMPTZ '\1+00'"),
 ]
-IN_A_MAP = replace(TRINO, map_of="map(list({0}){2}, list({1}){2})", look_up="map_extract_value({}, {})")
 Row = dict[str, Any]
 
 
@@ -83,13 +80,8 @@ class Lake:
         self.db.execute(f"INSERT INTO lake.meta.cuts SELECT 's', {EPOCH}, {lsn}, ?, {tables}", [at(lsn, after)])
 
     def rows(self, of: FreshView = WIDE, position: Position = AT) -> list[tuple[Any, ...]]:
-        """What the text says, which is the same whether it looks newest versions up or joins them."""
-        looked_up, joined = (self._rows(of, position, say) for say in (IN_A_MAP, replace(TRINO, map_of=None)))
-        assert looked_up == joined
-        return joined
-
-    def _rows(self, of: FreshView, position: Position, say: Dialect) -> list[tuple[Any, ...]]:
-        text = trino_text(of, position, "SELECT 1", say)
+        """What the text says."""
+        text = trino_text(of, position, "SELECT 1")
         assert text is not None
         for there, here in DIALECT:
             text = re.sub(there, here, text)
