@@ -4,15 +4,16 @@
 
 Starts the stack of $LAKEHOUSE_HOME, which should be new, makes one database with `--tables` tables of five rows and
 `--sources` databases of five tables each, declares them without a vault, and measures both installations: the first
-load of raw, cycles without and with changes, mirrors, the health of all tables, Dagster's definitions, and what its UI
-asks first. What is done is printed at once. With `--folder`, a run that is stopped goes on where it was, when it is
-begun again.
+load of raw, cycles without and with changes, mirrors, the health of all tables, Dagster's definitions, what its UI
+asks first, and pages in a headless Chromium where there is one. What is done is printed at once. With `--folder`, a
+run that is stopped goes on where it was, when it is begun again.
 """
 
 import argparse
 import json
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -24,12 +25,16 @@ from typing import Any
 
 import psutil
 import psycopg
+import requests
 
 from lakehouse.settings import Settings, load_settings
+from orchestration.web.login import ui_secret
 from tests.ports import free_port
 from tests.world import superuser
 
 BIN = Path(sys.executable).parent
+BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
+BUDGET = 20_000  # milliseconds that a page's timers may take; its requests and scripts are waited for
 NODES = "{ assetNodes { assetKey { path } jobNames groupName } }"
 
 
@@ -230,35 +235,65 @@ def _change(shape: dict[str, int], urls: dict[str, tuple[str, str]], tables: int
 
 
 def _ui(project: Path, environment: dict[str, str]) -> dict[str, float]:
-    """Seconds until the web server answers, and of the query that its asset pages begin with."""
-    import requests
-
+    """Seconds until the web server answers, of the query that its asset pages begin with, and of pages in a browser."""
     port, begun = free_port(), time.monotonic()
-    argv = [str(BIN / "dagster-webserver"), "--port", str(port), "--workspace", str(project / "workspace.yaml")]
+    base, token = f"http://127.0.0.1:{port}", ui_secret(load_settings())
+    argv = [sys.executable, "-m", "orchestration.web", "--host", "127.0.0.1", "--port", str(port)]
     with (
-        tempfile.TemporaryDirectory() as home,
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile,
+        requests.Session() as session,
         subprocess.Popen(
-            argv,
-            env={**environment, "DAGSTER_HOME": home},
-            cwd=project,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+            argv, env=environment, cwd=project, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         ) as server,
     ):
         try:
-            url = f"http://127.0.0.1:{port}/graphql"
-            found: dict[str, float] = {}
-            while "start_seconds" not in found:
-                try:
-                    requests.post(url, json={"query": NODES}, timeout=300).raise_for_status()
-                    found["start_seconds"] = round(time.monotonic() - begun, 1)
-                except requests.ConnectionError:
-                    time.sleep(0.2)
+            while not _answers(session, f"{base}/login?token={token}"):
+                if server.poll() is not None:
+                    raise RuntimeError(f"{argv}: ended with {server.returncode}")
+                time.sleep(0.2)
+            _nodes(session, base)
+            found = {"start_seconds": round(time.monotonic() - begun, 1)}
             asked = time.monotonic()
-            nodes = requests.post(url, json={"query": NODES}, timeout=300).json()["data"]["assetNodes"]
-            return found | {"assets": len(nodes), "query_seconds": round(time.monotonic() - asked, 2)}
+            nodes = _nodes(session, base)
+            found |= {"assets": len(nodes), "query_seconds": round(time.monotonic() - asked, 2)}
+            raw = next(node["assetKey"]["path"] for node in nodes if node["groupName"] == "raw")
+            if BROWSER:
+                _page(profile, f"{base}/login?token={token}", "")
+                pages = {"asset": (f"/assets/{'/'.join(raw)}", raw[1]), "jobs": ("/jobs", "load_")}
+                for name, (path, text) in (pages | {"lake": ("/lake", "</table>")}).items():
+                    found[f"{name}_page_seconds"] = _page(profile, base + path, text)
+            return found
         finally:
             server.terminate()
+
+
+def _answers(session: requests.Session, url: str) -> bool:
+    """Whether the server is there; leaves its cookie in the session."""
+    session.headers["Origin"] = url[: url.index("/", len("http://"))]  # which a page of the server's own would say
+    try:
+        return session.get(url, timeout=300).ok
+    except requests.ConnectionError:
+        return False
+
+
+def _nodes(session: requests.Session, base: str) -> list[dict[str, Any]]:
+    answer = session.post(f"{base}/graphql", json={"query": NODES}, timeout=600)
+    answer.raise_for_status()
+    nodes: list[dict[str, Any]] = answer.json()["data"]["assetNodes"]
+    return nodes
+
+
+def _page(profile: str, url: str, text: str) -> float:
+    """Seconds of a page with its scripts and all that they ask, the browser's start included."""
+    command = [str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}"]
+    begun = time.monotonic()
+    shown = subprocess.run(
+        [*command, f"--virtual-time-budget={BUDGET}", "--dump-dom", url], capture_output=True, text=True, timeout=600
+    )
+    seconds = time.monotonic() - begun
+    if text not in shown.stdout:
+        raise RuntimeError(f"{url}: {text!r} is not on the page: {shown.stdout[-1000:]}{shown.stderr[-1000:]}")
+    return round(seconds, 1)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from typing import Any
 from lakehouse.declarations import Declarations, RawTable, declarations_from
 from lakehouse.declarations.lines import line_in_source, refuse
 from lakehouse.declarations.manifest import load_manifest
-from lakehouse.settings import Settings
+from lakehouse.settings import Settings, check_project
 from scaffold.entities import Entity, entities, key_types
 from scaffold.key_types import UNLIKE, is_comparable
 
@@ -19,7 +19,9 @@ _PARTS = (
 
 
 def declared_alone(settings: Settings) -> Declarations:
-    """The declarations in models/sources/; raises LakehouseError with file and line of a mistake."""
+    """The declarations in models/sources/; raises LakehouseError with file and line of a mistake, or without a
+    project."""
+    check_project(settings.project_dir)
     project = settings.dbt_project_dir
     with tempfile.TemporaryDirectory(prefix="lakehouse-scaffold-") as folder:
         alone = settings.model_copy(update={"project_dir": Path(folder), "home": Path(folder) / "home"})

@@ -18,7 +18,7 @@ def declaring_file(project: Path, source: str) -> Path:
     found = [file for file in files if _tables(file.read_text(), source) is not None]
     if len(found) != 1:
         where = ", ".join(str(file.relative_to(project)) for file in found) or "no file of models/sources"
-        raise LakehouseError(f"source {source!r}: its tables are in {where}: add the table by hand")
+        raise LakehouseError(f"source {source!r}: its tables are in {where}: edit them by hand")
     return found[0]
 
 
@@ -47,9 +47,25 @@ def without_table(text: str, source: str, name: str) -> str:
     if tables is None or tables.flow_style or not found:
         raise LakehouseError(f"source {source!r}: its `tables` are no block list: remove {name} by hand")
     if len(entries) == 1:
-        raise LakehouseError(
-            f"{name} is the only table of {source!r}: remove its file, then `lakehouse remove {source}`"
-        )
+        raise LakehouseError(f"{name} is the only table of {source!r}: `lakehouse remove {source}` removes both")
+    lines = text.splitlines(keepends=True)
+    return "".join([*lines[: found[0].start_mark.line], *lines[max(_last_lines(found[0])) + 1 :]])
+
+
+def without_source(text: str, source: str) -> str | None:
+    """The file's text without the source; None where the file holds nothing else.
+
+    Raises LakehouseError for a list in brackets, and where other things would be left in a file without sources.
+    """
+    root = yaml.compose(text, Loader=yaml.SafeLoader)
+    sources = _value(root, "sources")
+    entries = _entries(sources)
+    found = [entry for entry in entries if (named := _value(entry, "name")) is not None and named.value == source]
+    others = {key.value for key, _ in root.value} - {"sources", "version"} if isinstance(root, yaml.MappingNode) else {}
+    if len(entries) == 1 and found and not others:
+        return None
+    if len(entries) == 1 or not found or not isinstance(sources, yaml.SequenceNode) or sources.flow_style:
+        raise LakehouseError(f"source {source!r}: its file holds more than a list of sources: remove it there by hand")
     lines = text.splitlines(keepends=True)
     return "".join([*lines[: found[0].start_mark.line], *lines[max(_last_lines(found[0])) + 1 :]])
 

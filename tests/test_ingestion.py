@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from ingestion import recover_source, resnapshot
+from ingestion import bring_up, recover_source, resnapshot
 from ingestion.state.store import connect_catalog
+from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.catalog.open import open_catalog
 from lakehouse.declarations.policies import RawPolicy
 from lakehouse.errors import LakehouseError
@@ -105,6 +106,23 @@ def test_nothing_new_makes_no_iceberg_snapshot(settings: Settings, spark: Any) -
     before = [t.snapshot_id for t in world.ingest(spark).tables], len(cuts(world))
     world.sql("CREATE TABLE unrelated (x int)", "INSERT INTO unrelated VALUES (1)")
     assert ([t.snapshot_id for t in world.ingest(spark).tables], len(cuts(world))) == before
+
+
+def test_a_report_of_what_changed_asks_nothing_of_other_tables(
+    settings: Settings, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 1,000 tables, a cycle without changes took a third of a second, and its report twenty times as long."""
+    world = make_world(settings, ORDERS, TABLES)
+    world.ingest(spark)
+    world.sql("INSERT INTO orders (id) VALUES (9000)")
+    asked: list[Any] = []
+    load = LakeCatalog.load_tables
+    changed = bring_up(world.settings, world.declarations, world.source.name, spark, only_changed=True)
+    monkeypatch.setattr(LakeCatalog, "load_tables", lambda self, names: asked.append(names) or load(self, names))
+    none = bring_up(world.settings, world.declarations, world.source.name, spark, only_changed=True)
+    assert [(t.name, t.rows) for t in changed.tables] == [("orders", {"c": 1})]
+    assert {*changed.unchanged, "orders"} == set(none.unchanged) == {t.name for t in world.source.tables}
+    assert none.tables == () and not any(asked)
 
 
 def test_a_cut_names_every_table_and_a_snapshot_that_holds_it(settings: Settings, spark: Any) -> None:

@@ -208,6 +208,7 @@ def test_a_follower_whose_jvm_is_gone_ends_and_the_next_one_goes_on(
     _, said = process.communicate(timeout=60)
     assert process.returncode != 0
     assert "Spark's JVM has ended" in said
+    assert said.partition("Traceback")[0] == "", "it is the first that is said; the driver prints it with its traceback"
     insert(world, 41, 60)
     world.ingest(spark)
     assert_equal(world, "orders")

@@ -74,6 +74,45 @@ def test_ctrl_c_ends_a_command_in_the_middle_of_a_job(settings: Settings) -> Non
     assert time.monotonic() - pressed < 30
 
 
+LOST = """
+import sys, threading, time
+import psutil
+from ingestion.tasks.outage import outage
+from lakehouse.servers.spark import spark_session
+from lakehouse.settings import load_settings
+from lakehouse_cli import commands, main
+
+def kill():
+    next(child for child in psutil.Process().children() if child.name() == "java").kill()
+
+def job():
+    spark.range(2).rdd.map(lambda row: time.sleep(5)).collect()
+
+def work():
+    global spark
+    spark = spark_session(load_settings(), "killed")
+    threading.Timer(2, kill).start() if sys.argv[1] == "in a job" else kill()
+    for _ in range(2):
+        try:
+            job()
+        except Exception as error:
+            print(outage("shop", error))
+    job()
+
+commands.run_command = work
+main.main()
+"""
+
+
+@pytest.mark.parametrize("when", ["in a job", "before it"])
+def test_a_killed_jvm_is_told_as_such(settings: Settings, when: str) -> None:
+    """It was "object store or disk: Connection refused", after Py4J's traceback."""
+    done = subprocess.run([sys.executable, "-c", LOST, when], capture_output=True, text=True, check=False)
+    ended = "Spark's JVM has ended; the end of logs/spark.log in the home may say why; "
+    assert done.stdout == f"source 'shop': {ended}nothing is lost, the next run goes on from here\n" * 2
+    assert done.stderr == f"error: {ended}run this again\n"
+
+
 START = """
 from lakehouse.servers.spark import spark_session
 from lakehouse.settings import load_settings

@@ -54,10 +54,14 @@ class MirrorChanged(LakehouseError):
     """A compaction, say, has committed to a mirror since its copy was made."""
 
 
+def make_room(catalog: LakeCatalog, mirror: Name) -> None:
+    """Makes the namespaces of a mirror and of its copy, unless they are there."""
+    for namespace in (mirror[0], next_name(mirror)[0]):
+        catalog.create_namespace_if_not_exists(namespace)
+
+
 def begin(states: CatalogConnection, catalog: LakeCatalog, mirrors: Mapping[Name, str]) -> None:
     """Copies mirrors that stand at these metadata files; copies that a killed refresh has left are dropped."""
-    for namespace in {next_name(mirror)[0] for mirror in mirrors}:
-        catalog.create_namespace_if_not_exists(namespace)
     with states.transaction():
         forget(states, catalog, mirrors)
         for mirror, location in mirrors.items():
@@ -72,8 +76,6 @@ def forget(states: CatalogConnection, catalog: LakeCatalog, mirrors: Collection[
 
 def create(states: CatalogConnection, catalog: LakeCatalog, mirror: Name, schema: Schema, comment: str) -> Table:
     """An empty copy of a mirror that does not exist yet, at the place where the mirror will be."""
-    for namespace in (mirror[0], next_name(mirror)[0]):
-        catalog.create_namespace_if_not_exists(namespace)
     remove(states, catalog.name, next_name(mirror))
     return catalog.create_table(
         next_name(mirror),

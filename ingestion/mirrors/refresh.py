@@ -1,8 +1,8 @@
 """Brings the mirrors of a source to its newest cut, all in one catalog transaction.
 
-Each changed mirror is written as a copy, one after the other; what happens meanwhile in the source is for the next
-refresh. A table that is not in the cut, because it is parked or being loaded, keeps its mirror as it is, and the row
-in `meta.mirrors` does not name it until it is back.
+Each changed mirror is written as a copy, small ones several at a time; what happens meanwhile in the source is for the
+next refresh. A table that is not in the cut, because it is parked or being loaded, keeps its mirror as it is, and the
+row in `meta.mirrors` does not name it until it is back.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from ingestion.mirrors import copies
 from ingestion.mirrors.changes import BEGINNING, Whole, changes_since, whole
 from ingestion.mirrors.columns import ColumnPlan, fit, plan_columns, schema_of
 from ingestion.mirrors.fresh_sql import Position
+from ingestion.mirrors.side_by_side import side_by_side
 from ingestion.mirrors.state import MirrorState, data_snapshot, read_state
 from ingestion.mirrors.views import Mirrored, NextView, forget_old, next_views
-from ingestion.mirrors.write import BRANCH, Size, Target, write_all, write_changes
+from ingestion.mirrors.write import BRANCH, SMALL_BYTES, Size, Target, write_all, write_changes
 from ingestion.pipeline.repair.lake_side import Log
 from ingestion.pipeline.repair.spelling import spelled_columns
 from ingestion.pipeline.session import Session
@@ -44,6 +45,8 @@ from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import CatalogConnection
 from lakehouse.servers.table_locks import Held, locked
 from lakehouse.text.sql import spark_relation
+
+AT_ONCE = 4
 
 
 class MirrorInUse(LakehouseError):
@@ -147,10 +150,9 @@ def refresh(session: Session, states: CatalogConnection) -> RefreshReport:
     items = _items(session, tables, stream.epoch, positions, before)
     due = [item for item in items if not item.is_same]
     with ExitStack() as stack:
-        for item in due:
-            _lock(session, item, stack)
+        _lock(session, due, stack)
         stack.callback(_forget_copies, session, states, due)
-        built = [made for item in due if (made := _build(session, states, item, stream)) is not None]
+        built = _build_all(session, due, stream)
         reports = tuple(made.report for made in built)
         snapshots = {item.table.name: str(_snapshot_id(item.mirror)) for item in items if item.mirror}
         snapshots |= {report.name: str(report.snapshot_id) for report in reports}
@@ -164,12 +166,13 @@ def refresh(session: Session, states: CatalogConnection) -> RefreshReport:
     return RefreshReport(session.name, stream.cut_position.text, stream.cut_at, reports, unchanged, aside)
 
 
-def _lock(session: Session, item: _Mirror, stack: ExitStack) -> None:
-    name = item.table.mirror_identifier
+def _lock(session: Session, due: list[_Mirror], stack: ExitStack) -> None:
     try:
-        stack.enter_context(locked(session.settings, name, "mirrors"))
+        if due:
+            names = [item.table.mirror_identifier for item in due]
+            stack.enter_context(locked(session.settings, names, "mirrors"))
     except Held as held:
-        raise MirrorInUse(f"{'.'.join(name)}: {held}; run it again later") from None
+        raise MirrorInUse(f"{'.'.join(held.table)}: {held}; run it again later") from None
 
 
 def _forget_copies(session: Session, states: CatalogConnection, due: list[_Mirror]) -> None:
@@ -208,6 +211,22 @@ def _log(session: Session, table: RawTable, raw: Table, facts: TableFacts) -> Lo
     columns = tuple(column for column in spelled if column.source.name in table.landed)
     key = tuple(column for name in table.key for column in columns if column.source.name == name)
     return Log(spark_relation(session.settings.catalog_name, *table.identifier), columns, key, ())
+
+
+def _build_all(session: Session, due: list[_Mirror], stream: store.Stream) -> list[_Built]:
+    """The small ones first, several at a time: they take Spark's planning and requests, not memory and cores."""
+    if due:
+        copies.make_room(session.catalog, due[0].table.mirror_identifier)
+
+    def build(item: _Mirror) -> _Built | None:
+        with store.connect_catalog(session.settings) as states:
+            return _build(session, states, item, stream)
+
+    size = {item.table.name: total(item.raw.current_snapshot(), "total-files-size") for item in due}
+    small = [item for item in due if size[item.table.name] <= SMALL_BYTES]
+    large = [item for item in due if size[item.table.name] > SMALL_BYTES]
+    built = [*side_by_side(AT_ONCE, build, small), *map(build, large)]
+    return [made for made in built if made is not None]
 
 
 def _build(session: Session, states: CatalogConnection, item: _Mirror, stream: store.Stream) -> _Built | None:

@@ -20,7 +20,7 @@ from ingestion.sources.base import check_kind, source_of
 from ingestion.state import lease as leases
 from ingestion.state import live, progress, store
 from ingestion.tasks.outage import OUTAGES, outage
-from lakehouse.catalog.open import load_table, open_catalog, total
+from lakehouse.catalog.open import open_catalog, total
 from lakehouse.declarations import Declarations, RawTable, Source
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import CatalogConnection
@@ -28,20 +28,28 @@ from lakehouse.servers.spark import spark_session
 from lakehouse.settings import Settings
 
 if TYPE_CHECKING:
-    from pyiceberg.catalog.sql import SqlCatalog
+    from pyiceberg.table import Table
     from pyspark.sql import SparkSession
+
+    from lakehouse.catalog.lake_catalog import LakeCatalog
 
 WAIT_STEP_SECONDS = 0.5
 Before = Callable[[Session], None]
 
 
 def bring_up(
-    settings: Settings, declarations: Declarations, source: str, spark: SparkSession | None = None
+    settings: Settings,
+    declarations: Declarations,
+    source: str,
+    spark: SparkSession | None = None,
+    *,
+    only_changed: bool = False,
 ) -> SourceReport:
     """Everything the source has committed at this moment is in the lake when this returns.
 
-    Runs a cycle, or waits for the writer that holds the source's lease. Raises LakehouseError when the source or the
-    lake cannot be reached, when going on would lose rows, or when the other writer takes too long.
+    Runs a cycle, or waits for the writer that holds the source's lease. The report describes each table in the cut, or
+    `only_changed` ones: of a thousand tables, each metadata file is read for the former. Raises LakehouseError when the
+    source or the lake cannot be reached, when going on would lose rows, or when the other writer takes too long.
     """
     declared = declarations.source(source)
     check_kind(settings, declared)
@@ -52,12 +60,12 @@ def bring_up(
         while time.monotonic() < deadline:
             lease = leases.acquire(states, source, settings.ingestion.lease_seconds, "once")
             if lease is not None:
-                return _cycle(settings, declared, lease, spark, until, lambda session: None)
+                return _cycle(settings, declared, lease, spark, until, lambda session: None, only_changed)
             if declared.flush is not None:
                 live.ask_for_flush(states, source)
             if _has_reached(states, declared, until):
                 with closing(open_catalog(settings)) as catalog:
-                    return _report(settings, declared, states, {}, catalog)
+                    return _report(settings, declared, states, {}, only_changed, catalog)
             time.sleep(WAIT_STEP_SECONDS)
         held = leases.holder_of(states, source)
     raise LakehouseError(
@@ -229,6 +237,7 @@ def _cycle(
     spark: SparkSession | None,
     until: Position,
     before: Before,
+    only_changed: bool = False,
 ) -> SourceReport:
     with (
         leases.kept_alive(settings, lease),
@@ -241,14 +250,19 @@ def _cycle(
             before(session)
             begun = time.monotonic()
             outcome = run_cycle(session, until)
-            report = _report(settings, declared, states, outcome.rows, catalog)
+            report = _report(settings, declared, states, outcome.rows, only_changed, catalog)
             return dataclasses.replace(report, seconds=time.monotonic() - begun)
         except OUTAGES as error:
             raise outage(declared.name, error) from error
 
 
 def _report(
-    settings: Settings, declared: Source, states: CatalogConnection, rows: RowCounts, catalog: SqlCatalog
+    settings: Settings,
+    declared: Source,
+    states: CatalogConnection,
+    rows: RowCounts,
+    only_changed: bool,
+    catalog: LakeCatalog,
 ) -> SourceReport:
     stream, aside = store.read_stream(states, declared.name), _aside(states, declared)
     if stream is None or stream.cut_position is None or stream.cut_lsn is None or stream.cut_at is None:
@@ -257,6 +271,9 @@ def _report(
         )
     with source_of(settings, declared.name).open() as opened:
         behind = max(0, opened.distance(stream.position, opened.now().position))
+    in_cut = [table for table in declared.tables if table.name in stream.cut_tables]
+    described = [table for table in in_cut if not only_changed or rows.get(table.name)]
+    loaded = catalog.load_tables([table.identifier for table in described])
     return SourceReport(
         source=declared.name,
         epoch=stream.epoch,
@@ -264,19 +281,18 @@ def _report(
         cut_lsn=stream.cut_lsn,
         cut_at=stream.cut_at,
         tables=tuple(
-            _table_report(catalog, table.identifier, rows.get(table.name, {}), behind)
-            for table in declared.tables
-            if table.name in stream.cut_tables
+            _table_report(table.name, loaded.get(table.identifier), rows.get(table.name, {}), behind)
+            for table in described
         ),
         aside=aside,
+        unchanged=tuple(table.name for table in in_cut if only_changed and not rows.get(table.name)),
     )
 
 
-def _table_report(catalog: SqlCatalog, identifier: tuple[str, str], rows: dict[str, int], behind: int) -> TableReport:
-    table = load_table(catalog, *identifier)
+def _table_report(name: str, table: Table | None, rows: dict[str, int], behind: int) -> TableReport:
     snapshot = table.current_snapshot() if table else None
     return TableReport(
-        name=identifier[1],
+        name=name,
         snapshot_id=snapshot.snapshot_id if snapshot else None,
         rows=rows,
         total_rows=total(snapshot, "total-records"),

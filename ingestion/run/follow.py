@@ -43,6 +43,7 @@ from lakehouse.errors import LakehouseError
 from lakehouse.metrics import REGISTRY
 from lakehouse.servers.database import CatalogConnection
 from lakehouse.servers.exporter import served
+from lakehouse.servers.outage import of_ended_jvm
 from lakehouse.servers.spark import cancel_jobs, has_ended, spark_session
 from lakehouse.settings import IngestionSettings, Settings
 from lakehouse.text.log_lines import about
@@ -122,6 +123,8 @@ def _follow_again(settings: Settings, source: Source, spark: SparkSession, stop:
             _hold_and_follow(settings, source, spark, stop)
         except (LakehouseError, *OUTAGES) as error:
             pause = pauses.after(time.monotonic() - begun)
+            if of_ended_jvm(error) and _ends(spark, stop):
+                return  # the follower ends, too, and says so once
             told = error if isinstance(error, LakehouseError) else outage(source.name, error)
             said = str(told).removeprefix(f"source {source.name!r}: ")
             log.error("source %r: %s; next try in %.0f s", source.name, said, pause)
@@ -251,7 +254,11 @@ class Loader:
                 )
             _log_rows(self._session.name, rows)
         except (LakehouseError, *OUTAGES) as error:
-            log.error("source %r: loading %s: %s", self._session.name, ", ".join(t.name for t in wanted), error)
+            if of_ended_jvm(error) and _ends(self._session.spark, self._session.stop):
+                return
+            level = logging.INFO if self._session.stop.is_set() else logging.ERROR  # what ends with it is made again
+            names = ", ".join(table.name for table in wanted)
+            log.log(level, "source %r: loading %s: %s", self._session.name, names, error)
             self._session.stop.wait(self._session.limits.lease_seconds / 3)
         except Exception:
             if not _ends(self._session.spark, self._session.stop):

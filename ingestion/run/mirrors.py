@@ -24,7 +24,8 @@ from lakehouse.catalog.open import open_catalog
 from lakehouse.declarations import Declarations
 from lakehouse.errors import LakehouseError
 from lakehouse.metrics import REGISTRY
-from lakehouse.servers.spark import cancel_jobs, spark_session
+from lakehouse.servers.outage import of_ended_jvm
+from lakehouse.servers.spark import cancel_jobs, has_ended, spark_session
 from lakehouse.settings import Settings
 
 if TYPE_CHECKING:
@@ -120,9 +121,11 @@ class Refresher:
             except MirrorInUse as held:
                 log.info("source %r: %s", session.name, held)
             except (LakehouseError, *OUTAGES) as error:
+                if of_ended_jvm(error) and (session.stop.is_set() or has_ended(session.spark)):
+                    return  # the follower ends, too, and says so once
                 log.error("source %r: mirrors: %s; next try in %.0f s", session.name, error, every)
             except Exception:
-                if not session.stop.is_set():
+                if not session.stop.is_set() and not has_ended(session.spark):
                     log.exception("source %r: unexpected error while refreshing mirrors", session.name)
             pause = max(0.0, every - (time.monotonic() - begun))
 

@@ -32,7 +32,8 @@ class Aside:
 class SourceReport:
     """One source after it was brought up to a position; `tables` are in the cut, `aside` are not.
 
-    `seconds` is how long that took, None when another writer was waited for.
+    `unchanged` are in the cut too, but nothing was asked of them. `seconds` is how long that took, None when another
+    writer was waited for.
     """
 
     source: str
@@ -42,6 +43,7 @@ class SourceReport:
     cut_at: datetime
     tables: tuple[TableReport, ...]
     aside: tuple[Aside, ...] = ()
+    unchanged: tuple[str, ...] = ()
     seconds: float | None = None
 
     @property

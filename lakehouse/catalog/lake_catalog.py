@@ -2,12 +2,13 @@
 
 A process that loads many tables often, such as ingestion, queries their locations and reads only new metadata files.
 Only the newest file of a table is cached: of a table that is published each second, a hundred files would take a
-hundred megabytes.
+hundred megabytes. The catalogs of a process share the cache: a run of Dagster opens one after the other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from threading import Lock
 
@@ -23,17 +24,15 @@ from sqlalchemy.orm import Session
 from lakehouse.catalog.private_pyiceberg import StepwiseCatalog
 
 KNOWN_TABLES = 4096
+READERS = 8  # of metadata files at once: a file takes milliseconds, of which most are the store's
 PLAIN, GZIPPED = ".metadata.json", ".gz.metadata.json"  # Iceberg knows the codec by the name
 Name = tuple[str, str]
+_known: LRUCache[Name, tuple[str, TableMetadata]] = LRUCache(KNOWN_TABLES)
+_lock = Lock()
 
 
 class LakeCatalog(StepwiseCatalog):
     """A SqlCatalog that caches metadata files and shares one FileIO, with its open connections, among all tables."""
-
-    def __init__(self, name: str, **properties: str) -> None:
-        super().__init__(name, **properties)
-        self._known: LRUCache[Name, tuple[str, TableMetadata]] = LRUCache(KNOWN_TABLES)
-        self._lock = Lock()
 
     def load_tables(self, identifiers: Collection[tuple[str, str]]) -> dict[tuple[str, str], Table]:
         """Loads several tables with one query; views and missing tables are omitted."""
@@ -44,12 +43,22 @@ class LakeCatalog(StepwiseCatalog):
         own = select(IcebergTables).where(IcebergTables.catalog_name == self.name, wanted, no_view)
         with Session(self.engine) as session:
             found = session.scalars(own).all()
-        return {(row.table_namespace, row.table_name): self.table_of(row) for row in found}
+        if len(found) > READERS and not all(self._knows(row) for row in found):
+            _ = self.file_io  # one for all threads
+            with ThreadPoolExecutor(READERS) as pool:
+                tables = list(pool.map(self.table_of, found))
+        else:
+            tables = [self.table_of(row) for row in found]
+        return {(row.table_namespace, row.table_name): table for row, table in zip(found, tables, strict=True)}
+
+    def _knows(self, row: IcebergTables) -> bool:
+        with _lock:
+            return _known.get((row.table_namespace, row.table_name), ("", None))[0] == row.metadata_location
 
     def remember(self, table: Name, location: str, metadata: TableMetadata) -> None:
         """Caches metadata that was just written."""
-        with self._lock:
-            self._known[table] = (location, metadata)
+        with _lock:
+            _known[table] = (location, metadata)
 
     def named(self, location: str) -> str:
         """Metadata files are written with gzip, a tenth of the size: most of one is a list of snapshots, all alike."""
@@ -57,8 +66,8 @@ class LakeCatalog(StepwiseCatalog):
 
     def table_at(self, namespace: str, name: str, location: str) -> Table:
         """The table; its metadata file is read only if it is not cached."""
-        with self._lock:
-            known, metadata = self._known.get((namespace, name), ("", None))
+        with _lock:
+            known, metadata = _known.get((namespace, name), ("", None))
         if metadata is None or known != location:
             metadata = FromInputFile.table_metadata(self.file_io.new_input(location))
             self.remember((namespace, name), location, metadata)

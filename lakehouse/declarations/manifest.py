@@ -19,7 +19,7 @@ from lakehouse.errors import LakehouseError
 from lakehouse.files.private_files import private_dir
 from lakehouse.servers.tethered import tethered
 from lakehouse.servers.trino import is_here
-from lakehouse.settings import DBT_PACKAGE, Settings
+from lakehouse.settings import DBT_PACKAGE, Settings, check_project
 
 CONNECTION = ("host", "port", "http_scheme", "user", "catalog", "ca")
 _PARTS = (
@@ -40,7 +40,11 @@ def load_manifest(settings: Settings) -> dict[str, Any]:
 
 
 def ensure_manifest(settings: Settings) -> Path:
-    """Path of an up-to-date manifest; runs `dbt parse` when the project's files have changed."""
+    """Path of an up-to-date manifest; runs `dbt parse` when the project's files have changed.
+
+    Raises LakehouseError where there is no project, or it does not parse.
+    """
+    check_project(settings.project_dir)
     _link_package(settings.dbt_project_dir)
     target = manifest_path(settings)
     private_dir(settings.home / "dbt")  # what dbt logs and keeps has values in it: those that a test found, or a cast
@@ -98,12 +102,7 @@ def _link_package(project: Path) -> None:
 
 
 def _parse(settings: Settings, target_dir: Path) -> Path:
-    project = settings.dbt_project_dir
-    if not (project / "dbt_project.yml").exists():
-        raise LakehouseError(
-            f"{project}: no dbt_project.yml: run this in your project's folder; `lakehouse init FOLDER` makes one"
-        )
-    check_yaml(project)
+    check_yaml(settings.dbt_project_dir)
     _dbt(settings, target_dir, "parse", "the dbt project does not parse")
     return target_dir / "manifest.json"
 

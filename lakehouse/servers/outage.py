@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from errno import EDQUOT, ENOSPC
 from os import strerror
 from pathlib import Path
+from traceback import walk_tb
 
 from lakehouse.errors import LakehouseError
 
 UP = "or run `lakehouse up` where the embedded stack serves it"
 ROOM = "make room, then run this again"
+JVM_ENDED = "Spark's JVM has ended; the end of logs/spark.log in the home may say why"
 
 
 def expected(error: BaseException) -> str | None:
@@ -28,6 +32,8 @@ def told(error: BaseException) -> str | None:
     from sqlalchemy.exc import OperationalError
     from trino.exceptions import HttpError, TrinoConnectionError
 
+    if of_ended_jvm(error):
+        return f"{JVM_ENDED}; run this again"
     if isinstance(error, OperationalError):  # whichever driver: Dagster's database has another one than the catalog
         error = error.orig if isinstance(error.orig, psycopg.Error) else psycopg.OperationalError(said(error))
     if isinstance(error, psycopg.OperationalError) and is_full(str(error)):
@@ -46,6 +52,27 @@ def told(error: BaseException) -> str | None:
     if isinstance(error, TrinoConnectionError | HttpError):
         return f"Trino: {said(error)}; check LAKEHOUSE_TRINO__HOST and …__PORT, {UP}, then run this again"
     return told(error.__cause__) if error.__cause__ is not None else None
+
+
+def of_ended_jvm(error: BaseException) -> bool:
+    """Whether a call of Spark found no JVM. Py4J tells the first of them with an error of its own; those after it fail
+    at the socket, as a call of any other server may, so that only the traceback tells them apart."""
+    from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
+
+    if isinstance(error, Py4JError):
+        return isinstance(error, Py4JNetworkError) or (not isinstance(error, Py4JJavaError) and _jvm_ends())
+    modules = (str(frame.f_globals.get("__name__")) for frame, _ in walk_tb(error.__traceback__))
+    return isinstance(error, OSError) and any(module.partition(".")[0] in ("py4j", "pyspark") for module in modules)
+
+
+def _jvm_ends() -> bool:
+    """Whether the JVM of this process is gone, or is just going: its sockets close first."""
+    context = getattr(sys.modules.get("pyspark"), "SparkContext", None)
+    process = getattr(getattr(context, "_gateway", None), "proc", None)
+    try:
+        return process is not None and process.wait(timeout=1.0) is not None
+    except subprocess.TimeoutExpired:
+        return False
 
 
 def no_room(where: Path) -> LakehouseError:

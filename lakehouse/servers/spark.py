@@ -86,7 +86,7 @@ def spark_session(settings: Settings, app_name: str) -> SparkSession:
         properties.unlink(missing_ok=True)
     session.sparkContext.setLogLevel("ERROR")
     quiet_accumulators()
-    quiet_interrupts()
+    quiet_py4j()
     return session
 
 
@@ -137,15 +137,18 @@ def quiet_accumulators() -> None:
         server.handle_error = _note_error  # type: ignore[method-assign, assignment]
 
 
-def quiet_interrupts() -> None:
-    """Keeps Py4J from printing tracebacks of the call that Ctrl-C has interrupted, and of closing its connection."""
+def quiet_py4j() -> None:
+    """Keeps Py4J from printing a traceback of the call that Ctrl-C has interrupted, of closing its connection, and of
+    each call that finds no JVM: what the caller raises tells it in a line."""
     for name in (None, "py4j.java_gateway", "py4j.clientserver"):
-        logging.getLogger(name).addFilter(_is_no_interrupt)
+        logging.getLogger(name).addFilter(_is_news)
 
 
-def _is_no_interrupt(record: logging.LogRecord) -> bool:
+def _is_news(record: logging.LogRecord) -> bool:
+    from py4j.protocol import Py4JNetworkError
+
     error = record.exc_info[1] if record.exc_info else None
-    while error is not None and not isinstance(error, KeyboardInterrupt):
+    while error is not None and not isinstance(error, KeyboardInterrupt | Py4JNetworkError):
         error = error.__context__
     return error is None
 

@@ -1,7 +1,7 @@
 """A lock per table, so that two who rewrite a table, on any machines, do not work on it at once.
 
 It is a session-level advisory lock in the catalog database, which ends with its process, so nothing is left after a
-kill. Each lock has its own connection; the connection's start is the lock's time.
+kill. Locks that are taken together have a connection of their own; its start is the time of the locks.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC
 from hashlib import sha256
@@ -30,31 +30,40 @@ WHERE held.locktype = 'advisory' AND held.granted AND held.database = (
 # The server notices within two minutes that the holder's machine is gone.
 KEEPALIVE = "-c tcp_keepalives_idle=30 -c tcp_keepalives_interval=15 -c tcp_keepalives_count=6"
 WAIT_STEP_SECONDS = 0.2
+Name = tuple[str, str]
+REFUSED = "SELECT key FROM unnest(%s::bigint[]) AS key WHERE NOT pg_try_advisory_lock(key)"
 
 
 class Held(Exception):
-    """Another process has locked the table; the message says which one."""
+    """Another process has locked `table`; the message says which process."""
+
+    def __init__(self, table: Name, holder: str) -> None:
+        super().__init__(holder)
+        self.table = table
 
 
 @contextmanager
-def locked(settings: Settings, table: tuple[str, str], work: str, patience: float = 0.0) -> Iterator[None]:
-    """Locks the table during the block for this kind of work (`maintenance`).
+def locked(settings: Settings, tables: Collection[Name], work: str, patience: float = 0.0) -> Iterator[None]:
+    """Locks the tables during the block for this kind of work (`maintenance`), all on one connection: a source may have
+    more tables than the database takes connections.
 
-    Raises Held if another process has it for longer than `patience` seconds, and LakehouseError when the catalog
+    Raises Held if another process has one for longer than `patience` seconds, and LakehouseError when the catalog
     database cannot be reached.
     """
-    key, deadline = lock_key(settings.catalog_name, table), time.monotonic() + patience
+    wanted = {lock_key(settings.catalog_name, table): table for table in sorted(tables)}
+    deadline = time.monotonic() + patience
     name = f"lakehouse {work} {socket.gethostname()[:30]} {os.getpid()}"
     with connect_catalog(settings, application_name=name, options=KEEPALIVE) as connection:
-        while not _taken(connection, key):
-            if time.monotonic() >= deadline:
-                raise Held(_who(connection, key))
-            time.sleep(WAIT_STEP_SECONDS)
         try:
+            missing = list(wanted)
+            while missing := _refused(connection, missing):
+                if time.monotonic() >= deadline:
+                    raise Held(wanted[missing[0]], _who(connection, missing[0]))
+                time.sleep(WAIT_STEP_SECONDS)
             yield
         finally:
             with suppress(psycopg.Error):  # the server learns of a closed connection later than the next who asks
-                connection.execute("SELECT pg_advisory_unlock(%s)", (key,))
+                connection.execute("SELECT pg_advisory_unlock_all()")
 
 
 def lock_key(catalog: str, table: tuple[str, str]) -> int:
@@ -63,9 +72,9 @@ def lock_key(catalog: str, table: tuple[str, str]) -> int:
     return int.from_bytes(digest[:8], "big", signed=True)
 
 
-def _taken(connection: psycopg.Connection[Any], key: int) -> bool:
-    row = connection.execute("SELECT pg_try_advisory_lock(%s)", (key,)).fetchone()
-    return bool(row and row[0])
+def _refused(connection: psycopg.Connection[Any], keys: list[int]) -> list[int]:
+    """Takes these locks; returns those that another session has."""
+    return [key for (key,) in connection.execute(REFUSED, (keys,))]
 
 
 def _who(connection: psycopg.Connection[Any], key: int) -> str:

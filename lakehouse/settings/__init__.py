@@ -33,7 +33,9 @@ from lakehouse.settings.places import (
     ENDPOINTS_FILE,
     PROJECT_DIR,
     absolute,
+    check_project,
     config_file,
+    is_project,
     project_dir,
 )
 from lakehouse.settings.section import Port, Section
@@ -54,8 +56,8 @@ __all__ = [
     "CONFIG_FILE", "DBT_PACKAGE", "ENDPOINTS_FILE", "PROJECT_DIR", "TABLE", "AlertSettings", "BrokerSettings",
     "Connection", "DagsterSettings", "DebeziumSettings", "ExportSettings", "IngestionSettings", "KafkaSettings",
     "LogSettings", "Login", "MailSettings", "MetricsSettings", "Port", "RegistrySettings", "S3Settings", "Section",
-    "ServeSettings", "Settings", "SourceSettings", "SparkSettings", "TrinoSettings", "config_file", "load_settings",
-    "wrong_settings",
+    "ServeSettings", "Settings", "SourceSettings", "SparkSettings", "TrinoSettings", "check_project", "config_file",
+    "is_project", "load_settings", "wrong_settings",
 ]  # fmt: skip
 TABLE = "see docs/reference/settings.md"
 
@@ -91,7 +93,7 @@ class Settings(BaseSettings):
         default_factory=lambda: project_dir(),
         description=(
             "the folder that contains `dbt_project/` and `workspace.yaml`; unset means that of `lakehouse.toml` if it"
-            " has a `dbt_project/`, else the checkout"
+            " has a `dbt_project/`, else the working folder"
         ),
     )
 

@@ -21,10 +21,28 @@ def config_file() -> Path:
 
 
 def project_dir() -> Path:
-    """The folder of lakehouse.toml if it is a project's; else the checkout, which is one, too."""
-    here = config_file().parent
-    found = (folder for folder in (here, PROJECT_DIR) if (folder / "dbt_project" / "dbt_project.yml").exists())
-    return next(found, here)
+    """The folder of lakehouse.toml, or else the working folder, whichever is a project's; the latter if none is."""
+    here = Path.cwd()
+    return next((folder for folder in (config_file().parent, here) if is_project(folder)), here)
+
+
+def is_project(folder: Path) -> bool:
+    """Whether a folder holds a project; the checkout holds that of the demo."""
+    return (folder / "dbt_project" / "dbt_project.yml").exists()
+
+
+def check_project(folder: Path) -> None:
+    """Raises LakehouseError where a folder holds no project; names the one that it is in, if it is in one.
+
+    No other folder is taken in its place: a command in the wrong one would change another lake than was meant.
+    """
+    if is_project(folder):
+        return
+    above = next((parent for parent in folder.parents if is_project(parent)), None)
+    raise LakehouseError(
+        f"{folder} holds no project (dbt_project/dbt_project.yml): "
+        + (f"run this in {above}" if above else "run this in your project's folder; `lakehouse init FOLDER` makes one")
+    )
 
 
 def absolute(path: str | Path) -> Path:

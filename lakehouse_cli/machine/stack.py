@@ -6,6 +6,7 @@ import sys
 import time
 from dataclasses import asdict
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import psycopg
@@ -16,7 +17,7 @@ from lakehouse.declarations.manifest import dbt_environment
 from lakehouse.errors import LakehouseError
 from lakehouse.extras import need
 from lakehouse.servers.embedded import is_sample
-from lakehouse.settings import Settings, SourceSettings, load_settings
+from lakehouse.settings import Settings, SourceSettings, check_project, load_settings
 from lakehouse.text.shown import console, say, say_json, table
 from lakehouse_cli.machine.clients import client_text
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 KEEP_SECONDS = 2.0
+DEFAULT_HOME = Path(".lakehouse")
 
 
 class With(StrEnum):
@@ -63,6 +65,8 @@ def _start(*, with_kafka: bool) -> None:
 
     need("embedded")
     settings, begun = load_settings(), time.monotonic()
+    if settings.home == DEFAULT_HOME.resolve() and not (settings.home / "data").exists():
+        check_project(settings.project_dir)  # a home would be made wherever somebody happened to be
     out = console()
     download = _DownloadBar(out)
     try:
@@ -80,7 +84,7 @@ def down() -> None:
     settings = load_settings()
     left = slots_left(settings)
     stopped = stack_down(settings)
-    say(f"stopped {', '.join(stopped)}" if stopped else "nothing was running")
+    say(f"stopped {', '.join(stopped)}" if stopped else f"nothing was running in {settings.home}")
     for source, slot in left.items():
         say(f"{source}: slot {slot} stays, and its server keeps WAL for it; `lakehouse remove {source}` drops it")
 

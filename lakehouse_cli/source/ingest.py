@@ -131,7 +131,7 @@ def ingest(
     else:
         from ingestion import bring_up, move_source, recover_source
 
-        work = recover_source if recover else move_source if move else bring_up
+        work = recover_source if recover else move_source if move else partial(bring_up, only_changed=True)
         _each(settings, dict.fromkeys(names), partial(work, settings, declarations), as_json)
     if recover:
         _erase_again(settings, declarations, names)
@@ -214,6 +214,10 @@ def _print_report(report: dict[str, Any]) -> None:
     for table in report["tables"]:
         new = ", ".join(f"{op} {count:,}" for op, count in sorted(table["rows"].items())) or "nothing new"
         say(f"  {table['name']:<24} {table['total_rows']:>12,} rows   {new}")
+    if (same := len(report["unchanged"])) and report["tables"]:
+        say(f"  {f'{same:,} other tables':<24} {'':>12}        nothing new")
+    elif same:
+        say(f"  {same:,} tables: nothing new")
     for aside in report["aside"]:
         say(f"  {aside['name']:<24} {aside['state']}")
 

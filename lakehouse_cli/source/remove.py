@@ -1,5 +1,6 @@
 """`lakehouse remove`: a source, or a table of it, that is ingested no longer keeps nothing for the lake."""
 
+import sys
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -9,6 +10,7 @@ from lakehouse.declarations import load_declarations
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings, load_settings
 from lakehouse.text.shown import say
+from lakehouse_cli.source import undeclaring
 from lakehouse_cli.source.declaring import agreed, show_change, write_change
 from lakehouse_cli.source.dropping import drop, droppable
 from lakehouse_cli.source.scaffold import scaffold_source
@@ -17,7 +19,7 @@ from lakehouse_cli.source.scaffold import scaffold_source
 def remove(
     source: Annotated[
         str,
-        typer.Argument(metavar="SOURCE[.TABLE]", help="A source that is declared no longer, or a table that still is."),
+        typer.Argument(metavar="SOURCE[.TABLE]", help="A source, declared or not, or a table that is declared."),
     ],
     drop_tables: Annotated[
         bool, typer.Option("--drop-tables", help="Drop raw, mirror, parsed and current of it too, with their history.")
@@ -27,8 +29,9 @@ def remove(
 ) -> None:
     """Take back what a source keeps for the lake: slot, publication and rights. The lake keeps its tables by default.
 
-    Of a table: its declaration, its generated models, its place in the publication, and rights. Publication and rights
-    are the owner's to take back: without `owner_url`, the statements are printed.
+    The declaration goes too, with the generated models that nobody has edited, once you agree to what is shown. Of a
+    table: its declaration, models, place in the publication, and rights. Publication and rights are the owner's to take
+    back: without `owner_url`, the statements are printed.
     """
     settings = load_settings()
     if "." in source:
@@ -71,21 +74,28 @@ def _remove_source(settings: Settings, source: str, drop_tables: bool, dry_run: 
 
     settings.source(source)
     declared = {each.name for each in load_declarations(settings).sources}
-    if source in declared:
-        raise LakehouseError(
-            f"source {source!r} is declared: remove dbt_project/models/sources/{source}.yml, the models that scaffold "
-            f"made of it (dbt_project/models/*/{source}), and those of yours that read it; then run this again"
-        )
-    found = droppable(settings, source, declared) if drop_tables else []
-    if found and not dry_run:
+    files = undeclaring.undeclared(settings, source) if source in declared else None
+    found = droppable(settings, source, declared - {source}) if drop_tables else []
+    if files is not None:
+        undeclaring.show(settings, files)
+    if (found or files) and not dry_run:
         drop(settings, found, dry_run=True)
-        agreed(yes)
+        _agreed(source, files is not None, yes)
     slot, statements = take_back(settings, source, dry_run)
-    if slot is None and not statements and not found:
+    if slot is None and not statements and not found and files is None:
         say(f"{source}: it keeps nothing for the lake")
     if found and not dry_run:
         forget_source(settings, source)
     drop(settings, found, dry_run)
+    if files is not None and not dry_run:
+        undeclaring.undeclare(settings, files)
+
+
+def _agreed(source: str, is_declared: bool, yes: bool) -> None:
+    """Asks a person. A declaration may have been edited for weeks: without a terminal, it goes by `--yes` alone."""
+    if is_declared and not yes and not sys.stdin.isatty():
+        raise LakehouseError(f"source {source!r} is declared: give --yes to remove what is shown here, too")
+    agreed(yes)
 
 
 def take_back(settings: Settings, source: str, dry_run: bool) -> tuple[str | None, list[str]]:

@@ -21,5 +21,5 @@ def exclusive(session: Session, table: TableName) -> Iterator[None]:
     Raises LakehouseError when the catalog database cannot be reached.
     """
     patience = REFRESH_SECONDS if table.namespace.startswith("mirror_") else 0.0
-    with locked(session.settings, table, "maintenance", patience):
+    with locked(session.settings, [table], "maintenance", patience):
         yield

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from lakehouse.errors import LakehouseError
 from lakehouse_cli.commands import command_line
 from lakehouse_project import create_project
-from scaffold import with_table, without_table
+from scaffold import with_table, without_source, without_table
 from tests.marks import slow
 
 ENTRY = ["      - name: orders", "        description: |", "          Orders."]
@@ -63,6 +63,18 @@ def test_a_table_is_removed_with_its_lines_alone() -> None:
     assert first == "".join(f"{line}\n" for line in [*FILE.split("\n")[:5], *ENTRY])
     with pytest.raises(LakehouseError, match="the only table of 'shop'"):
         without_table(FILE, "shop", "customers")
+
+
+def test_a_source_is_removed_with_its_lines_alone() -> None:
+    assert without_source(FILE, "shop") is None
+    assert without_source("version: 2\n" + FILE, "shop") is None
+    other = "  - name: other\n    tables:\n      - name: things\n"
+    left = without_source(FILE + other + "# the end\n", "shop")
+    assert left == "sources:\n  # ours\n" + other + "# the end\n"
+    assert without_source(FILE + other, "other") == FILE
+    for held in (FILE + "models: []\n", "sources: [{name: shop, tables: [{name: a}]}, {name: b}]"):
+        with pytest.raises(LakehouseError, match="by hand"):
+            without_source(held, "shop")
 
 
 DDL = """
@@ -137,6 +149,33 @@ def test_what_was_added_is_removed_and_the_owner_is_told_the_rest(add: Callable[
     assert "run this as the owner" in done.stdout and "raw_shop.orders" in done.stdout
     assert file.read_text() == FILE
     assert not [path for path in Path("dbt_project/models").rglob("*") if "order" in path.name]
+
+
+@pytest.mark.slow
+@pytest.mark.stack
+def test_a_source_is_removed_with_what_nobody_has_edited(add: Callable[..., Any]) -> None:
+    """Its declaration, and models by the hundred, were left to the person to find and remove."""
+    file, models = Path("dbt_project/models/sources/shop.yml"), Path("dbt_project/models")
+    assert add("shop.orders").exit_code == 0
+    before = sorted(path for path in models.rglob("*") if path.is_file())
+    hub = models / "vault" / "shop" / "hub_order.sql"
+    tried = add("shop", "--dry-run", command="remove")
+    assert tried.exit_code == 0 and "-      - name: orders" in tried.stdout, tried.exception
+    assert "gone    models/vault/shop/hub_order.sql" in tried.stdout
+    refused = add("shop", command="remove")
+    assert "give --yes" in str(refused.exception), "without a terminal nobody can agree"
+    assert before == sorted(path for path in models.rglob("*") if path.is_file())
+
+    hub.write_text(hub.read_text() + "-- ours\n")
+    done = add("shop", "--yes", command="remove")
+
+    assert "stays   models/vault/shop/hub_order.sql" in done.stdout
+    assert "removed; models of yours still read it" in str(done.exception)
+    left = [path for path in models.rglob("*") if path.is_file() and "shop" in str(path.relative_to(models))]
+    assert left == [hub] and not file.exists()
+    hub.unlink()
+    again = add("shop", command="remove")
+    assert again.exit_code == 0, again.exception
 
 
 @pytest.mark.stack

@@ -1,6 +1,7 @@
 """`lakehouse init`: a project of one's own, beside the checkout or an installed wheel."""
 
 import json
+import re
 import stat
 from pathlib import Path
 
@@ -11,9 +12,11 @@ from lakehouse.declarations import load_declarations
 from lakehouse.declarations.manifest import load_manifest
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import DBT_PACKAGE, PROJECT_DIR, load_settings
+from lakehouse_cli.machine import stack
 from lakehouse_cli.machine.stack import by_hand
 from lakehouse_project import create_project
 from lakehouse_project.new_project import TEMPLATE
+from scaffold import declared_alone
 from tests.dbt_package import run_dbt
 
 ORDERS = """
@@ -50,6 +53,39 @@ def test_it_is_the_project_of_commands_that_run_in_it(project: Path) -> None:
     assert [source.name for source in load_declarations(settings).sources] == ["shop"]
     assert load_manifest(settings)["metadata"]["project_name"] == "my_shop"
     assert (project / "dbt_project" / "dbt_packages" / "cdc_vault").resolve() == DBT_PACKAGE
+
+
+def test_outside_of_a_project_no_other_is_taken_in_its_place(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands of the checkout worked on the demo's project in any folder: `scaffold` wrote its models."""
+    inside, nowhere = project / "dbt_project" / "models", project.parent / "nowhere"
+    nowhere.mkdir()
+    for folder, remedy in ((inside, f"run this in {project}"), (nowhere, "`lakehouse init FOLDER` makes one")):
+        monkeypatch.chdir(folder)
+        settings = load_settings()
+        for read in (load_declarations, declared_alone):
+            with pytest.raises(LakehouseError, match=re.escape(f"{folder} holds no project")) as refused:
+                read(settings)
+            assert remedy in str(refused.value)
+    monkeypatch.setenv("LAKEHOUSE_PROJECT_DIR", str(project))
+    assert load_declarations(load_settings()).sources == ()
+
+
+def test_settings_of_another_place_leave_the_project_of_the_folder(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = project.joinpath("lakehouse.toml").rename(tmp_path / "shop.toml")
+    monkeypatch.setenv("LAKEHOUSE_CONFIG", str(elsewhere))
+    assert load_settings().project_dir == project
+
+
+def test_no_servers_are_started_where_there_is_no_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four servers and a home were made in whatever folder `up` ran in."""
+    for name in ("LAKEHOUSE_CONFIG", "LAKEHOUSE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(LakehouseError, match="holds no project"):
+        stack.up()
+    assert not list(tmp_path.iterdir())
 
 
 def test_it_follows_the_installation_to_another_place(project: Path) -> None:

@@ -103,10 +103,10 @@ def test_an_error_that_the_interrupt_has_caused_is_not_shown() -> None:
 
 WAITS = """
     import socket, threading
-    from lakehouse.servers.spark import quiet_interrupts
+    from lakehouse.servers.spark import quiet_py4j
     from py4j.java_gateway import GatewayClient, GatewayParameters
 
-    quiet_interrupts()
+    quiet_py4j()
     silent = socket.create_server(("127.0.0.1", 0))
     jvm = GatewayClient(gateway_parameters=GatewayParameters(port=silent.getsockname()[1]))
     threading.Timer(0.5, press).start()
@@ -121,7 +121,7 @@ def test_an_interrupted_call_of_the_jvm_is_one_line() -> None:
 
 LEFT_BY_ITS_PEER = """
     import logging, socket, struct, threading
-    from lakehouse.servers.spark import quiet_interrupts
+    from lakehouse.servers.spark import quiet_py4j
     from py4j.clientserver import JavaClient, JavaParameters, PythonParameters
     from py4j.java_gateway import GatewayProperty
 
@@ -132,7 +132,7 @@ LEFT_BY_ITS_PEER = """
             peer.close()
         return record.levelno > logging.INFO
 
-    quiet_interrupts()
+    quiet_py4j()
     server = socket.create_server(("127.0.0.1", 0))
     calls = logging.getLogger("py4j.clientserver")
     calls.setLevel(logging.INFO)
