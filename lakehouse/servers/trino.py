@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from trino.dbapi import Connection
 
 
+STARTING = "authenticators were not loaded"  # in the error 500 and stack trace of a server that listens already
 Session = Mapping[str, str]
 """Session properties by name."""
 
@@ -82,6 +83,8 @@ def answering(settings: Settings) -> Iterator[None]:
 
 def lost_connection(message: str) -> str | None:
     """What the client says of a connection that failed, on one line and with the remedy; None for other messages."""
+    if STARTING in message:
+        return _no_answer("", message)
     if not re.match(r"failed to (execute|fetch): ", message):
         return None
     where = re.search(r"ConnectionPool\(host='([^']+)', port=(\d+)\)", message)
@@ -92,7 +95,7 @@ def _no_answer(where: str, message: str) -> str:
     """With the system's own words where there are any: the client wraps them in pages."""
     text = " ".join(message.split())
     system = re.search(r"\[Errno -?\d+\] ([\w ]+)|(?:Error\(\d+, |Disconnected\()'([\w ]+)'", text)
-    reason = system[1] or system[2] if system else text[:200]
+    reason = "it is starting" if STARTING in text else system[1] or system[2] if system else text[:200]
     return f"Trino{where} does not answer ({reason}): check LAKEHOUSE_TRINO__HOST and …__PORT, or run `lakehouse up`"
 
 

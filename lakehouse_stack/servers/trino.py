@@ -9,7 +9,7 @@ from lakehouse.catalog.open import LOST_CONNECTION
 from lakehouse.declarations.access import ensure_rules
 from lakehouse.files.private_files import write_shared
 from lakehouse.servers.logins import OWN, WRITER, ensure_own_logins
-from lakehouse.servers.trino import connect_to
+from lakehouse.servers.trino import STARTING, connect_to
 from lakehouse.settings import TrinoSettings
 from lakehouse_stack.downloads.artifacts import artifact
 from lakehouse_stack.downloads.java import server_java
@@ -226,7 +226,7 @@ def _check_health(home: Path, access: Path, port: int, credentials: Mapping[str,
     except Error as error:
         return " ".join(str(getattr(error, "message", error)).split())
     except (OSError, HttpError) as error:
-        return f"no answer ({error})"
+        return "it is starting" if STARTING in str(error) else f"no answer ({error})"
     return None
 
 

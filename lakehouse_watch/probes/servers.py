@@ -22,7 +22,7 @@ def read_servers(settings: Settings) -> Reading:
     servers = [server for server in inspect(settings) if server.healthy or server.pid is not None or server.port]
     occasions = tuple(
         Occasion(
-            f"server/{server.name}", f"the server {server.name} is {server.trouble or 'down'}",
+            f"server/{server.name}", f"the server {server.name} does not work: {server.trouble or 'it is down'}",
             f"see {server.log}, then run `lakehouse up`", patience=START_SECONDS,
         )
         for server in servers if not server.healthy

@@ -16,6 +16,7 @@ from lakehouse_watch.probes.reading import Reading
 
 RESTART_SECONDS = 30.0  # a supervised follower that was killed is back by then
 SLOT_SECONDS = 10.0
+CATCH_UP_SECONDS = 60.0  # after a pause `lakehouse dev` is behind until its follower has started
 
 
 def read_source(settings: Settings, source: str) -> Reading:
@@ -81,7 +82,7 @@ def _lag(status: SourceStatus, limits: Mapping[str, LagPolicy], defaults: AlertS
         f"{status.source} is {status.lag_seconds:,.0f} s and {status.behind_bytes:,} bytes behind, and retains "
         f"{status.slot_lag_bytes:,} bytes of WAL: beyond the limits of {shown}",
         "see that a follower runs and what it logs; an open transaction in the source retains WAL too",
-        "error" if worst == "error" else "warning", status.source,
+        "error" if worst == "error" else "warning", status.source, CATCH_UP_SECONDS,
     )  # fmt: skip
 
 

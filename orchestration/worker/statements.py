@@ -31,14 +31,14 @@ class Statements:
         """Cancels all statements; from here on none begins. Called again until the work has noticed."""
         from dbt.adapters.contracts.connection import ConnectionState
         from dbt.adapters.factory import FACTORY
-        from trino.exceptions import Error
+        from trino.exceptions import Error, HttpError
 
         self._ending.set()
         managers = [adapter.connections for adapter in list(FACTORY.adapters.values())]
         connections = [found for manager in managers for found in list(manager.thread_connections.values())]
         handles = [found.handle for found in connections if found.state == ConnectionState.OPEN]
         for asked in [*self._asked.copy(), *handles]:
-            with suppress(Error, OSError):  # a server that went away runs nothing
+            with suppress(Error, HttpError, OSError):  # a server that went away runs nothing
                 asked.cancel()
 
     @contextmanager

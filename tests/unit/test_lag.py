@@ -14,6 +14,9 @@ from ingestion.sources.postgres.connection import Slot
 from lakehouse.declarations import RawTable, Source, declarations_from
 from lakehouse.declarations.policies import LagPolicy, LoadPolicy, RawPolicy, check_owner
 from lakehouse.errors import LakehouseError
+from lakehouse.settings import load_settings
+from lakehouse_watch.probes.sources import CATCH_UP_SECONDS
+from lakehouse_watch.probes.sources import judge as judge_source
 from orchestration.checks.lag import CHECK, CONFIRM_TICKS, judge, lag_definitions, to_report
 from orchestration.factory import source_definitions
 from orchestration.resources import Lake
@@ -206,3 +209,9 @@ def test_a_source_says_itself_whether_its_stream_can_go_on(state: str) -> None:
     assert slot.is_sound and not replace(slot, invalid="wal_removed").is_sound
     assert not replace(slot, wal_status="lost").is_sound
     assert not Retention().is_sound
+
+
+def test_lag_is_told_once_a_follower_has_had_time_to_start() -> None:
+    """After each pause `lakehouse dev` told that every source was behind, and then that it was over."""
+    behind = [o for o in judge_source(status(seconds=9000.0), {}, load_settings().alerts) if o.kind == "lag"]
+    assert [occasion.patience for occasion in behind] == [CATCH_UP_SECONDS]

@@ -103,6 +103,12 @@ def test_examples_identify_rows_and_say_nothing_about_anybody() -> None:
     assert shown(("name",), [("Ann",)], None) == shown((), [], None) == ""
 
 
+def test_a_trino_that_starts_is_said_to_start() -> None:
+    """Whoever was told that Trino had been killed got a stack trace of Java."""
+    text = "error 500: b'java.lang.IllegalStateException: authenticators were not loaded\\n\\tat com.google.common'"
+    assert "Trino does not answer (it is starting)" in database_message(text)
+
+
 def test_the_vaults_own_tests_show_what_is_wrong_and_the_hash_of_such_a_key() -> None:
     """A hub that had a key twice said "2 rows", and not which."""
     sql, key = "select 'hash key twice' as problem, hk_store as example", "ab" * 16
