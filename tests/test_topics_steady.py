@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
@@ -36,9 +37,8 @@ from tests.test_debezium import Transfers, assert_cuts_are_consistent
 from tests.test_faults import restart
 from tests.world import _plain
 
-pytestmark = [pytest.mark.stack, pytest.mark.slow]
-
 SECONDS = int(os.environ.get("STEADY_SECONDS", "60"))
+pytestmark = [pytest.mark.stack, pytest.mark.slow, pytest.mark.timeout(3 * SECONDS + 1200)]
 RATE, GAP = 20_000, 12.0  # events a second; seconds between kills, about
 COLUMNS = {"id": "bigint", "name": "text", "amount": "numeric(12,2)"}
 KINDS = ("follower", "broker", "jvm", "connect", "catalog")
@@ -83,6 +83,7 @@ class Site:
     log: Path
     follower: "subprocess.Popen[bytes] | None" = None
     kills: list[str] = field(default_factory=list)
+    cuts: Counter[str] = field(default_factory=Counter)  # of each source, when the last kill was over
 
     def start(self) -> None:
         plan = self.log.with_suffix(".pickle")
@@ -114,6 +115,14 @@ class Site:
             self.follower.wait(120)
         if self.follower.poll() is not None:
             self.start()
+        self.cuts = cuts_of(self.stack)
+
+    def until_published(self) -> None:
+        """Waits until every source has published since the last kill: one that dies while it starts shows nothing."""
+        begun, names = time.monotonic(), [source.name for source in self.sources]
+        while any((now := cuts_of(self.stack))[name] <= self.cuts[name] for name in names):
+            assert time.monotonic() - begun < 300, f"{now} after {self.kills}: {self.log.read_text()[-3000:]}"
+            time.sleep(0.5)
 
     def end(self) -> None:
         if self.follower is not None and self.follower.poll() is None:
@@ -149,6 +158,7 @@ def test_at_a_steady_rate_the_lake_is_row_for_row_what_came_whatever_is_killed(
             time.sleep(GAP * chance.uniform(0.5, 1.5))
             if time.monotonic() - begun > SECONDS and set(site.kills) == set(KINDS):
                 break
+            site.until_published()
             site.kill(kind)
         sender.finish()
         transfers.stopped.set()
@@ -170,6 +180,14 @@ def caught_up(topics: Topics, sent: int, site: Site) -> float:
         assert time.monotonic() - begun < 180, site.log.read_text()[-3000:]
         time.sleep(0.2)
     return time.monotonic() - begun
+
+
+def cuts_of(settings: Settings) -> "Counter[str]":
+    """How many cuts each source has."""
+    with closing(open_catalog(settings)) as catalog:
+        table = load_table(catalog, "meta", "cuts")
+        found = table.scan(selected_fields=("source",)).to_arrow() if table else None
+    return Counter(found.column("source").to_pylist() if found else ())
 
 
 def landed(topics: Topics) -> int:
