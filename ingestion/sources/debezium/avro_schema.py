@@ -92,7 +92,7 @@ class AvroSchemas:
             return self._of_record(schema, floats)
         if kind == "array":
             of = self.printer(schema["items"], floats)
-            return _map if self._entry(schema) is not None else of and (lambda v: None if v is None else [*map(of, v)])
+            return _map if self._entry(schema) is not None else _each(of)
         if kind == "map":
             of = self.printer(schema["values"], floats)
             return of and (lambda v: None if v is None else {name: of(part) for name, part in v.items()})
@@ -111,6 +111,13 @@ class AvroSchemas:
             return record
 
         return printed
+
+
+def _each(of: Printer | None) -> Printer | None:
+    if of is None:
+        return None
+    one = of
+    return lambda values: None if values is None else [one(value) for value in values]
 
 
 def _unless_none(printer: Printer | None) -> Printer | None:

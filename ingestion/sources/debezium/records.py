@@ -110,7 +110,7 @@ def _less(row: Any, gone: Collection[str]) -> Any:
 
 
 def _message(event: Event) -> bytes:
-    told = {"partition": event.partition, "offset": event.offset, "old": event.old}
+    told: dict[str, Any] = {"partition": event.partition, "offset": event.offset, "old": event.old}
     if event.format != "json":
         told["format"] = event.format
     return json.dumps(told).encode() + b"\n" + event.value
