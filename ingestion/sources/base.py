@@ -394,6 +394,27 @@ def check_kind(settings: Settings, declared: Declared) -> None:
         )
 
 
+def check_same_kind(stream: Stream | None, kind: str) -> None:
+    """Raises LakehouseError for a source that was of another kind, whose positions are of another type."""
+    if stream is None or stream.kind == kind:
+        return
+    where, name = f"source {stream.source!r}", stream.source
+    if kind == "postgres":
+        raise LakehouseError(
+            f"{where}: it was ingested as a source of kind {stream.kind}: `lakehouse ingest --move {name}` moves "
+            "it, in the next epoch, from topics of Debezium; declare tables of another kind as a source of another name"
+        )
+    if stream.kind == "postgres" and kind == "debezium":
+        raise LakehouseError(
+            f"{where}: it was ingested from a slot, and one raw table does not mix kinds in one epoch: "
+            f"`lakehouse ingest --move {name}` moves it to its topics, in the next one"
+        )
+    raise LakehouseError(
+        f"{where}: it was ingested as a source of kind {stream.kind}, and one raw table does not mix kinds: declare "
+        "the topics as a source of another name"
+    )
+
+
 def source_of(settings: Settings, name: str, seconds: float | None = None, stop: Event | None = None) -> Source[Any]:
     """The source of that name; it waits so long for others' transactions, or until `stop` is set.
 

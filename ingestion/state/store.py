@@ -208,8 +208,13 @@ def restart_stream(
 
 
 def set_kind(connection: CatalogConnection, source: str, kind: str) -> None:
-    """A stream that has just been restarted goes on as one of another kind: nothing is read of it yet."""
-    connection.execute("UPDATE lakehouse.streams SET kind = %s WHERE source = %s AND position IS NULL", (kind, source))
+    """A stream that has just been restarted goes on as one of another kind: nothing is read of it yet, and the newest
+    cut, whose position is of the former kind, is no cut of it."""
+    connection.execute(
+        "UPDATE lakehouse.streams SET kind = %s, cut_position = NULL, cut_lsn = NULL, cut_at = NULL"
+        " WHERE source = %s AND position IS NULL",
+        (kind, source),
+    )
 
 
 def hand_over(
