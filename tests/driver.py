@@ -4,7 +4,7 @@ A fault is `module:function:before` or `module:function:after`: SIGKILL just bef
 `module:function:stall` is SIGSTOP before the call, until somebody sends SIGCONT; a number after it, such as
 `…:after:2`, says which call. After `--dagster` a materialization
 of the raw assets does the work instead, as one started from the UI would; after `--follow` a follower does it. After
-`--mirror` it is a refresh of the mirrors.
+`--mirror` it is a refresh of the mirrors, after `--move` a move to the declared kind.
 """
 
 import importlib
@@ -60,7 +60,7 @@ def main() -> None:
     declarations, source = Declarations(sources=tuple(sources)), sources[0]
     if "--dagster" in sys.argv:
         sys.exit(_materialize(settings, declarations))
-    from ingestion import bring_up, follow_sources, refresh_mirrors
+    from ingestion import bring_up, follow_sources, move_source, refresh_mirrors
 
     if "--mirror" in sys.argv:
         return print(refresh_mirrors(settings, declarations, source.name))
@@ -68,7 +68,7 @@ def main() -> None:
         stop = threading.Event()
         signal.signal(signal.SIGTERM, lambda *_: stop.set())
         return follow_sources(settings, declarations, [source.name for source in sources], stop)
-    report = bring_up(settings, declarations, source.name)
+    report = (move_source if "--move" in sys.argv else bring_up)(settings, declarations, source.name)
     print(json.dumps({table.name: table.rows for table in report.tables}))
 
 

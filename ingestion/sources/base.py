@@ -20,7 +20,7 @@ from ingestion.schema.facts import ColumnFacts, TableFacts
 from ingestion.schema.positions import P
 from ingestion.schema.problem import TableProblem
 from ingestion.state.chunks import Chunk
-from ingestion.state.store import Stream
+from ingestion.state.store import Cluster, Stream
 from lakehouse.declarations import RawTable
 from lakehouse.declarations import Source as Declared
 from lakehouse.errors import LakehouseError
@@ -28,6 +28,7 @@ from lakehouse.extras import missing_extra
 from lakehouse.servers.database import CatalogConnection
 from lakehouse.settings import Settings
 
+NEAR = 1 << 16  # bytes of WAL: no commit record is longer, nor further from the one before it that was read with it
 Keys = Mapping[int, tuple[str, ...]]
 Landing = Callable[[], frozenset[int]]  # the relations whose rows land, which a piece may change
 
@@ -341,6 +342,26 @@ class ReadsAhead(Protocol):
         """
 
 
+@dataclass(frozen=True)
+class TakenOver(Generic[P]):
+    """Where another kind of source goes on, and what its stream is known by."""
+
+    position: P
+    cluster: Cluster
+    own: int
+
+
+@runtime_checkable
+class TakesOver(Protocol):
+    """An open source that can go on where one of another kind, of the same database, has got to."""
+
+    def take_over(self, facts: Iterable[TableFacts], landed: int, recent: Collection[int]) -> TakenOver[Any]:
+        """Where it goes on after commits below the LSN `landed`; `recent` are the xids of those within NEAR below.
+
+        Raises LakehouseError where something would be lost, or could be.
+        """
+
+
 class Source(Protocol[P]):
     """One source as its kind knows it: its settings, and how long others' work in it is waited for."""
 
@@ -373,6 +394,27 @@ def check_kind(settings: Settings, declared: Declared) -> None:
         )
 
 
+def check_same_kind(stream: Stream | None, kind: str) -> None:
+    """Raises LakehouseError for a source that was of another kind, whose positions are of another type."""
+    if stream is None or stream.kind == kind:
+        return
+    where, name = f"source {stream.source!r}", stream.source
+    if kind == "postgres":
+        raise LakehouseError(
+            f"{where}: it was ingested as a source of kind {stream.kind}: `lakehouse ingest --move {name}` moves "
+            "it, in the next epoch, from topics of Debezium; declare tables of another kind as a source of another name"
+        )
+    if stream.kind == "postgres" and kind == "debezium":
+        raise LakehouseError(
+            f"{where}: it was ingested from a slot, and one raw table does not mix kinds in one epoch: "
+            f"`lakehouse ingest --move {name}` moves it to its topics, in the next one"
+        )
+    raise LakehouseError(
+        f"{where}: it was ingested as a source of kind {stream.kind}, and one raw table does not mix kinds: declare "
+        "the topics as a source of another name"
+    )
+
+
 def source_of(settings: Settings, name: str, seconds: float | None = None, stop: Event | None = None) -> Source[Any]:
     """The source of that name; it waits so long for others' transactions, or until `stop` is set.
 
@@ -384,3 +426,8 @@ def source_of(settings: Settings, name: str, seconds: float | None = None, stop:
         raise (LakehouseError(f"source {name!r}: {what}") if (what := missing_extra(error)) else error) from None
     made: Source[Any] = kind.source(settings, name, seconds, stop or Event())
     return made
+
+
+def let_go_of_slot(settings: Settings, name: str, slot: str) -> None:
+    """Drops a slot that is read no more, in the database of a source of any kind; raises LakehouseError."""
+    import_module(KINDS["postgres"]).let_go(settings.behind(name), name, slot)

@@ -19,6 +19,7 @@ from ingestion.sources.debezium.reading import EnvelopeReader
 from ingestion.sources.debezium.shape import Shape, facts_of, modes_of, shape_of
 from ingestion.sources.kafka.events import EVENTS_SCHEMA
 from ingestion.sources.kafka.reading import Range
+from ingestion.sources.kafka.registry import SchemaRegistry
 from lakehouse.declarations import Column, RawTable
 from lakehouse.declarations.policies import LoadPolicy, RawPolicy
 from lakehouse.settings import DebeziumSettings
@@ -108,6 +109,7 @@ def shape(of: RawTable, given: DebeziumSettings) -> Shape:
 def read(
     messages: Sequence[Message], *tables: RawTable, given: DebeziumSettings | None = None,
     before: TransactionOffsets | None = None, ends: Mapping[str, int] | None = None, now: datetime | None = None,
+    registry: SchemaRegistry | None = None,
 ) -> Read:  # fmt: skip
     """Reads recorded messages, up to `ends` by topic."""
     given, before = given or settings(), before or TransactionOffsets()
@@ -130,6 +132,7 @@ def read(
         wide=frozenset(t for t in shapes if sum(name == t for name, _ in partitions) > 1), is_whole=True,
         now=now or newest,
         exactly_once=given.delivery == "exactly_once", batch_bytes=1 << 20, recording=messages,
+        registry=registry,
     )  # fmt: skip
     found, names = Read(), {s.oid: topic.split(".")[-1] for topic, s in shapes.items()}
     landing = set(names)

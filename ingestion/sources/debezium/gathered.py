@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
@@ -15,10 +15,11 @@ from ingestion.sources.debezium.at_once.ends import ends_at_once
 from ingestion.sources.debezium.at_once.parts import Part, heads_of, part_of, runs
 from ingestion.sources.debezium.at_once.readers import Readers, column_readers
 from ingestion.sources.debezium.at_once.scan import BEGINS, Scanned, scanned
+from ingestion.sources.debezium.avro import opener_of
 from ingestion.sources.debezium.envelope import EPOCH, Envelope, Unwrapped, end_of, envelope_of
 from ingestion.sources.debezium.join.heads import EMPTY, EVENT, LOOSE, SNAPSHOT, UNREAD, Heads, identity_of
 from ingestion.sources.debezium.join.joined import Joined, Told
-from ingestion.sources.debezium.opened import JsonOpener, Types
+from ingestion.sources.debezium.opened import Bodies, Opener, Types
 from ingestion.sources.debezium.rows import check_relation
 from ingestion.sources.debezium.shape import Shape
 from ingestion.sources.debezium.spool import Spool, Tables, one_chunk
@@ -44,7 +45,7 @@ class Gathered:
     heads: Heads = field(default_factory=Heads)
     opened: dict[int, Envelope] = field(default_factory=dict)
     reasons: dict[int, str] = field(default_factory=dict)
-    opener: JsonOpener = field(default_factory=JsonOpener)
+    openers: dict[str, Opener] = field(default_factory=dict)
     versions: set[str] = field(default_factory=set)
     columns: dict[str, set[str]] = field(default_factory=dict)
     checked: set[str] = field(default_factory=set)
@@ -61,17 +62,25 @@ class Gathered:
         """The number that each partition has here."""
         return {(r.topic, r.partition): number for number, r in enumerate(self.reader.ranges)}
 
+    def opener(self, form: str) -> Opener:
+        """Opens messages of that format."""
+        if form not in self.openers:
+            self.openers[form] = opener_of(form, self.reader.registry)
+        return self.openers[form]
+
     def told(self, wanted: Range) -> Iterator[Told]:
         """The messages of the transaction topic."""
+        forms = {shape.format for shape in self.reader.shapes.values()}
+        opener = self.opener("avro" if "avro" in forms else "json")
         for _, messages in self.reader.messages([wanted]):
-            if (ends := ends_at_once(self.opener, messages)) is not None:
+            if (ends := ends_at_once(opener, messages)) is not None:
                 yield from ends
                 continue
             for message in messages.to_pylist():
                 if message["value"] is None:
                     continue
                 try:
-                    end = end_of(self.opener.open(message["value"]))
+                    end = end_of(opener.open(message["value"]))
                 except Unread as reason:
                     where = f"topic {wanted.topic}, offset {message['offset']}"
                     raise self.reader.refused(
@@ -94,7 +103,7 @@ class Gathered:
     def _take(self, shape: Shape, messages: pa.Table) -> None:
         """All at once; where they are not alike, in smaller parts, and the smallest one by one."""
         values = one_chunk(messages.column("value")).drop_null().to_pylist()
-        opened = self.opener.bodies(values) if values else None
+        opened = self.opener(shape.format).bodies(values) if values else None
         readers = self._readers(shape, opened[0]) if opened is not None else None
         if opened is not None and readers is not None and self._take_at_once(shape, readers, messages, opened[1]):
             return
@@ -107,7 +116,7 @@ class Gathered:
         self.parts.append(Part(shape, len(self.heads), len(self.heads) + messages.num_rows))
         self._add_each(shape, messages)
 
-    def _take_at_once(self, shape: Shape, readers: Readers, messages: pa.Table, bodies: Sequence[bytes]) -> bool:
+    def _take_at_once(self, shape: Shape, readers: Readers, messages: pa.Table, bodies: Bodies) -> bool:
         is_told = self.reader.told is not None
         alone = not is_told and shape.topic in self.reader.wide
         found = scanned(shape, readers, bodies, told=is_told, alone=alone)
@@ -144,7 +153,7 @@ class Gathered:
             told.update(found.with_values())
             values = one_chunk(messages.column("value")).drop_null()
             for row in found.outermost():
-                told.update(envelope_of(self.opener.open(values[row].as_py())).after or ())
+                told.update(envelope_of(self.opener(shape.format).open(values[row].as_py())).after or ())
 
     def _add_each(self, shape: Shape, messages: pa.Table) -> None:
         for message in messages.to_pylist():
@@ -158,7 +167,7 @@ class Gathered:
             return
         index = len(self.heads)
         try:
-            envelope = envelope_of(self.opener.open(message["value"]))
+            envelope = envelope_of(self.opener(shape.format).open(message["value"]))
             check_relation(shape, envelope)
         except Unread as reason:
             if isinstance(reason, Unwrapped):
@@ -213,7 +222,7 @@ class Gathered:
             return
         self.checked.add(shape.topic)
         try:
-            told = set(self.opener.key(key)) if key else set()
+            told = set(self.opener(shape.format).key(key)) if key else set()
         except Unread:
             told = set()
         if lacking := sorted(set(shape.key) - told):
@@ -261,7 +270,10 @@ class Gathered:
 
     def envelope(self, index: int) -> Envelope:
         """The envelope of a message that could be opened."""
-        return self.opened.get(index) or envelope_of(self.opener.open(self.spool.value(index)))
+        if (known := self.opened.get(index)) is not None:
+            return known
+        of = self.reader.shapes[self.reader.ranges[self.heads.partition[index]].topic]
+        return envelope_of(self.opener(of.format).open(self.spool.value(index)))
 
 
 def _is_older(version: str) -> bool:

@@ -26,6 +26,7 @@ from ingestion.sources.debezium.shape import Shape
 from ingestion.sources.debezium.spool import Spool
 from ingestion.sources.kafka.reading import Range, TopicReader
 from ingestion.sources.kafka.records import KEPT_SCHEMA
+from ingestion.sources.kafka.registry import SchemaRegistry
 from lakehouse.errors import LakehouseError
 
 
@@ -50,6 +51,7 @@ class EnvelopeReader:
     now: datetime
     batch_bytes: int
     wide: frozenset[str] = frozenset()
+    registry: SchemaRegistry | None = None
 
     @property
     def is_silent(self) -> bool:
@@ -221,18 +223,19 @@ class _Work(Gathered):
         def records(oids: frozenset[int]) -> pa.Table:
             if shape.oid not in oids:
                 return KEPT_SCHEMA.empty_table()
-            return kept(shape, [self._event(joined, index) for index in indices])
+            return kept(shape, [self._event(shape, joined, index) for index in indices])
 
         return records
 
-    def _event(self, joined: Joined, index: int) -> Event:
+    def _event(self, shape: Shape, joined: Joined, index: int) -> Event:
+        form, value = self.opener(shape.format).kept(self.spool.value(index))
         placed = None if index in self.reasons else self._placed(joined, index)
         at = placed.envelope.committed_at if placed else EPOCH + timedelta(milliseconds=self.heads.at[index])
         return Event(
             partition=self.reader.ranges[self.heads.partition[index]].partition, offset=self.heads.offset[index],
             number=joined.numbers[index], place=joined.places[index], at=at,
-            xid=placed.envelope.xid if placed else None, value=self.spool.value(index),
-            old=placed.old if placed else None,
+            xid=placed.envelope.xid if placed else None, value=value,
+            old=placed.old if placed else None, format=form,
         )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from functools import partial
 import psycopg
 
 from ingestion.schema.positions import Lsn
-from ingestion.sources.base import LiveStream
+from ingestion.sources.base import LiveStream, check_same_kind
 from ingestion.sources.postgres import connection as src
 from ingestion.sources.postgres.configured import Configured
 from ingestion.sources.postgres.history.slots import put_made_lsn, read_made_lsn
@@ -91,11 +91,7 @@ def _make_slot(of: Configured, connection: SourceConnection, primary: SourceConn
 
 def _check_identity(of: Configured, stream: store.Stream, publication: int) -> None:
     where = f"source {of.name!r}"
-    if stream.kind != "postgres":
-        raise LakehouseError(
-            f"{where}: it was ingested as a source of kind {stream.kind}, and one raw table does not mix kinds: "
-            "declare the tables as a source of another name"
-        )
+    check_same_kind(stream, "postgres")
     if stream.slot != of.slot:
         raise LakehouseError(f"{where}: the lake was read from slot {stream.slot}, not {of.slot}: set it back")
     if stream.publication_oid != publication:

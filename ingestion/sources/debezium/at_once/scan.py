@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from ingestion.sources.debezium.at_once.parsed import envelopes
 from ingestion.sources.debezium.at_once.readers import Readers
 from ingestion.sources.debezium.join.heads import EVENT, LOOSE, SNAPSHOT, identity_of
+from ingestion.sources.debezium.opened import Bodies
 from ingestion.sources.debezium.shape import Shape
 
 BEGINS = ("first", "first_in_data_collection")
@@ -57,8 +58,8 @@ class Scanned:
         return [*rows[:1].tolist(), *rows[-1:].tolist()]
 
 
-def scanned(shape: Shape, readers: Readers, values: Sequence[bytes], *, told: bool, alone: bool) -> Scanned | None:
-    """Messages that are JSON, in columns; None where they are not alike.
+def scanned(shape: Shape, readers: Readers, values: Bodies, *, told: bool, alone: bool) -> Scanned | None:
+    """Messages in columns; None where they are not alike.
 
     `told`: transactions are, and every change has to be of one; else none may be. `alone`: truncates are odd.
     """
