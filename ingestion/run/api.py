@@ -226,6 +226,7 @@ def source_status(settings: Settings, source: str) -> SourceStatus:
         slot_is_sound=retained.is_sound or stream is None,
         progress=under_way,
         follower=follower,
+        former_slot=(stream.slot or None) if stream and stream.kind != "postgres" else None,
         tables=tuple(
             TableStatus(p.table, p.state, p.reason, p.position.text, p.position.commit_bound)
             for p in sorted(tables, key=lambda p: p.table)

@@ -21,7 +21,16 @@ from ingestion.run.reports import SourceReport
 from ingestion.schema.evolve import lake_type
 from ingestion.schema.facts import TableFacts
 from ingestion.sink.raw_tables import add_metadata
-from ingestion.sources.base import NEAR, OpenSource, TakesOver, check_kind, let_go_of_slot
+from ingestion.sources.base import (
+    MOVES,
+    NEAR,
+    OpenSource,
+    TakesOver,
+    check_former_slot,
+    check_kind,
+    check_same_kind,
+    let_go_of_slot,
+)
 from ingestion.state import lease as leases
 from ingestion.state import store
 from ingestion.state.described import Known
@@ -34,8 +43,6 @@ from lakehouse.settings import Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-MOVES = {("postgres", "debezium"), ("debezium", "postgres")}
 
 
 def move_source(
@@ -55,17 +62,15 @@ def move_source(
             raise LakehouseError(f"source {source!r}: nothing was ingested of it yet: `ingest --once` begins it")
         if stream.kind != declared.kind:
             if (stream.kind, declared.kind) not in MOVES:
-                raise LakehouseError(
-                    f"source {source!r}: it cannot be moved from kind {stream.kind} to {declared.kind}: only a slot "
-                    "and topics of Debezium have the same rows; declare it under another name"
-                )
+                check_same_kind(stream, declared.kind)  # which says what to do instead
             lease = leases.take_over(states, source, settings.ingestion.lease_seconds)
             with leases.kept_alive(settings, lease), closing(open_catalog(settings)) as catalog:
                 running = spark or spark_session(settings, "lakehouse-ingest")
                 session = Session(settings, catalog, running, lease, declared)
                 _check_tables(states, declared)
                 if declared.kind == "postgres":
-                    _check_slot(session, stream)
+                    _drop_former_slot(settings, states, source)
+                    _check_no_slot(session)
                     begin_next_epoch(session, kind="postgres")  # each table is compared at a point of the new slot
                 else:
                     _to_topics(session, stream)
@@ -87,10 +92,10 @@ def _check_tables(states: CatalogConnection, declared: Source) -> None:
             )
 
 
-def _check_slot(session: Session, stream: store.Stream) -> None:
+def _check_no_slot(session: Session) -> None:
     """A slot that somebody else made is not dropped."""
     with connections(session) as (source, _):
-        if source.retention(None).state != "missing" and not stream.slot:
+        if source.retention(None).state != "missing":
             variable = f"LAKEHOUSE_SOURCES__{session.name.upper()}__SLOT"
             raise LakehouseError(
                 f"source {session.name!r}: its slot exists but this lake did not make it: set another name with "
@@ -100,7 +105,7 @@ def _check_slot(session: Session, stream: store.Stream) -> None:
 
 def _to_topics(session: Session, stream: store.Stream) -> None:
     name, declared = session.name, session.source
-    session.settings.behind(name)  # by which the slot is dropped, and the tables can be compared
+    check_former_slot(session.settings, name, stream)
     with connections(session) as (source, states):
         positions = store.read_positions(states, name)
         found = source.fingerprints(declared.tables)
@@ -165,6 +170,7 @@ def _recent(session: Session, table: RawTable, stream: store.Stream) -> set[int]
 
 
 def _drop_former_slot(settings: Settings, states: CatalogConnection, source: str) -> None:
+    """Of a move to topics, which is killed before its end or may not do so, the slot is left."""
     stream = store.read_stream(states, source)
     if stream is not None and stream.slot:
         let_go_of_slot(settings, source, stream.slot)

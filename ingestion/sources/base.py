@@ -383,6 +383,7 @@ KINDS = {
     "kafka": "ingestion.sources.kafka.source",
     "debezium": "ingestion.sources.debezium.source",
 }  # modules with a function `source`
+MOVES = frozenset({("postgres", "debezium"), ("debezium", "postgres")})  # whose rows are the same
 
 
 def check_kind(settings: Settings, declared: Declared) -> None:
@@ -398,20 +399,11 @@ def check_same_kind(stream: Stream | None, kind: str) -> None:
     """Raises LakehouseError for a source that was of another kind, whose positions are of another type."""
     if stream is None or stream.kind == kind:
         return
-    where, name = f"source {stream.source!r}", stream.source
-    if kind == "postgres":
-        raise LakehouseError(
-            f"{where}: it was ingested as a source of kind {stream.kind}: `lakehouse ingest --move {name}` moves "
-            "it, in the next epoch, from topics of Debezium; declare tables of another kind as a source of another name"
-        )
-    if stream.kind == "postgres" and kind == "debezium":
-        raise LakehouseError(
-            f"{where}: it was ingested from a slot, and one raw table does not mix kinds in one epoch: "
-            f"`lakehouse ingest --move {name}` moves it to its topics, in the next one"
-        )
+    name, was = stream.source, f"source {stream.source!r}: it was ingested as kind {stream.kind}, and is declared as"
+    if (stream.kind, kind) in MOVES:
+        raise LakehouseError(f"{was} {kind}: run `lakehouse ingest --move {name}`, or declare the former kind again")
     raise LakehouseError(
-        f"{where}: it was ingested as a source of kind {stream.kind}, and one raw table does not mix kinds: declare "
-        "the topics as a source of another name"
+        f"{was} {kind}: one raw table does not mix these kinds: declare the tables as a source of another name"
     )
 
 
@@ -428,6 +420,16 @@ def source_of(settings: Settings, name: str, seconds: float | None = None, stop:
     return made
 
 
+def check_former_slot(settings: Settings, name: str, stream: Stream) -> None:
+    """Raises LakehouseError unless the database behind a source of topics has the slot that the stream was read from,
+    and is the same database still."""
+    _handover().check_slot_is_there(settings.behind(name), name, stream)
+
+
 def let_go_of_slot(settings: Settings, name: str, slot: str) -> None:
     """Drops a slot that is read no more, in the database of a source of any kind; raises LakehouseError."""
-    import_module(KINDS["postgres"]).let_go(settings.behind(name), name, slot)
+    _handover().let_go(settings.behind(name), name, slot)
+
+
+def _handover() -> Any:
+    return import_module("ingestion.sources.postgres.handover")
