@@ -69,7 +69,7 @@ def test_one_that_somebody_reads_stays(read: tuple[Cluster, World]) -> None:
     with psycopg.connect(f"{made.url(name)}?replication=database", autocommit=True) as reader:
         begun = f"START_REPLICATION SLOT {slot} LOGICAL 0/0 (proto_version '1', publication_names 'lakehouse')"
         reader.pgconn.exec_(begun.encode())
-        with pytest.raises(LakehouseError, match="still there and retains WAL .*is being read by process"):
+        with pytest.raises(LakehouseError, match=r"still there and retains WAL .*is being read by process"):
             let_go_of_slot(by_topics(world), name, slot)
     assert slots(made) == [slot]
 
@@ -90,7 +90,7 @@ def test_a_url_that_does_not_lead_to_it_is_refused(read: tuple[Cluster, World], 
     hand_over(signal, made.account)
     made.start()
     made.promote()
-    with pytest.raises(LakehouseError, match="its database is on timeline 2 and was read on 1: .*--once"):
+    with pytest.raises(LakehouseError, match=r"its database is on timeline 2 and was read on 1: .*--once"):
         check_former_slot(by_topics(world), name, stream)
 
 
