@@ -1,5 +1,6 @@
 """A source that is moved from its slot to Debezium's topics, and back: nothing is lost, and nothing lands twice."""
 
+import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -7,7 +8,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from ingestion import move_source, pause, refresh_mirrors, resume
+from ingestion import move_source, pause, refresh_mirrors, replay, resume
+from ingestion.state import store
 from lakehouse.catalog.open import load_table, open_catalog
 from lakehouse.declarations.policies import RawPolicy
 from lakehouse.errors import LakehouseError
@@ -15,6 +17,7 @@ from lakehouse.settings import Settings
 from tests.brokers import Broker, Topics, drop_lake_of
 from tests.debezium import Connect, connector, make_debezium
 from tests.debezium_world import DDL, TABLES, Make, lake_rows, source_rows
+from tests.test_kafka import kept
 from tests.world import World, make_world
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
@@ -36,25 +39,20 @@ def move(world: World, spark: Any) -> Any:
 class Changes:
     """Changes of the database, and how many rows they make in raw tables."""
 
-    def __init__(self, world: World) -> None:
-        self._world, self._number = world, 10
+    def __init__(self, world: World, number: int = 10) -> None:
+        self._world, self._number = world, number
         self.made: Counter[str] = Counter()
 
     def make(self, count: int = 4) -> None:
-        for _ in range(count):
-            self._number += 1
-            n = self._number
+        self._world.sql("DELETE FROM items WHERE id = 1")
+        for n in range(self._number + 1, self._number + count + 1):
             with psycopg.connect(self._world.owner_url) as connection:
                 connection.execute("INSERT INTO items VALUES (%s, 'n', 1.25, repeat('y', 9000))", (n,))
                 connection.execute("INSERT INTO accounts VALUES (%s, 'x', 1)", (n,))
-                connection.execute("UPDATE items SET name = name || 'u' WHERE id = %s", (n - 1,))
-            self.made.update(c=2, u=1)
-            self._world.sql("DELETE FROM items WHERE id = 1")
+                connection.execute("UPDATE items SET name = name || 'u' WHERE id = %s", (n,))
         self._world.sql("INSERT INTO items VALUES (1)", "UPDATE accounts SET amount = amount + 1 WHERE a = 0")
-        self.made.update(c=1, u=1)
-
-    def deleted(self) -> None:
-        self.made.update(d=1)
+        self._number += count
+        self.made.update(c=2 * count + 1, u=count + 1, d=1)
 
 
 def ops(world: World, epoch: int) -> Counter[str]:
@@ -88,8 +86,6 @@ def slots(world: World) -> list[str]:
 
 
 def until_there(topics: Topics, spark: Any) -> None:
-    import time
-
     deadline = time.monotonic() + 90
     while any(lake_rows(topics, t) != source_rows(topics, t) for t in TABLES):
         assert time.monotonic() < deadline
@@ -118,14 +114,13 @@ def test_a_source_is_moved_to_topics_and_back_without_a_gap_or_a_double(
     before = {table: world.raw(table) for table in TABLES}
     with pytest.raises(LakehouseError, match=r"ingest --move"):
         topics.ingest(spark)
-    in_between = Changes(world)
-    in_between._number = 20
+    in_between = Changes(world, 20)
     in_between.make()
     assert move(topics, spark).epoch == 2
     until_there(topics, spark)
     assert_equal(topics)
     assert {t: [_without_place(r) for r in topics.raw(t) if r["_epoch"] == 1] for t in TABLES} == before
-    assert ops(topics, 2) == in_between.made + Counter(d=1), "each change once, and no row of the snapshot"
+    assert ops(topics, 2) == in_between.made, "each change once, and no row of the snapshot"
     assert slots(world) == [world.source.name], "the connector's alone"
     assert_mirrored(topics)
     assert move(topics, spark).epoch == 2, "again it does nothing"
@@ -155,36 +150,80 @@ def _without_place(row: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name not in ("_topic", "_topic_partition", "_offset")}
 
 
-TO_TOPICS = (
-    "ingestion.state.store:hand_over:after", "ingestion.run.move:_drop_former_slot:before",
-    "ingestion.pipeline.load_changes:publish:before",
-)  # fmt: skip
-TO_SLOT = (
-    "ingestion.state.store:set_kind:before", "ingestion.run.move:begin_next_epoch:after",
-    "ingestion.pipeline.load_tables:publish:after",
-)  # fmt: skip
+MOVE, STORE, CONNECTION = "ingestion.run.move", "ingestion.state.store", "ingestion.sources.postgres.connection"
+TO_TOPICS = {  # by step of the command, whether the source has moved when it is killed there
+    f"{MOVE}:_to_topics:before": False, f"{MOVE}:add_metadata:after": False, f"{STORE}:restart_stream:after": False,
+    f"{STORE}:hand_over:after": False, f"{MOVE}:_drop_former_slot:before": True, f"{MOVE}:let_go_of_slot:after": True,
+    f"{STORE}:note_slot:after": True, "ingestion.pipeline.load_changes:publish:before": True,
+    "ingestion.pipeline.load_changes:publish:after": True,
+}  # fmt: skip
+TO_SLOT = {
+    f"{MOVE}:begin_next_epoch:before": False, f"{STORE}:restart_stream:after": False, f"{STORE}:set_kind:after": False,
+    f"{MOVE}:begin_next_epoch:after": True, f"{CONNECTION}:create_slot:before": True,
+    f"{CONNECTION}:create_slot:after": True, "ingestion.pipeline.load_tables:publish:before": True,
+    "ingestion.pipeline.load_tables:publish:after": True,
+}  # fmt: skip
 
 
-def test_a_move_that_was_killed_anywhere_is_run_again(moved: tuple[World, Topics], spark: Any) -> None:
+def kind_and_epoch(world: World) -> tuple[str, int]:
+    with store.connect_catalog(world.settings) as states:
+        stream = store.read_stream(states, world.source.name)
+    assert stream is not None
+    return stream.kind, stream.epoch
+
+
+def killed_at_each(steps: dict[str, bool], before: World, after: World, changes: Changes) -> None:
+    """The command is killed at each step: what it leaves is the former state or the next one, and rows that are right.
+
+    The database changes between any two of them.
+    """
+    kind, epoch = kind_and_epoch(before)
+    rows = {table: before.raw(table) for table in TABLES}
+    for step, has_moved in steps.items():
+        changes.make(1)
+        killed = after.driver("--move", step)
+        assert killed.returncode == -9, f"{step}: {killed.returncode} {killed.stderr[-2000:]}"
+        wanted = (after.source.kind, epoch + 1) if has_moved else (kind, epoch)
+        assert kind_and_epoch(before) == wanted, step
+        if not has_moved:
+            assert {table: [*map(_without_place, before.raw(table))] for table in TABLES} == {
+                table: [*map(_without_place, rows[table])] for table in TABLES
+            }, step
+
+
+def test_a_move_that_is_killed_at_any_step_is_run_again(moved: tuple[World, Topics], spark: Any) -> None:
     world, topics = moved
     world.ingest(spark)
     changes = Changes(world)
-    changes.make()
-    for fault in TO_TOPICS:
-        killed = topics.driver("--move", fault)
-        assert killed.returncode == -9, f"{fault}: {killed.returncode} {killed.stderr[-2000:]}"
+    killed_at_each(TO_TOPICS, world, topics, changes)
     move(topics, spark)
     until_there(topics, spark)
     assert_equal(topics)
-    assert ops(topics, 2) == changes.made + Counter(d=1) and not ops(topics, 3)
-    assert slots(world) == [world.source.name]
-    world.sql("DELETE FROM items WHERE id = 11", "UPDATE accounts SET amount = 7 WHERE a = 12")
-    for fault in TO_SLOT:
-        killed = world.driver("--move", fault)
-        assert killed.returncode == -9, f"{fault}: {killed.returncode} {killed.stderr[-2000:]}"
+    assert ops(topics, 2) == changes.made and not ops(topics, 3)
+    assert slots(world) == [world.source.name], "the connector's alone"
+
+    topics.broker.produce(f"{world.source.name}.public.items", [b"{"])
+    world.sql("INSERT INTO items VALUES (5000)")
+    until_there(topics, spark)
+    deadline = time.monotonic() + 60
+    while not kept(topics, "quarantine"):
+        assert time.monotonic() < deadline
+        topics.ingest(spark)
+    killed_at_each(TO_SLOT, topics, world, changes)
     move(world, spark)
     assert_equal(world)
-    assert ops(world, 3) == Counter(r=1, d=1)
+    assert kind_and_epoch(world) == ("postgres", 3) and not ops(world, 4)
+    assert sorted(slots(world)) == sorted([world.source.name, f"lakehouse_{world.source.name}"])
+    world.sql("UPDATE items SET name = 'by the slot' WHERE id = 5000")
+    world.ingest(spark)
+    assert_equal(world)
+    assert_mirrored(world)
+
+    [poison] = kept(topics, "quarantine")
+    replay(world.settings, world.declarations, world.source.name, ["items"], spark)
+    [still] = kept(topics, "quarantine")
+    assert still["message"] == poison["message"] and "before a move" in still["reason"], "kept, and told why"
+    assert_equal(world)
 
 
 def test_a_move_that_would_lose_something_is_refused_and_changes_nothing(

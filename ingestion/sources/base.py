@@ -28,7 +28,7 @@ from lakehouse.extras import missing_extra
 from lakehouse.servers.database import CatalogConnection
 from lakehouse.settings import Settings
 
-NEAR = 1 << 16  # bytes of WAL: no commit record is longer, nor further from the one before it that was read with it
+NEAR = 1 << 24  # bytes of WAL: no commit record is longer, nor further from the one before it that was read with it
 Keys = Mapping[int, tuple[str, ...]]
 Landing = Callable[[], frozenset[int]]  # the relations whose rows land, which a piece may change
 
@@ -181,11 +181,15 @@ class UnreadableRecord(ValueError):
         self.index, self.reason = index, reason
 
 
+class OfAnotherKind(ValueError):
+    """Records were kept when their source was of another kind, and this one does not read them."""
+
+
 class Records(Protocol):
     """How change records are kept as bytes and read again. Travels by pickle."""
 
     def relation(self, encoded: bytes) -> Relation:
-        """The relation of kept records."""
+        """The relation of kept records; raises OfAnotherKind."""
 
     def without(self, record: bytes, columns: list[str], gone: Collection[str]) -> bytes:
         """A record with the values of the columns `gone` null."""

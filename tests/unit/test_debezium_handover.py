@@ -7,9 +7,16 @@ from typing import Any
 import pytest
 from debezium_recorded import ITEMS, PAIRS, Message, RecordedReader, read, recorded, settings, shape, table
 
+from ingestion.schema.changes import Relation, RelationColumn
 from ingestion.schema.transaction_offsets import TransactionOffsets
+from ingestion.sources.base import OfAnotherKind
+from ingestion.sources.debezium.columns import Modes
 from ingestion.sources.debezium.handover import position_after
+from ingestion.sources.debezium.records import EnvelopeRecords
+from ingestion.sources.debezium.shape import Shape
 from ingestion.sources.kafka.reading import Range
+from ingestion.sources.postgres.pgoutput.relations import encode_relation
+from ingestion.sources.postgres.records import PgoutputRecords
 from lakehouse.errors import LakehouseError
 
 PLAIN = recorded("plain")
@@ -92,3 +99,13 @@ def test_topics_that_do_not_reach_back_to_the_slot_are_refused() -> None:
         after(rows, first + 1)
     with pytest.raises(LakehouseError, match="its transactions are not told"):
         position_after(replace(reader_of(PLAIN), told=None), {}, first, ())
+
+
+def test_records_of_the_former_kind_are_known_as_such() -> None:
+    """After a move the dead letters of before are there still, and must not stop the replay of those after it."""
+    relation = Relation(7, "public", "items", "d", (RelationColumn("id", 20, -1, True),))
+    with pytest.raises(OfAnotherKind):
+        EnvelopeRecords().relation(encode_relation(relation))
+    with pytest.raises(OfAnotherKind):
+        PgoutputRecords().relation(Shape("t.public.items", 7, "public.items", (), ("id",), Modes()).encoded)
+    assert PgoutputRecords().relation(encode_relation(relation)) == relation

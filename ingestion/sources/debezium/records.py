@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from ingestion.schema.changes import Batch, Relation
 from ingestion.schema.problem import TableProblem
-from ingestion.sources.base import Keys, UnreadableRecord
+from ingestion.sources.base import Keys, OfAnotherKind, UnreadableRecord
 from ingestion.sources.debezium.avro import opener_of
 from ingestion.sources.debezium.envelope import Row, envelope_of
 from ingestion.sources.debezium.opened import Opener
@@ -65,7 +65,9 @@ class EnvelopeRecords:
     registry: SchemaRegistry | None = None
 
     def relation(self, encoded: bytes) -> Relation:
-        """The relation of kept events."""
+        """The relation of kept events; raises OfAnotherKind for those of a slot."""
+        if not encoded.startswith(b"["):
+            raise OfAnotherKind
         return decoded(encoded).relation
 
     def without(self, record: bytes, columns: list[str], gone: Collection[str]) -> bytes:
