@@ -11,7 +11,7 @@ from ingestion.schema.changes import Relation, RelationColumn
 from ingestion.schema.transaction_offsets import TransactionOffsets
 from ingestion.sources.base import OfAnotherKind
 from ingestion.sources.debezium.columns import Modes
-from ingestion.sources.debezium.handover import position_after
+from ingestion.sources.debezium.handover import _Seen, position_after
 from ingestion.sources.debezium.records import EnvelopeRecords
 from ingestion.sources.debezium.shape import Shape
 from ingestion.sources.kafka.reading import Range
@@ -109,3 +109,32 @@ def test_records_of_the_former_kind_are_known_as_such() -> None:
     with pytest.raises(OfAnotherKind):
         PgoutputRecords().relation(Shape("t.public.items", 7, "public.items", (), ("id",), Modes()).encoded)
     assert PgoutputRecords().relation(encode_relation(relation)) == relation
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_what_is_looked_at_in_columns_is_what_is_looked_at_one_by_one(
+    monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    """A topic's long past is passed a batch at a time, rows of snapshots among it."""
+    taken: list[bool] = []
+    at_once = _Seen._all_landed
+    whole = RecordedReader.messages
+
+    def sliced(self: RecordedReader, ranges: Any) -> Any:
+        for topic, messages in whole(self, ranges):
+            yield from ((topic, messages.slice(first, size)) for first in range(0, messages.num_rows, size))
+
+    def looked(self: _Seen, topic: str, messages: Any) -> bool:
+        taken.append(at_once(self, topic, messages))
+        return taken[-1]
+
+    monkeypatch.setattr(RecordedReader, "messages", sliced)
+    for number in NUMBERS:
+        monkeypatch.setattr(_Seen, "_all_landed", looked)
+        found = after(PLAIN, number)
+        monkeypatch.setattr(_Seen, "_all_landed", lambda *_: False)
+        assert replace(after(PLAIN, number), at=0) == replace(found, at=0)
+    assert sum(taken) > len(taken) // 3, "the rest are the first that are left, and what begins a snapshot"
+    monkeypatch.setattr(_Seen, "_all_landed", looked)
+    with pytest.raises(LakehouseError, match="snapshot is newer than what the lake has read by the slot"):
+        after(PLAIN, 1)

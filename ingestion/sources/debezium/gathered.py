@@ -104,7 +104,7 @@ class Gathered:
         """All at once; where they are not alike, in smaller parts, and the smallest one by one."""
         values = one_chunk(messages.column("value")).drop_null().to_pylist()
         opened = self.opener(shape.format).bodies(values) if values else None
-        readers = self._readers(shape, opened[0]) if opened is not None else None
+        readers = self.column_readers(shape, opened[0]) if opened is not None else None
         if opened is not None and readers is not None and self._take_at_once(shape, readers, messages, opened[1]):
             return
         is_unlike = bool(values) and (opened is None or readers is not None)
@@ -136,7 +136,8 @@ class Gathered:
                 self.heads.extend(**{name: values[first:end] for name, values in columns.items()})
         return True
 
-    def _readers(self, shape: Shape, types: Types | None) -> Readers | None:
+    def column_readers(self, shape: Shape, types: Types | None) -> Readers | None:
+        """Reads columns of messages of these types at once; None where that is not possible."""
         known = self.readers.get((shape.topic, id(types)))
         if known is None:
             known = self.readers[shape.topic, id(types)] = types, column_readers(shape, types)

@@ -5,19 +5,22 @@ position. That holds from the snapshot of the connector on: a connector that beg
 nothing of what was deleted in between, and is refused.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from ingestion.schema.offsets import Offsets, Partition
 from ingestion.schema.transaction_offsets import TransactionOffsets
 from ingestion.sources.base import NEAR
+from ingestion.sources.debezium.at_once.scan import scanned
 from ingestion.sources.debezium.envelope import EPOCH, End, envelope_of
 from ingestion.sources.debezium.gathered import Gathered
+from ingestion.sources.debezium.join.heads import EVENT
 from ingestion.sources.debezium.reading import EnvelopeReader
-from ingestion.sources.debezium.spool import Spool
+from ingestion.sources.debezium.spool import Spool, one_chunk
 from ingestion.sources.kafka.reading import Range
 from ingestion.sources.kafka.values import Unread
 
@@ -60,14 +63,36 @@ class _Seen:
 
     def __init__(self, work: Gathered, known: Mapping[int, bool], reached: int) -> None:
         self._work, self._known, self._reached = work, known, reached
+        self._landed = np.array([xid for xid, has_landed in known.items() if has_landed], np.int64)
         self.rows = self.is_over = False  # whether a snapshot's rows came, and the last of them
 
     def first_left(self, of: Range) -> int:
         """The offset of the first message of a partition that the slot has not brought."""
-        for message in _messages(self._work.reader.messages([of])):
-            if message["value"] is not None and not self._is_landed(of.topic, message):
-                return int(message["offset"])
+        for topic, messages in self._work.reader.messages([of]):
+            if self._all_landed(topic, messages):
+                continue
+            for message in messages.to_pylist():
+                if message["value"] is not None and not self._is_landed(topic, message):
+                    return int(message["offset"])
         return of.end
+
+    def _all_landed(self, topic: str, messages: pa.Table) -> bool:
+        """Whether the slot has brought all of them, as far as that shows in columns: a topic may have a long past."""
+        reader, shape = self._work.reader, self._work.reader.shapes[topic]
+        values = one_chunk(messages.column("value")).drop_null().to_pylist()
+        opened = self._work.opener(shape.format).bodies(values) if values else None
+        readers = self._work.column_readers(shape, opened[0]) if opened else None
+        if opened is None or readers is None:
+            return not values
+        found = scanned(shape, readers, opened[1], told=reader.told is not None, alone=False)
+        if found is None or found.is_odd.any() or found.read_to > self._reached:
+            return False
+        is_event = found.kind == EVENT
+        if not np.isin(found.xid[is_event], self._landed).all():
+            return False
+        self.rows |= not is_event.all()
+        self.is_over |= found.ends_snapshot
+        return True
 
     def _is_landed(self, topic: str, message: Mapping[str, Any]) -> bool:
         reader, shape = self._work.reader, self._work.reader.shapes[topic]
@@ -96,8 +121,3 @@ def _check_reach(reader: EnvelopeReader, seen: _Seen, ends: Sequence[End], reach
             "nothing in its topics is as old as what the lake has read by the slot, so changes in between may be in "
             f"neither: {AGAIN}",
         )
-
-
-def _messages(batches: Iterable[tuple[str, pa.Table]]) -> Iterator[Mapping[str, Any]]:
-    for _, messages in batches:
-        yield from messages.to_pylist()

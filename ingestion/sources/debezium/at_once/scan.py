@@ -24,7 +24,8 @@ _XID = r"^(?P<xid>[0-9]{1,18})(?::|$)"
 class Scanned:
     """Envelopes of one topic. `kept` has of each what its row is made of; the arrays have what `Heads` has.
 
-    `is_odd` are those that have to be looked at one by one.
+    `is_odd` are those that have to be looked at one by one. `read_to` is the last position at which rows of snapshots
+    were read, 0 where there are none, `ends_snapshot` whether one of them is the last of a snapshot.
     """
 
     kept: pa.Table
@@ -37,6 +38,8 @@ class Scanned:
     op: np.ndarray
     identity: np.ndarray
     versions: Sequence[str]
+    read_to: int
+    ends_snapshot: bool
 
     def without_before(self) -> np.ndarray:
         """The ordinary updates that do not tell the row before."""
@@ -90,6 +93,8 @@ def scanned(shape: Shape, readers: Readers, values: Bodies, *, told: bool, alone
         op=np.where(is_event, ops, ord(" ")).astype(np.int8),
         identity=_identities(shape, before, after, ops, is_event & ~is_odd) if told else np.zeros(len(ops), np.int64),
         versions=[str(version) for version in pc.unique(of["version"].filter(pa.array(~is_odd))).to_pylist()],
+        read_to=int(_numbers(of["lsn"], ~is_event).max(initial=0)),
+        ends_snapshot=bool((_flags(pc.equal(of["snapshot"], "last")) & ~is_event).any()),
     )  # fmt: skip
 
 
