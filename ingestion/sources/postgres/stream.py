@@ -41,7 +41,8 @@ def ensure_stream(
     `primary` is `connection` itself unless that is to a standby.
     An open live stream is proof that the cluster, and what is behind the lake's position, are the same as before.
     """
-    name = of.name
+    name, stream = of.name, store.read_stream(states, of.name)
+    check_same_kind(stream, "postgres")
     publication = src.publication_oid(of.settings, connection, name, of.publication)
     if live is None:
         if of.on_standby:
@@ -51,7 +52,7 @@ def ensure_stream(
             src.check_standbys(connection, name)
             src.let_standbys_take_over(of.settings, name, connection, of.slot)
         cluster = src.identify(of.settings, name, connection)
-    stream, slot = store.read_stream(states, name), src.read_slot(connection, of.slot)
+    slot = src.read_slot(connection, of.slot)
     if stream is None:
         assert live is None
         if slot is not None:
@@ -91,7 +92,6 @@ def _make_slot(of: Configured, connection: SourceConnection, primary: SourceConn
 
 def _check_identity(of: Configured, stream: store.Stream, publication: int) -> None:
     where = f"source {of.name!r}"
-    check_same_kind(stream, "postgres")
     if stream.slot != of.slot:
         raise LakehouseError(f"{where}: the lake was read from slot {stream.slot}, not {of.slot}: set it back")
     if stream.publication_oid != publication:
