@@ -41,8 +41,8 @@ def ensure_stream(
     `primary` is `connection` itself unless that is to a standby.
     An open live stream is proof that the cluster, and what is behind the lake's position, are the same as before.
     """
-    name, stream = of.name, store.read_stream(states, of.name)
-    check_same_kind(stream, "postgres")
+    name = of.name
+    check_same_kind(store.read_stream(states, name), "postgres")  # before its slot is touched, or positions meet
     publication = src.publication_oid(of.settings, connection, name, of.publication)
     if live is None:
         if of.on_standby:
@@ -52,7 +52,7 @@ def ensure_stream(
             src.check_standbys(connection, name)
             src.let_standbys_take_over(of.settings, name, connection, of.slot)
         cluster = src.identify(of.settings, name, connection)
-    slot = src.read_slot(connection, of.slot)
+    stream, slot = store.read_stream(states, name), src.read_slot(connection, of.slot)
     if stream is None:
         assert live is None
         if slot is not None:
