@@ -2,7 +2,7 @@
 
 A fault is `module:function:before` or `module:function:after`: SIGKILL just before the call, or when it has returned;
 `module:function:stall` is SIGSTOP before the call, until somebody sends SIGCONT; a number after it, such as
-`…:after:2`, says which call. After `--dagster` a materialization
+`…:after:2`, says which call; `module:name:set:7` gives a constant another value. After `--dagster` a materialization
 of the raw assets does the work instead, as one started from the UI would; after `--follow` a follower does it. After
 `--mirror` it is a refresh of the mirrors, after `--move` a move to the declared kind.
 """
@@ -30,7 +30,8 @@ def _inject(fault: str) -> None:
     module_name, function, when, *nth = fault.split(":")
     module = importlib.import_module(module_name)
     original = getattr(module, function)
-
+    if when == "set":
+        return setattr(module, function, int(nth[0]))
     calls = itertools.count(1)
 
     def wrapped(*args: Any, **kwargs: Any) -> Any:
