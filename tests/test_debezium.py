@@ -87,12 +87,14 @@ class Transfers(threading.Thread):
 def test_the_lake_has_what_the_database_has_whatever_is_killed(
     debezium: Make, connect: Connect, broker: Broker, spark: Any, seed: int
 ) -> None:
+    """Of the second, several tasks read what a minute brings."""
     world, topics = debezium(
         before=("INSERT INTO items VALUES (1, 'one', 1.50)", "INSERT INTO accounts VALUES (0, 'r', 0)")
     )
     chance, transfers = random.Random(seed), Transfers(world.owner_url, seed)
     transfers.start()
-    follower = topics.start_driver("--follow")
+    several = ["ingestion.sources.debezium.in_parts:EVENTS:set:20"] * (seed == 2)
+    follower = topics.start_driver("--follow", *several)
     try:
         for _ in range(6):
             time.sleep(chance.uniform(2, 5))
@@ -100,7 +102,7 @@ def test_the_lake_has_what_the_database_has_whatever_is_killed(
             if what == "follower":
                 follower.kill()
                 follower.communicate()
-                follower = topics.start_driver("--follow")
+                follower = topics.start_driver("--follow", *several)
             else:
                 killed: Any = connect if what == "connect" else broker
                 killed.kill()
