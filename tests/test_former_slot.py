@@ -1,6 +1,7 @@
 """The slot of a source that goes on with topics: it is dropped, or the command says how; and it is the right one."""
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -66,7 +67,7 @@ def test_who_may_not_drop_it_is_told_the_statement(read: tuple[Cluster, World]) 
 def test_one_that_somebody_reads_stays(read: tuple[Cluster, World]) -> None:
     made, world = read
     name, slot = world.source.name, slot_of(world)
-    with psycopg.connect(f"{made.url(name)}?replication=database", autocommit=True) as reader:
+    with closing(psycopg.connect(f"{made.url(name)}?replication=database", autocommit=True)) as reader:
         begun = f"START_REPLICATION SLOT {slot} LOGICAL 0/0 (proto_version '1', publication_names 'lakehouse')"
         reader.pgconn.exec_(begun.encode())
         with pytest.raises(LakehouseError, match=r"still there and retains WAL .*is being read by process"):
