@@ -34,7 +34,7 @@ VALUES = {
     "ts": ("'2026-11-24 01:02:03.123456'", "'-infinity'", "'0044-03-15 01:00 BC'"), "ts3": ("'2026-11-24 01:02:03.5'",),
     "tz": ("'2026-11-24 01:02:03.123456+02'", "'infinity'", "'12026-01-01 00:00+00'"),
     "tm": ("'01:02:03.123456'", "'24:00'"),
-    "tm3": ("'01:02:03.123'",), "by": ("'\\\\x00ff10'", "''"), "u": ("gen_random_uuid()",), "j": ("'{\"a\": 1.50}'",),
+    "tm3": ("'01:02:03.123'",), "by": ("'\\x00ff10'", "''"), "u": ("gen_random_uuid()",), "j": ("'{\"a\": 1.50}'",),
     "jb": ("'{\"b\": 1, \"a\": [null, \"é\"]}'",), "m": ("'ok'",), "ip": ("'10.0.0.1/8'",), "o": ("4294967295",),
     "r": ("'[1,5)'",), "bi": ("B'1'", "B'0'"), "bs": ("B'100000001'",), "vb": ("B'10110'",),
     "ai": ("'{1,NULL,3}'", "'{}'"),
@@ -120,5 +120,5 @@ def _plain(column: str, value: Any) -> Any:
     if column == "tz" and value is not None:
         return value.replace(tzinfo=None)
     if column in ("ai", "at", "af", "au") and value is not None:
-        return json.loads(value)
+        return [float(part) if column == "af" else part for part in json.loads(value)]
     return str(value) if column == "d" and value is not None else value
