@@ -66,6 +66,6 @@ def avro_options(registry: str) -> dict[str, str]:
         found |= {
             part: CLASS, f"{part}.apicurio.registry.url": api, f"{part}.apicurio.registry.auto-register": "true",
             f"{part}.apicurio.registry.find-latest": "false", f"{part}.apicurio.registry.as-confluent": "true",
-            f"{part}.apicurio.registry.use-id": "contentId",
+            f"{part}.apicurio.registry.use-id": "contentId", f"{part}.apicurio.registry.headers.enabled": "false",
         }  # fmt: skip
     return found

@@ -3,6 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import psycopg
@@ -84,6 +85,13 @@ def assert_mirrored(world: World) -> None:
             assert {tuple(row[c] for c in columns) for row in rows} == set(source_rows(world, table).values())
     finally:
         catalog.close()
+
+
+def with_columns(world: World, topics: Topics) -> World:
+    """The slot's source with the columns that the topics declare: mirrors have those alone."""
+    columns = {table.name: table.columns for table in topics.source.tables}
+    tables = tuple(t.model_copy(update={"columns": columns[t.name]}) for t in world.source.tables)
+    return replace(world, source=world.source.model_copy(update={"tables": tables}))
 
 
 def slots(world: World) -> list[str]:
@@ -225,7 +233,7 @@ def test_a_move_that_is_killed_at_any_step_is_run_again(moved: tuple[World, Topi
     world.sql("UPDATE items SET name = 'by the slot' WHERE id = 5000")
     world.ingest(spark)
     assert_equal(world)
-    assert_mirrored(world)
+    assert_mirrored(with_columns(world, topics))
 
     [poison] = kept(topics, "quarantine")
     replay(world.settings, world.declarations, world.source.name, ["items"], spark)
@@ -257,8 +265,7 @@ def test_a_move_that_would_lose_something_is_refused_and_changes_nothing(
         pause(world.settings, world.source.table("items"))
         with pytest.raises(LakehouseError, match="it is paused: a source is moved while all its tables stream"):
             move(topics, spark)
-        resume(world.settings, world.source.table("items"))
-        world.ingest(spark)
+        resume(world.settings, world.declarations, world.source.name, ["items"], spark)
         alone = topics.without("accounts")
         less = alone.source.table("items")
         fewer = less.model_copy(update={"columns": tuple(c for c in less.columns if c.name != "big")})
