@@ -27,9 +27,9 @@ from tests.world import World
 
 KAFKA, NEWEST = "4.1.0", "3.7.0.Final"
 STORES = "".join(
-    f"{store}.storage.topic=connect-{store}\n{store}.storage.replication.factor=1\n"
+    f"{store}.storage.topic=connect-{{port}}-{store}\n{store}.storage.replication.factor=1\n"
     for store in ("config", "offset", "status")
-)
+)  # a worker's own: another one beside the same broker would run its connectors, too
 JSON = "org.apache.kafka.connect.json.JsonConverter"
 
 
@@ -48,7 +48,7 @@ class Connect:
             command = [
                 *self.java,
                 "org.apache.kafka.connect.cli.ConnectDistributed",
-                str(self.folder / "connect.properties"),
+                str(self.folder / f"connect-{self.rest_port}.properties"),
             ]
             started = subprocess.Popen(command, stdout=output, stderr=output, stdin=subprocess.DEVNULL)
         self.process = psutil.Process(started.pid)
@@ -130,8 +130,9 @@ def running_connect(
     java = [str(spark_java_home(settings) / "bin" / "java"), "-Xms256m", "-Xmx768m", "-cp"]
     java.append(":".join(f"{folder}/*" for folder in (classes, *more)))
     port = plan_ports(("rest",), {}, {}, {})["rest"]
-    (broker.folder / "connect.properties").write_text(
-        f"bootstrap.servers={broker.server}\ngroup.id=connect-{port}\nlisteners=http://127.0.0.1:{port}\n{STORES}"
+    (broker.folder / f"connect-{port}.properties").write_text(
+        f"bootstrap.servers={broker.server}\ngroup.id=connect-{port}\nlisteners=http://127.0.0.1:{port}\n"
+        f"{STORES.format(port=port)}"
         f"exactly.once.source.support={'enabled' if exactly_once else 'disabled'}\nplugin.discovery=service_load\n"
         f"key.converter={JSON}\nvalue.converter={JSON}\noffset.flush.interval.ms={flush_ms}\n"
     )
