@@ -15,10 +15,10 @@ import pyarrow as pa
 
 from erasure.key_periods import Event, Key, Position
 from erasure.records import SubjectRecords
-from ingestion.schema.problem import TableProblem
 from ingestion.sources.base import UnreadableRecord
 from ingestion.sources.debezium.records import EnvelopeRecords
 from ingestion.sources.kafka.values import Unread
+from lakehouse.errors import LakehouseError
 
 Row = Mapping[str, Any]
 RECORDS = EnvelopeRecords()
@@ -76,7 +76,7 @@ class SubjectEnvelopes(SubjectRecords):
         one = pa.table({name: [record[name]] for name in ("message", "commit_lsn", "seq")})
         try:
             made = list(RECORDS.decode(record["relation"], one, {}, ()))
-        except (UnreadableRecord, TableProblem, Unread, ValueError, TypeError):
+        except (UnreadableRecord, LakehouseError, Unread, ValueError, TypeError):
             return None
         pairs = ((batch.values.to_pylist(), batch.meta.to_pylist()) for batch in made)
         return [values | meta for rows, metas in pairs for values, meta in zip(rows, metas, strict=True)]

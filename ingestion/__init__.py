@@ -8,6 +8,7 @@ from typing import Any
 _EXPORTS = {
     "bring_up": "ingestion.run.api",
     "recover_source": "ingestion.run.api",
+    "move_source": "ingestion.run.move",
     "resnapshot": "ingestion.run.api",
     "resume": "ingestion.run.api",
     "replay": "ingestion.run.api",

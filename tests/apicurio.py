@@ -63,7 +63,7 @@ def running_apicurio(settings: Settings) -> Iterator[Apicurio]:
             )
         url = f"http://127.0.0.1:{ports['http']}/apis/ccompat/v7"
         try:
-            deadline = time.monotonic() + 120
+            deadline = time.monotonic() + 300  # on a machine that is busy
             while not _answers(url):
                 assert started.poll() is None and time.monotonic() < deadline, last_lines(log, 20)
                 time.sleep(0.3)

@@ -27,9 +27,9 @@ from tests.world import World
 
 KAFKA, NEWEST = "4.1.0", "3.7.0.Final"
 STORES = "".join(
-    f"{store}.storage.topic=connect-{store}\n{store}.storage.replication.factor=1\n"
+    f"{store}.storage.topic=connect-{{port}}-{store}\n{store}.storage.replication.factor=1\n"
     for store in ("config", "offset", "status")
-)
+)  # a worker's own: another one beside the same broker would run its connectors, too
 JSON = "org.apache.kafka.connect.json.JsonConverter"
 
 
@@ -48,7 +48,7 @@ class Connect:
             command = [
                 *self.java,
                 "org.apache.kafka.connect.cli.ConnectDistributed",
-                str(self.folder / "connect.properties"),
+                str(self.folder / f"connect-{self.rest_port}.properties"),
             ]
             started = subprocess.Popen(command, stdout=output, stderr=output, stdin=subprocess.DEVNULL)
         self.process = psutil.Process(started.pid)
@@ -116,19 +116,23 @@ class Connect:
 
 @contextmanager
 def running_connect(
-    settings: Settings, broker: Broker, *, version: str = NEWEST, exactly_once: bool = True, flush_ms: int = 60_000
-) -> Iterator[Connect]:
-    """A worker without connectors; it stores offsets every `flush_ms` where delivery is not exactly once."""
+    settings: Settings, broker: Broker, *, version: str = NEWEST, exactly_once: bool = True, flush_ms: int = 60_000,
+    more: tuple[Path, ...] = (),
+) -> Iterator[Connect]:  # fmt: skip
+    """A worker without connectors; it stores offsets every `flush_ms` where delivery is not exactly once. `more` are
+    folders of further jars."""
     wanted = (
         ("io.debezium", "debezium-connector-postgres", version),
         ("org.apache.kafka", "kafka_2.13", KAFKA),
         ("org.apache.kafka", "connect-runtime", KAFKA),
     )
     classes = jars(settings, f"debezium-{version}-kafka-{KAFKA}", wanted)
-    java = [str(spark_java_home(settings) / "bin" / "java"), "-Xms256m", "-Xmx768m", "-cp", f"{classes}/*"]
+    java = [str(spark_java_home(settings) / "bin" / "java"), "-Xms256m", "-Xmx768m", "-cp"]
+    java.append(":".join(f"{folder}/*" for folder in (classes, *more)))
     port = plan_ports(("rest",), {}, {}, {})["rest"]
-    (broker.folder / "connect.properties").write_text(
-        f"bootstrap.servers={broker.server}\ngroup.id=connect-{port}\nlisteners=http://127.0.0.1:{port}\n{STORES}"
+    (broker.folder / f"connect-{port}.properties").write_text(
+        f"bootstrap.servers={broker.server}\ngroup.id=connect-{port}\nlisteners=http://127.0.0.1:{port}\n"
+        f"{STORES.format(port=port)}"
         f"exactly.once.source.support={'enabled' if exactly_once else 'disabled'}\nplugin.discovery=service_load\n"
         f"key.converter={JSON}\nvalue.converter={JSON}\noffset.flush.interval.ms={flush_ms}\n"
     )
@@ -157,19 +161,20 @@ def connector(url: str, prefix: str, tables: str, *, schemas: bool = False, **op
 
 
 def make_debezium(
-    world: World, broker: Broker, tables: Mapping[str, tuple[tuple[str, ...], dict[str, str]]], **given: Any
-) -> Topics:
-    """The source of topics that a connector with the world's name as prefix writes; of each table its key and columns.
-
-    `given` are settings of the source.
+    world: World, broker: Broker, tables: Mapping[str, tuple[tuple[str, ...], dict[str, str]]],
+    prefix: str | None = None, policy: Mapping[str, Any] | None = None, **given: Any,
+) -> Topics:  # fmt: skip
+    """The source of topics that a connector with the prefix writes, by default the world's name; of each table its key
+    and columns. `policy` is what else its tables declare, `given` are settings of the source.
     """
-    prefix, name = world.source.name, f"d{world.source.name}"
+    prefix = prefix or world.source.name
+    name = f"d{prefix}"
     fixed = {"delivery": "exactly_once", "decimals": "precise", "transactions": f"{prefix}.transaction"}
     of = DebeziumSettings(kind="debezium", bootstrap_servers=broker.server, **(fixed | given))
     declared = tuple(
-        topic_table(name, table, RawPolicy(topic=f"{prefix}.public.{table}", key=key), columns).model_copy(
-            update={"kind": "debezium"}
-        )
+        topic_table(
+            name, table, RawPolicy(topic=f"{prefix}.public.{table}", key=key, **(policy or {})), columns
+        ).model_copy(update={"kind": "debezium"})
         for table, (key, columns) in tables.items()
     )
     limits = world.settings.ingestion.model_copy(update={"lease_seconds": 2})

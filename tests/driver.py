@@ -2,9 +2,9 @@
 
 A fault is `module:function:before` or `module:function:after`: SIGKILL just before the call, or when it has returned;
 `module:function:stall` is SIGSTOP before the call, until somebody sends SIGCONT; a number after it, such as
-`…:after:2`, says which call. After `--dagster` a materialization
+`…:after:2`, says which call; `module:name:set:7` gives a constant another value. After `--dagster` a materialization
 of the raw assets does the work instead, as one started from the UI would; after `--follow` a follower does it. After
-`--mirror` it is a refresh of the mirrors.
+`--mirror` it is a refresh of the mirrors, after `--move` a move to the declared kind.
 """
 
 import importlib
@@ -30,7 +30,8 @@ def _inject(fault: str) -> None:
     module_name, function, when, *nth = fault.split(":")
     module = importlib.import_module(module_name)
     original = getattr(module, function)
-
+    if when == "set":
+        return setattr(module, function, int(nth[0]))
     calls = itertools.count(1)
 
     def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -60,7 +61,7 @@ def main() -> None:
     declarations, source = Declarations(sources=tuple(sources)), sources[0]
     if "--dagster" in sys.argv:
         sys.exit(_materialize(settings, declarations))
-    from ingestion import bring_up, follow_sources, refresh_mirrors
+    from ingestion import bring_up, follow_sources, move_source, refresh_mirrors
 
     if "--mirror" in sys.argv:
         return print(refresh_mirrors(settings, declarations, source.name))
@@ -68,7 +69,7 @@ def main() -> None:
         stop = threading.Event()
         signal.signal(signal.SIGTERM, lambda *_: stop.set())
         return follow_sources(settings, declarations, [source.name for source in sources], stop)
-    report = bring_up(settings, declarations, source.name)
+    report = (move_source if "--move" in sys.argv else bring_up)(settings, declarations, source.name)
     print(json.dumps({table.name: table.rows for table in report.tables}))
 
 

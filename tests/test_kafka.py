@@ -161,6 +161,28 @@ def test_killed_at_a_step_each_event_lands_once(make: Make, spark: Any, step: st
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "fault",
+    ["ingestion.pipeline.load_changes:run_tasks:after", "ingestion.sink.publish:_swap:before",
+     "ingestion.pipeline.load_changes:publish:after"],
+)  # fmt: skip
+def test_killed_when_several_tasks_have_read_each_event_lands_once(make: Make, spark: Any, fault: str) -> None:
+    """Each of three tasks has written data files of its own, all of which land or none."""
+    topics, several = make(), "ingestion.sources.kafka.reading:EVENTS:set:50"
+    send(topics, 0, 300)
+    topics.ingest(spark)
+    send(topics, 300, 300)
+    killed = topics.driver(several, fault)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    landed = 600 if fault.endswith("publish:after") else 300
+    assert_each_once(topics, range(landed))
+    send(topics, 600, 300)
+    done = topics.driver(several)
+    assert done.returncode == 0, done.stderr
+    assert_each_once(topics, range(900))
+
+
+@pytest.mark.slow
 def test_a_follower_lands_events_within_seconds_and_is_replaced_when_it_is_killed(make: Make, spark: Any) -> None:
     topics, sent = make(), 0
     stop = threading.Event()

@@ -16,7 +16,7 @@ from ingestion.run import operate
 from ingestion.run.recover import begin_next_epoch
 from ingestion.run.reports import Aside, SourceReport, SourceStatus, TableReport, TableStatus
 from ingestion.schema.positions import Position
-from ingestion.sources.base import check_kind, source_of
+from ingestion.sources.base import check_kind, check_same_kind, source_of
 from ingestion.state import lease as leases
 from ingestion.state import live, progress, store
 from ingestion.tasks.outage import OUTAGES, outage
@@ -55,6 +55,7 @@ def bring_up(
     check_kind(settings, declared)
     with store.connect_catalog(settings) as states:
         store.ensure_state(states)
+        check_same_kind(store.read_stream(states, source), settings.connection(source).kind)
         until = _committed(settings, source)
         deadline = time.monotonic() + settings.ingestion.wait_seconds
         while time.monotonic() < deadline:
@@ -188,6 +189,7 @@ def up_to_date_alone(
 def _take_over(settings: Settings, source: str) -> leases.Lease:
     with store.connect_catalog(settings) as states:
         store.ensure_state(states)
+        check_same_kind(store.read_stream(states, source), settings.connection(source).kind)
         return leases.take_over(states, source, settings.ingestion.lease_seconds)
 
 
@@ -196,6 +198,7 @@ def source_status(settings: Settings, source: str) -> SourceStatus:
     with store.connect_catalog(settings) as states:
         store.ensure_state(states)
         stream, held = store.read_stream(states, source), leases.holder_of(states, source)
+        check_same_kind(stream, settings.connection(source).kind)
         shown = live.shown(states, source) if stream else None
         tables, clock = store.read_positions(states, source).values(), store.catalog_clock(states)
         follower = leases.follower_of(states, source)
@@ -223,6 +226,7 @@ def source_status(settings: Settings, source: str) -> SourceStatus:
         slot_is_sound=retained.is_sound or stream is None,
         progress=under_way,
         follower=follower,
+        former_slot=(stream.slot or None) if stream and stream.kind != "postgres" else None,
         tables=tuple(
             TableStatus(p.table, p.state, p.reason, p.position.text, p.position.commit_bound)
             for p in sorted(tables, key=lambda p: p.table)

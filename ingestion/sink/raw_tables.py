@@ -75,6 +75,16 @@ def ensure_raw_table(catalog: SqlCatalog, table: RawTable, facts: TableFacts) ->
     )
 
 
+def add_metadata(iceberg: Table, table: RawTable) -> None:
+    """Adds the metadata columns that a kind of source has and the table, which was of another, has not."""
+    there = {field.name for field in iceberg.schema().fields}
+    missing = {name: told for name, told in OF_KINDS[table.kind].items() if name not in there}
+    if missing:
+        with iceberg.update_schema() as update:
+            for name, (kind, doc) in missing.items():
+                update.add_column(name, METADATA_TYPES[kind], doc=doc)
+
+
 def follow_source(
     iceberg: Table, table: RawTable, steps: Iterable[Step], followed: TableFacts, now: TableFacts, at: datetime
 ) -> Table:

@@ -20,7 +20,7 @@ from ingestion.schema.facts import ColumnFacts, TableFacts
 from ingestion.schema.positions import P
 from ingestion.schema.problem import TableProblem
 from ingestion.state.chunks import Chunk
-from ingestion.state.store import Stream
+from ingestion.state.store import Cluster, Stream
 from lakehouse.declarations import RawTable
 from lakehouse.declarations import Source as Declared
 from lakehouse.errors import LakehouseError
@@ -28,6 +28,7 @@ from lakehouse.extras import missing_extra
 from lakehouse.servers.database import CatalogConnection
 from lakehouse.settings import Settings
 
+NEAR = 1 << 24  # bytes of WAL: no commit record is longer, nor further from the one before it that was read with it
 Keys = Mapping[int, tuple[str, ...]]
 Landing = Callable[[], frozenset[int]]  # the relations whose rows land, which a piece may change
 
@@ -88,12 +89,14 @@ class Noticed:
     `carried` are partitions whose rows came as those of a relation, by its oid. `witness` is what the source wants to
     have kept with the position (`OpenSource.remember`); None where nothing was read. `reached` is where the read ended,
     None where that is what it was asked for: the rest waits for what is not there yet. `warnings` are for people.
+    `part` is what the reader of a part tells `ChangeReader.together`.
     """
 
     carried: frozenset[tuple[int, Relation]] = frozenset()
     witness: object | None = None
     reached: SourceNow[Any] | None = None
     warnings: tuple[str, ...] = ()
+    part: object | None = None
 
 
 class ChangeReader(Protocol):
@@ -111,8 +114,12 @@ class ChangeReader(Protocol):
         """Readers for tasks of their own, which together read what this one does: itself alone where the order of all
         of it matters, or it is too little.
 
-        The parts of a relation may land and be kept aside independently of each other, and notice nothing but warnings.
+        The parts of a relation may land and be kept aside independently of each other.
         """
+
+    def together(self, parts: Sequence[Noticed]) -> Noticed | None:
+        """What the readers of its parts have noticed, in their order, as one; None where what they gave does not go
+        together, so that nothing of it may land, and this one has to read all."""
 
     def read(self, keys: Keys, landing: Landing, imaged: frozenset[int], take: Callable[[Piece], None]) -> Noticed:
         """Gives each piece to `take`; only relations that are `landing` by then are decoded, the `imaged` with images.
@@ -180,11 +187,15 @@ class UnreadableRecord(ValueError):
         self.index, self.reason = index, reason
 
 
+class OfAnotherKind(ValueError):
+    """Records were kept when their source was of another kind, and this one does not read them."""
+
+
 class Records(Protocol):
     """How change records are kept as bytes and read again. Travels by pickle."""
 
     def relation(self, encoded: bytes) -> Relation:
-        """The relation of kept records."""
+        """The relation of kept records; raises OfAnotherKind."""
 
     def without(self, record: bytes, columns: list[str], gone: Collection[str]) -> bytes:
         """A record with the values of the columns `gone` null."""
@@ -341,6 +352,26 @@ class ReadsAhead(Protocol):
         """
 
 
+@dataclass(frozen=True)
+class TakenOver(Generic[P]):
+    """Where another kind of source goes on, and what its stream is known by."""
+
+    position: P
+    cluster: Cluster
+    own: int
+
+
+@runtime_checkable
+class TakesOver(Protocol):
+    """An open source that can go on where one of another kind, of the same database, has got to."""
+
+    def take_over(self, facts: Iterable[TableFacts], landed: int, recent: Collection[int]) -> TakenOver[Any]:
+        """Where it goes on after commits below the LSN `landed`; `recent` are the xids of those within NEAR below.
+
+        Raises LakehouseError where something would be lost, or could be.
+        """
+
+
 class Source(Protocol[P]):
     """One source as its kind knows it: its settings, and how long others' work in it is waited for."""
 
@@ -362,6 +393,7 @@ KINDS = {
     "kafka": "ingestion.sources.kafka.source",
     "debezium": "ingestion.sources.debezium.source",
 }  # modules with a function `source`
+MOVES = frozenset({("postgres", "debezium"), ("debezium", "postgres")})  # whose rows are the same
 
 
 def check_kind(settings: Settings, declared: Declared) -> None:
@@ -371,6 +403,18 @@ def check_kind(settings: Settings, declared: Declared) -> None:
             f"source {declared.name!r} is declared with meta.kind {declared.kind}, and its connection is of kind "
             f"{set_to}: correct the declaration, or LAKEHOUSE_SOURCES__{declared.name.upper()}__KIND"
         )
+
+
+def check_same_kind(stream: Stream | None, kind: str) -> None:
+    """Raises LakehouseError for a source that was of another kind, whose positions are of another type."""
+    if stream is None or stream.kind == kind:
+        return
+    name, was = stream.source, f"source {stream.source!r}: it was ingested as kind {stream.kind}, and is declared as"
+    if (stream.kind, kind) in MOVES:
+        raise LakehouseError(f"{was} {kind}: run `lakehouse ingest --move {name}`, or declare the former kind again")
+    raise LakehouseError(
+        f"{was} {kind}: one raw table does not mix these kinds: declare the tables as a source of another name"
+    )
 
 
 def source_of(settings: Settings, name: str, seconds: float | None = None, stop: Event | None = None) -> Source[Any]:
@@ -384,3 +428,18 @@ def source_of(settings: Settings, name: str, seconds: float | None = None, stop:
         raise (LakehouseError(f"source {name!r}: {what}") if (what := missing_extra(error)) else error) from None
     made: Source[Any] = kind.source(settings, name, seconds, stop or Event())
     return made
+
+
+def check_former_slot(settings: Settings, name: str, stream: Stream) -> None:
+    """Raises LakehouseError unless the database behind a source of topics has the slot that the stream was read from,
+    and is the same database still."""
+    _handover().check_slot_is_there(settings.behind(name), name, stream)
+
+
+def let_go_of_slot(settings: Settings, name: str, slot: str) -> None:
+    """Drops a slot that is read no more, in the database of a source of any kind; raises LakehouseError."""
+    _handover().let_go(settings.behind(name), name, slot)
+
+
+def _handover() -> Any:
+    return import_module("ingestion.sources.postgres.handover")

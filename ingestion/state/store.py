@@ -4,7 +4,7 @@ They live in the catalog's database so that one SQL transaction can swap table m
 the writer's lease. Positions are exclusive: every transaction below one is in the lake.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, LiteralString
@@ -205,6 +205,40 @@ def restart_stream(
     )
     for table in ("chunks", "live"):
         connection.execute(f"DELETE FROM lakehouse.{table} WHERE source = %s", (source,))
+
+
+def set_kind(connection: CatalogConnection, source: str, kind: str) -> None:
+    """A stream that has just been restarted goes on as one of another kind: nothing is read of it yet, and the newest
+    cut, whose position is of the former kind, is no cut of it."""
+    connection.execute(
+        "UPDATE lakehouse.streams SET kind = %s, cut_position = NULL, cut_lsn = NULL, cut_at = NULL"
+        " WHERE source = %s AND position IS NULL",
+        (kind, source),
+    )
+
+
+def hand_over(
+    connection: CatalogConnection, source: str, kind: str, position: Position, tables: Mapping[str, Known]
+) -> None:
+    """A stream that has just been restarted goes on as one of another kind at a position; so do these tables, whose
+    rows are there up to it. Others are forgotten."""
+    set_kind(connection, source, kind)
+    row = connection.execute("SELECT epoch FROM lakehouse.streams WHERE source = %s", (source,)).fetchone()
+    assert row is not None
+    text, bound = stored.written(position)
+    connection.execute("UPDATE lakehouse.streams SET position = %s, lsn = %s WHERE source = %s", (text, bound, source))
+    forget_positions(connection, source, list(read_positions(connection, source).keys() - tables.keys()))
+    for table, known in tables.items():
+        connection.execute(
+            "UPDATE lakehouse.positions SET position = %s, lsn = %s, state = %s, snapshot_position = NULL, point = 0,"
+            ' reason = NULL, facts = %s WHERE source = %s AND "table" = %s',
+            (text, bound, "streaming", described.written(known), source, table),
+        )
+
+
+def note_slot(connection: CatalogConnection, source: str, slot: str) -> None:
+    """Records the slot of a stream; one of topics has that which was read before them, until it is dropped."""
+    connection.execute("UPDATE lakehouse.streams SET slot = %s WHERE source = %s", (slot, source))
 
 
 def revise(connection: CatalogConnection, source: str) -> None:

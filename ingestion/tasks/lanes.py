@@ -21,7 +21,7 @@ from ingestion.schema.problem import TableProblem
 from ingestion.schema.streamed_columns import UnknownRowSchema
 from ingestion.sink.rows import BadRow, Counts, TableTarget, raw_rows
 from ingestion.sink.writer import TableWriter, Written, fitted
-from ingestion.sources.base import Records
+from ingestion.sources.base import OfAnotherKind, Records
 from ingestion.tasks.partitions import carried_resync_reason, partitions_of
 from ingestion.tasks.shared_keys.events import Landing
 from ingestion.tasks.shared_keys.hold import SPLIT, Held
@@ -336,12 +336,16 @@ def _messages(records: Records, picked: pa.Table, target: TableTarget) -> pa.Arr
     """As the source sent them, but for values that must not land."""
     if not target.excluded and not target.mask:
         return picked.column("message")
-    found, known = [], dict[bytes, tuple[list[str], frozenset[str]]]()
+    found, known = [], dict[bytes, tuple[list[str], frozenset[str]] | None]()
     for encoded, message in zip(*(picked.column(name).to_pylist() for name in ("relation", "message")), strict=True):
         if encoded not in known:
-            relation = records.relation(encoded)
-            known[encoded] = [column.name for column in relation.columns], withheld_in(target, relation)
-        found.append(records.without(message, *known[encoded]))
+            try:
+                relation = records.relation(encoded)
+                known[encoded] = [column.name for column in relation.columns], withheld_in(target, relation)
+            except OfAnotherKind:  # which was kept without them already
+                known[encoded] = None
+        columns = known[encoded]
+        found.append(message if columns is None else records.without(message, *columns))
     return pa.array(found, pa.binary())
 
 

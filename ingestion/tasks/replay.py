@@ -12,7 +12,7 @@ from pyiceberg.table.metadata import TableMetadataUtil
 from ingestion.schema.changes import PICKED_SCHEMA, Batch
 from ingestion.sink.rows import TableTarget
 from ingestion.sink.writer import Written, merge
-from ingestion.sources.base import Records, UnreadableRecord
+from ingestion.sources.base import OfAnotherKind, Records, UnreadableRecord
 from ingestion.tasks.lanes import Findings, Lanes
 from lakehouse.catalog.file_io import file_io
 
@@ -73,12 +73,14 @@ def merged(parts: Iterable[ReplayResult]) -> ReplayResult:
 
 def _replay_relation(plan: ReplayPlan, lanes: Lanes, relation: bytes, records: pa.Table) -> None:
     records = records.combine_chunks()
-    oid = plan.records.relation(relation).oid
-    if oid not in plan.target.oids:
+    try:
+        oid = plan.records.relation(relation).oid
+        reason = None if oid in plan.target.oids else "of a relation that the table was before"
+    except OfAnotherKind:
+        reason = "of the kind of source that the table was read from before a move, and is not replayed"
+    if reason is not None:
         of_another = _picked(relation, records, min(plan.target.oids))
-        lanes.keep(
-            "quarantine", of_another, dict.fromkeys(_places(of_another), "of a relation that the table was before")
-        )
+        lanes.keep("quarantine", of_another, dict.fromkeys(_places(of_another), reason))
         return
     while records.num_rows:
         try:

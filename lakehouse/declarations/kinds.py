@@ -41,7 +41,5 @@ def kind_problems(
     for key in sorted(({"relation", "exclude", "changes"} if kind == "kafka" else OF_POSTGRES) & raw.model_fields_set):
         says = f"not in a source of kind {kind}, where exactly the declared columns land"
         yield ("raw", key), f"meta.raw.{key}: {says}"
-    if kind == "debezium" and raw.format != "json":
-        yield ("raw", "format"), f"meta.raw.format: envelopes in {raw.format} are not read yet: use the JSON converter"
     if untyped := [column.name for column in columns if column.data_type is None]:
         yield ("raw",), f"column {', '.join(untyped)} needs a data_type: the events of a topic do not tell it"

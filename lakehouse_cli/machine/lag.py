@@ -68,6 +68,8 @@ def _trouble(values: dict[str, Any]) -> str | None:
         return "never ingested"
     if not values["slot_is_sound"]:
         return f"slot {values['slot_state']}: `lakehouse ingest --recover {values['source']}`"
+    if values["former_slot"]:
+        return f"slot {values['former_slot']} still retains WAL: `lakehouse ingest --move {values['source']}` drops it"
     return None
 
 

@@ -97,6 +97,9 @@ def ingest(
             "--recover", help="continue after a lost slot or a restored source: compare with the lake, resync"
         ),
     ] = False,
+    move: Annotated[
+        bool, typer.Option("--move", help="go on with the kind of source that is declared now: a slot, or its topics")
+    ] = False,
     pause: Annotated[Tables, _table_option("--pause", "keep a table's records in the spool from now on")] = None,
     resume: Annotated[Tables, _table_option("--resume", "land a parked or paused table's spool and continue")] = None,
     resnapshot: Annotated[Tables, _table_option("--resnapshot", "read a whole table again")] = None,
@@ -107,10 +110,12 @@ def ingest(
     """Ingest committed changes into the raw layer; exits 1 if a table is parked."""
     on_tables = {"pause": pause, "resume": resume, "resnapshot": resnapshot, "replay": replay, "remove": remove}
     chosen = {name: tables for name, tables in on_tables.items() if tables}
-    if once + follow + recover + len(chosen) != 1:
-        raise typer.BadParameter("give one of --once, --follow, --recover, --" + ", --".join(on_tables))
+    if once + follow + recover + move + len(chosen) != 1:
+        raise typer.BadParameter("give one of --once, --follow, --recover, --move, --" + ", --".join(on_tables))
     if recover and not sources:
         raise typer.BadParameter("name the sources to --recover: it compares all their tables")
+    if move and not sources:
+        raise typer.BadParameter("name the sources to --move: each begins its next epoch")
     if chosen and sources:
         raise typer.BadParameter(f"--{next(iter(chosen))} names its tables as SOURCE.TABLE: omit {sources[0]}")
     if follow and as_json:
@@ -124,16 +129,10 @@ def ingest(
     if follow:
         _follow(settings, declarations, names)
     else:
-        from ingestion import bring_up, recover_source
+        from ingestion import bring_up, move_source, recover_source
 
-        _each(
-            settings,
-            dict.fromkeys(names),
-            partial(recover_source, settings, declarations)
-            if recover
-            else partial(bring_up, settings, declarations, only_changed=True),
-            as_json,
-        )
+        work = recover_source if recover else move_source if move else partial(bring_up, only_changed=True)
+        _each(settings, dict.fromkeys(names), partial(work, settings, declarations), as_json)
     if recover:
         _erase_again(settings, declarations, names)
 

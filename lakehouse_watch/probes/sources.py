@@ -16,6 +16,7 @@ from lakehouse_watch.probes.reading import Reading
 
 RESTART_SECONDS = 30.0  # a supervised follower that was killed is back by then
 SLOT_SECONDS = 10.0
+FORMER_SLOT_SECONDS = 60.0  # a move drops it at its end
 CATCH_UP_SECONDS = 60.0  # after a pause `lakehouse dev` is behind until its follower has started
 
 
@@ -64,6 +65,12 @@ def _slot(status: SourceStatus) -> Iterator[Occasion]:
             f"`lakehouse ingest --recover {status.source}`" if not status.slot_is_sound else
             "ingest at once, or raise max_slot_wal_keep_size: the next checkpoint may remove WAL that the lake needs",
             source=status.source, patience=SLOT_SECONDS,
+        )  # fmt: skip
+    if status.former_slot is not None:
+        yield Occasion(
+            f"former_slot/{status.source}", f"{status.source} has moved to topics, and its slot {status.former_slot} "
+            "still retains WAL", f"`lakehouse ingest --move {status.source}` drops it", source=status.source,
+            patience=FORMER_SLOT_SECONDS,
         )  # fmt: skip
 
 

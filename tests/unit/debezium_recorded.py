@@ -19,6 +19,7 @@ from ingestion.sources.debezium.reading import EnvelopeReader
 from ingestion.sources.debezium.shape import Shape, facts_of, modes_of, shape_of
 from ingestion.sources.kafka.events import EVENTS_SCHEMA
 from ingestion.sources.kafka.reading import Range
+from ingestion.sources.kafka.registry import SchemaRegistry
 from lakehouse.declarations import Column, RawTable
 from lakehouse.declarations.policies import LoadPolicy, RawPolicy
 from lakehouse.settings import DebeziumSettings
@@ -93,6 +94,7 @@ class Read:
     parked: dict[str, str] = field(default_factory=dict)
     kept: list[tuple[Piece, pa.Table]] = field(default_factory=list)  # the records of each piece
     noticed: Noticed = field(default_factory=Noticed)
+    parts: int = 0  # that were read by readers of their own, and landed
 
     @property
     def position(self) -> Any:
@@ -108,8 +110,9 @@ def shape(of: RawTable, given: DebeziumSettings) -> Shape:
 def read(
     messages: Sequence[Message], *tables: RawTable, given: DebeziumSettings | None = None,
     before: TransactionOffsets | None = None, ends: Mapping[str, int] | None = None, now: datetime | None = None,
+    registry: SchemaRegistry | None = None, in_parts: bool = False,
 ) -> Read:  # fmt: skip
-    """Reads recorded messages, up to `ends` by topic."""
+    """Reads recorded messages, up to `ends` by topic; `in_parts` as several tasks do."""
     given, before = given or settings(), before or TransactionOffsets()
     shapes = {t.raw.topic: shape(t, given) for t in tables}
     partitions = sorted({(m["topic"], m["partition"]) for m in messages if m["topic"] in {*shapes, "transaction"}})
@@ -130,6 +133,7 @@ def read(
         wide=frozenset(t for t in shapes if sum(name == t for name, _ in partitions) > 1), is_whole=True,
         now=now or newest,
         exactly_once=given.delivery == "exactly_once", batch_bytes=1 << 20, recording=messages,
+        registry=registry,
     )  # fmt: skip
     found, names = Read(), {s.oid: topic.split(".")[-1] for topic, s in shapes.items()}
     landing = set(names)
@@ -148,7 +152,16 @@ def read(
             rows = [v | m for v, m in zip(batch.values.to_pylist(), batch.meta.to_pylist(), strict=True)]
             found.rows.setdefault(names[batch.relation.oid], []).extend(rows)
 
-    found.noticed = reader.read({}, lambda: frozenset(landing), frozenset(), take)
+    readers = reader.parts() if in_parts else (reader,)
+    noticed = [of.read({}, lambda: frozenset(landing), frozenset(), take) for of in readers]
+    together = reader.together(noticed) if len(readers) > 1 else noticed[0]
+    if together is None:
+        assert not found.parked, "parts that cannot go on may not decide about a whole read"
+        vars(found).update(vars(Read()))
+        together = reader.read({}, lambda: frozenset(landing), frozenset(), take)
+    elif len(readers) > 1:
+        found.parts = len(readers)
+    found.noticed = together
     for rows in found.rows.values():
         rows.sort(key=lambda row: (row["_commit_lsn"], row["_seq"]))
     return found

@@ -31,7 +31,7 @@ def test_the_relation_of_a_topic_is_the_end_of_its_name_or_declared(tmp_path: Pa
 @pytest.mark.parametrize(
     ("was", "now", "text"),
     [
-        ("format: json", "format: avro", "meta.raw.format: envelopes in avro are not read yet"),
+        ("format: json", "format: xml", "meta.raw.format: Input should be 'json' or 'avro'"),
         ("format: json", "exclude: [Page]", "meta.raw.exclude: not in a source of kind debezium"),
         ("topic: shop.public.clicks, ", "", "meta.raw.topic: Field required in a source of kind debezium"),
         (", data_type: text", "", "column Page needs a data_type"),
@@ -41,6 +41,13 @@ def test_a_mistake_is_told_with_its_line(tmp_path: Path, was: str, now: str, tex
     with pytest.raises(LakehouseError) as failure:
         declared(tmp_path, DEBEZIUM.replace(was, now))
     assert "shop.yml:11: " in str(failure.value) and text in str(failure.value)
+
+
+def test_a_column_that_avro_would_call_otherwise_is_refused() -> None:
+    columns = {"id": "bigint", "größe": "text", "2nd": "text"}
+    assert facts_of(table("items", columns), 1, settings()).columns[1].name == "größe"
+    with pytest.raises(TableProblem, match="column größe, 2nd has a name that Avro does not allow"):
+        facts_of(table("items", columns, format="avro"), 1, settings())
 
 
 def test_a_table_without_a_key_needs_exactly_once() -> None:

@@ -1,6 +1,6 @@
 """Lag against declared limits: invalid declarations, the level of a table, and when the sensor reports it."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from lakehouse.declarations import RawTable, Source, declarations_from
 from lakehouse.declarations.policies import LagPolicy, LoadPolicy, RawPolicy, check_owner
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import load_settings
+from lakehouse_cli.machine.lag import _trouble
 from lakehouse_watch.probes.sources import CATCH_UP_SECONDS
 from lakehouse_watch.probes.sources import judge as judge_source
 from orchestration.checks.lag import CHECK, CONFIRM_TICKS, judge, lag_definitions, to_report
@@ -215,3 +216,13 @@ def test_lag_is_told_once_a_follower_has_had_time_to_start() -> None:
     """After each pause `lakehouse dev` told that every source was behind, and then that it was over."""
     behind = [o for o in judge_source(status(seconds=9000.0), {}, load_settings().alerts) if o.kind == "lag"]
     assert [occasion.patience for occasion in behind] == [CATCH_UP_SECONDS]
+
+
+def test_a_slot_that_a_moved_source_has_left_is_told_with_the_command_that_drops_it() -> None:
+    """It retains WAL until the disk of the source is full, and the topics say nothing of it."""
+    left = replace(status(), former_slot="lakehouse_shop", tables=())
+    [occasion] = judge_source(left, {}, load_settings().alerts)
+    assert occasion.kind == "former_slot" and "lakehouse_shop" in occasion.summary
+    assert "`lakehouse ingest --move shop`" in occasion.to_do
+    assert "`lakehouse ingest --move shop`" in str(_trouble(asdict(left)))
+    assert not list(judge_source(replace(left, former_slot=None), {}, load_settings().alerts))

@@ -4,9 +4,10 @@ from collections.abc import Iterator, Mapping
 
 from ingestion.sources.debezium.shape import facts_of
 from ingestion.sources.findings import Finding, Weight
-from ingestion.sources.kafka.check import of_tables
+from ingestion.sources.kafka.check import of_registry, of_tables
 from ingestion.sources.kafka.connection import Brokers, Topic
-from lakehouse.declarations import Source
+from ingestion.sources.kafka.formats import check_format, formats_of
+from lakehouse.declarations import RawTable, Source
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import DebeziumSettings, Settings
 
@@ -25,9 +26,16 @@ def check_source(settings: Settings, source: Source) -> list[Finding]:
     except LakehouseError as error:
         says = str(error).removeprefix(f"source {source.name!r}: ")
         return [Finding(source.name, None, "connection", "in the way", "it cannot be looked at", says)]
+    formats = formats_of(settings, source.name)
+
+    def describe(table: RawTable, topic: Topic) -> None:
+        check_format(table, formats)
+        facts_of(table, topic.id, of)
+
     return [
         *_of_source(source, of, found),
-        *of_tables(source, found, WRITE, lambda table, topic: facts_of(table, topic.id, of)),
+        *of_tables(source, found, WRITE, describe),
+        *of_registry(settings, source),
     ]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
@@ -15,10 +15,11 @@ from ingestion.sources.debezium.at_once.ends import ends_at_once
 from ingestion.sources.debezium.at_once.parts import Part, heads_of, part_of, runs
 from ingestion.sources.debezium.at_once.readers import Readers, column_readers
 from ingestion.sources.debezium.at_once.scan import BEGINS, Scanned, scanned
+from ingestion.sources.debezium.avro import opener_of
 from ingestion.sources.debezium.envelope import EPOCH, Envelope, Unwrapped, end_of, envelope_of
 from ingestion.sources.debezium.join.heads import EMPTY, EVENT, LOOSE, SNAPSHOT, UNREAD, Heads, identity_of
 from ingestion.sources.debezium.join.joined import Joined, Told
-from ingestion.sources.debezium.opened import JsonOpener, Types
+from ingestion.sources.debezium.opened import Bodies, Opener, Types
 from ingestion.sources.debezium.rows import check_relation
 from ingestion.sources.debezium.shape import Shape
 from ingestion.sources.debezium.spool import Spool, Tables, one_chunk
@@ -44,7 +45,7 @@ class Gathered:
     heads: Heads = field(default_factory=Heads)
     opened: dict[int, Envelope] = field(default_factory=dict)
     reasons: dict[int, str] = field(default_factory=dict)
-    opener: JsonOpener = field(default_factory=JsonOpener)
+    openers: dict[str, Opener] = field(default_factory=dict)
     versions: set[str] = field(default_factory=set)
     columns: dict[str, set[str]] = field(default_factory=dict)
     checked: set[str] = field(default_factory=set)
@@ -61,17 +62,25 @@ class Gathered:
         """The number that each partition has here."""
         return {(r.topic, r.partition): number for number, r in enumerate(self.reader.ranges)}
 
+    def opener(self, form: str) -> Opener:
+        """Opens messages of that format."""
+        if form not in self.openers:
+            self.openers[form] = opener_of(form, self.reader.registry)
+        return self.openers[form]
+
     def told(self, wanted: Range) -> Iterator[Told]:
         """The messages of the transaction topic."""
+        forms = {shape.format for shape in self.reader.shapes.values()}
+        opener = self.opener("avro" if "avro" in forms else "json")
         for _, messages in self.reader.messages([wanted]):
-            if (ends := ends_at_once(self.opener, messages)) is not None:
+            if (ends := ends_at_once(opener, messages)) is not None:
                 yield from ends
                 continue
             for message in messages.to_pylist():
                 if message["value"] is None:
                     continue
                 try:
-                    end = end_of(self.opener.open(message["value"]))
+                    end = end_of(opener.open(message["value"]))
                 except Unread as reason:
                     where = f"topic {wanted.topic}, offset {message['offset']}"
                     raise self.reader.refused(
@@ -79,11 +88,22 @@ class Gathered:
                     ) from None
                 yield Told(message["offset"], message["at"], end)
 
-    def fetch(self) -> None:
-        """Reads all messages into the spool."""
+    def close(self) -> None:
+        """Deletes what was spooled."""
+        self.spool.close()
+        self.kept.close()
+
+    def fetch(self, while_: Callable[[], bool] = lambda: True) -> bool:
+        """Reads all messages into the spool, or so long as `while_` says; returns whether it has read all."""
         for topic, messages in self.reader.messages(self.reader.ranges):
             self.spool.extend(one_chunk(messages.column("value")))
             self._take(self.reader.shapes[topic], messages)
+            if not while_():
+                return False
+        return True
+
+    def check_wrapped(self) -> None:
+        """Raises LakehouseError for topics that have rows without envelopes alone."""
         if flat := sorted(set(self.unwrapped) - self.wrapped):
             raise self.reader.refused(
                 f"topic {', '.join(flat)} has rows without their envelope (no op, no source), which tell "
@@ -94,8 +114,8 @@ class Gathered:
     def _take(self, shape: Shape, messages: pa.Table) -> None:
         """All at once; where they are not alike, in smaller parts, and the smallest one by one."""
         values = one_chunk(messages.column("value")).drop_null().to_pylist()
-        opened = self.opener.bodies(values) if values else None
-        readers = self._readers(shape, opened[0]) if opened is not None else None
+        opened = self.opener(shape.format).bodies(values) if values else None
+        readers = self.column_readers(shape, opened[0]) if opened is not None else None
         if opened is not None and readers is not None and self._take_at_once(shape, readers, messages, opened[1]):
             return
         is_unlike = bool(values) and (opened is None or readers is not None)
@@ -107,7 +127,7 @@ class Gathered:
         self.parts.append(Part(shape, len(self.heads), len(self.heads) + messages.num_rows))
         self._add_each(shape, messages)
 
-    def _take_at_once(self, shape: Shape, readers: Readers, messages: pa.Table, bodies: Sequence[bytes]) -> bool:
+    def _take_at_once(self, shape: Shape, readers: Readers, messages: pa.Table, bodies: Bodies) -> bool:
         is_told = self.reader.told is not None
         alone = not is_told and shape.topic in self.reader.wide
         found = scanned(shape, readers, bodies, told=is_told, alone=alone)
@@ -127,7 +147,8 @@ class Gathered:
                 self.heads.extend(**{name: values[first:end] for name, values in columns.items()})
         return True
 
-    def _readers(self, shape: Shape, types: Types | None) -> Readers | None:
+    def column_readers(self, shape: Shape, types: Types | None) -> Readers | None:
+        """Reads columns of messages of these types at once; None where that is not possible."""
         known = self.readers.get((shape.topic, id(types)))
         if known is None:
             known = self.readers[shape.topic, id(types)] = types, column_readers(shape, types)
@@ -144,7 +165,7 @@ class Gathered:
             told.update(found.with_values())
             values = one_chunk(messages.column("value")).drop_null()
             for row in found.outermost():
-                told.update(envelope_of(self.opener.open(values[row].as_py())).after or ())
+                told.update(envelope_of(self.opener(shape.format).open(values[row].as_py())).after or ())
 
     def _add_each(self, shape: Shape, messages: pa.Table) -> None:
         for message in messages.to_pylist():
@@ -158,7 +179,7 @@ class Gathered:
             return
         index = len(self.heads)
         try:
-            envelope = envelope_of(self.opener.open(message["value"]))
+            envelope = envelope_of(self.opener(shape.format).open(message["value"]))
             check_relation(shape, envelope)
         except Unread as reason:
             if isinstance(reason, Unwrapped):
@@ -213,7 +234,7 @@ class Gathered:
             return
         self.checked.add(shape.topic)
         try:
-            told = set(self.opener.key(key)) if key else set()
+            told = set(self.opener(shape.format).key(key)) if key else set()
         except Unread:
             told = set()
         if lacking := sorted(set(shape.key) - told):
@@ -261,7 +282,10 @@ class Gathered:
 
     def envelope(self, index: int) -> Envelope:
         """The envelope of a message that could be opened."""
-        return self.opened.get(index) or envelope_of(self.opener.open(self.spool.value(index)))
+        if (known := self.opened.get(index)) is not None:
+            return known
+        of = self.reader.shapes[self.reader.ranges[self.heads.partition[index]].topic]
+        return envelope_of(self.opener(of.format).open(self.spool.value(index)))
 
 
 def _is_older(version: str) -> bool:

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Protocol
 
+import pyarrow as pa
+
 from ingestion.sources.kafka.values import Number, Unread
 
 _DECODER = json.JSONDecoder(parse_float=Number, parse_constant=Number)
@@ -46,8 +48,24 @@ class Opener(Protocol):
     def open(self, message: bytes) -> Opened:
         """What a message says; raises Unread."""
 
+    def bodies(self, messages: Sequence[bytes]) -> "tuple[Types | None, Bodies] | None":
+        """What `open` parses of messages that have one schema all, or none; None where it has to look at each."""
+
     def key(self, key: bytes) -> Mapping[str, Any]:
         """The columns of a message's key; raises Unread."""
+
+    def kept(self, message: bytes) -> tuple[str, bytes]:
+        """A message as it is kept aside, and the format in which it is."""
+
+
+class OpenBodies(Protocol):
+    """Messages of one schema, whose fields are made columns without JSON."""
+
+    def table(self, schema: pa.Schema) -> pa.Table | None:
+        """The fields, a row for each message; None where one of them has to be looked at by itself."""
+
+
+Bodies = Sequence[bytes] | OpenBodies
 
 
 @dataclass
@@ -72,7 +90,7 @@ class JsonOpener:
         return Opened(_object(found["payload"]), self._types)
 
     def bodies(self, messages: Sequence[bytes]) -> tuple[Types | None, Sequence[bytes]] | None:
-        """What `open` parses of messages that have one schema all, or none; None where it has to look at each."""
+        """As the protocol: JSON."""
         if not messages[0].startswith(b'{"schema":'):
             return None, messages
         try:
@@ -88,6 +106,10 @@ class JsonOpener:
         """As the protocol."""
         found = _object(_parsed(key))
         return _object(found["payload"]) if found.keys() == {"schema", "payload"} else found
+
+    def kept(self, message: bytes) -> tuple[str, bytes]:
+        """As the protocol."""
+        return "json", message
 
 
 def types_of(schema: Any) -> Types:

@@ -10,13 +10,16 @@ import pyarrow as pa
 
 from ingestion.schema.changes import Batch, Relation
 from ingestion.schema.problem import TableProblem
-from ingestion.sources.base import Keys, UnreadableRecord
+from ingestion.sources.base import Keys, OfAnotherKind, UnreadableRecord
+from ingestion.sources.debezium.avro import opener_of
 from ingestion.sources.debezium.envelope import Row, envelope_of
-from ingestion.sources.debezium.opened import JsonOpener
+from ingestion.sources.debezium.opened import Opener
 from ingestion.sources.debezium.rows import Placed, rows_of
 from ingestion.sources.debezium.shape import Shape, decoded
 from ingestion.sources.kafka.records import KEPT_SCHEMA
+from ingestion.sources.kafka.registry import SchemaRegistry
 from ingestion.sources.kafka.values import Unread
+from lakehouse.errors import LakehouseError
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,7 @@ class Event:
     at: datetime
     value: bytes
     old: Row | None = None
+    format: str = "json"
 
 
 def kept(shape: Shape, events: Sequence[Event]) -> pa.Table:
@@ -53,14 +57,17 @@ def kept(shape: Shape, events: Sequence[Event]) -> pa.Table:
 @dataclass(frozen=True)
 class EnvelopeRecords:
     """The base's `Records`. `shapes` are those of today, by number: an event that was kept is read by them. `tables`
-    are the names of their tables."""
+    are the names of their tables. Without `registry` no event is read that is kept in Avro."""
 
     shapes: Mapping[int, Shape] = field(default_factory=dict)
     source: str = ""
     tables: Mapping[int, str] = field(default_factory=dict)
+    registry: SchemaRegistry | None = None
 
     def relation(self, encoded: bytes) -> Relation:
-        """The relation of kept events."""
+        """The relation of kept events; raises OfAnotherKind for those of a slot."""
+        if not encoded.startswith(b"["):
+            raise OfAnotherKind
         return decoded(encoded).relation
 
     def without(self, record: bytes, columns: list[str], gone: Collection[str]) -> bytes:
@@ -68,6 +75,7 @@ class EnvelopeRecords:
         head, _, value = record.partition(b"\n")
         told = json.loads(head)
         told["old"] = _less(told["old"], gone)
+        told.pop("format", None)
         try:
             fields = json.loads(value)
             envelope = fields.get("payload", fields)
@@ -79,12 +87,12 @@ class EnvelopeRecords:
     def decode(self, relation: bytes, records: pa.Table, keys: Keys, imaged: Collection[int]) -> Iterator[Batch]:
         """Kept events as rows, each at its own place; raises UnreadableRecord, TableProblem where none can land."""
         kept_as = decoded(relation)
-        shape, opener = self.shapes.get(kept_as.oid, kept_as), JsonOpener()
+        shape, openers = self.shapes.get(kept_as.oid, kept_as), _Openers(self.registry)
         events, broken = [], None
         columns = (records.column(name).to_pylist() for name in ("message", "commit_lsn", "seq"))
         for index, (message, number, seq) in enumerate(zip(*columns, strict=True)):
             try:
-                events.append(_placed(opener, message, number, seq // 2))
+                events.append(_placed(openers, message, number, seq // 2))
             except Unread as reason:
                 broken = UnreadableRecord(index, str(reason))
                 break
@@ -104,15 +112,33 @@ def _less(row: Any, gone: Collection[str]) -> Any:
 
 
 def _message(event: Event) -> bytes:
-    told = {"partition": event.partition, "offset": event.offset, "old": event.old}
+    told: dict[str, Any] = {"partition": event.partition, "offset": event.offset, "old": event.old}
+    if event.format != "json":
+        told["format"] = event.format
     return json.dumps(told).encode() + b"\n" + event.value
 
 
-def _placed(opener: JsonOpener, message: bytes, number: int, place: int) -> Placed:
+@dataclass(frozen=True)
+class _Openers:
+    """How kept events are read, by their format."""
+
+    registry: SchemaRegistry | None
+    made: dict[str, Opener] = field(default_factory=dict)
+
+    def of(self, form: str) -> Opener:
+        if form not in self.made:
+            if form == "avro" and self.registry is None:
+                raise LakehouseError("kept events are Avro: set the SCHEMA_REGISTRY__URL of their source")
+            self.made[form] = opener_of(form, self.registry)
+        return self.made[form]
+
+
+def _placed(openers: _Openers, message: bytes, number: int, place: int) -> Placed:
     head, _, value = message.partition(b"\n")
     try:
         told = json.loads(head)
         partition, offset, old = told["partition"], told["offset"], told["old"]
-    except (ValueError, TypeError, KeyError):
+        form = told.get("format", "json")
+    except (ValueError, TypeError, KeyError, AttributeError):
         raise Unread("it is no kept event") from None
-    return Placed(envelope_of(opener.open(value)), partition, offset, number, place, old)
+    return Placed(envelope_of(openers.of(form).open(value)), partition, offset, number, place, old)

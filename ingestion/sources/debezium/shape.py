@@ -13,6 +13,7 @@ from ingestion.sources.kafka.shape import facts_of as facts_of_topic
 from lakehouse.declarations import RawTable
 from lakehouse.settings import DebeziumSettings
 
+AVRO_NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 UNSENT = frozenset({"name"})  # in a snapshot they have values, in changes they are null
 
 
@@ -38,6 +39,7 @@ class Shape:
     columns: tuple[Column, ...]
     key: tuple[str, ...]
     modes: Modes
+    format: str = "json"
 
     @property
     def relation(self) -> Relation:
@@ -48,13 +50,14 @@ class Shape:
     def encoded(self) -> bytes:
         """As `decoded` reads it."""
         parts = [self.topic, self.oid, self.captured, [astuple(c) for c in self.columns], self.key, astuple(self.modes)]
+        parts += [self.format] * (self.format != "json")
         return json.dumps(parts).encode()
 
 
 def decoded(encoded: bytes) -> Shape:
     """The shape that was encoded."""
-    topic, oid, captured, columns, key, modes = json.loads(encoded)
-    return Shape(topic, oid, captured, tuple(Column(*c) for c in columns), tuple(key), Modes(*modes))
+    topic, oid, captured, columns, key, modes, *form = json.loads(encoded)
+    return Shape(topic, oid, captured, tuple(Column(*c) for c in columns), tuple(key), Modes(*modes), *form)
 
 
 def modes_of(of: DebeziumSettings) -> Modes:
@@ -67,7 +70,7 @@ def shape_of(facts: TableFacts, modes: Modes) -> Shape:
     columns = tuple(
         Column(c.name, c.number, c.type_oid, c.type_name, c.typmod, _digits(c.declared_type)) for c in facts.columns
     )
-    return Shape(facts.relation[1], facts.oid, facts.captured, columns, facts.key, modes)
+    return Shape(facts.relation[1], facts.oid, facts.captured, columns, facts.key, modes, facts.format)
 
 
 def facts_of(table: RawTable, oid: int, of: DebeziumSettings) -> TableFacts:
@@ -84,6 +87,12 @@ def facts_of(table: RawTable, oid: int, of: DebeziumSettings) -> TableFacts:
     facts = replace(facts_of_topic(table, oid), captured=captured)
     if named := [column.name for column in facts.columns if column.type_name in UNSENT]:
         says = f"column {', '.join(named)} is of a type that Debezium leaves empty in changes: do not declare it"
+        raise TableProblem(table.source, table.name, says)
+    if table.raw.format == "avro" and (odd := [c.name for c in facts.columns if not AVRO_NAME.fullmatch(c.name)]):
+        says = (
+            f"column {', '.join(odd)} has a name that Avro does not allow, so the connector writes it under another "
+            "one: do not declare it, or let the connector write JSON"
+        )
         raise TableProblem(table.source, table.name, says)
     return facts
 

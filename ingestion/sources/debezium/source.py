@@ -4,7 +4,7 @@ The topic that tells the ends of transactions is read beside those of the tables
 that the END counts, is not passed: the position names the offset of the first event that has not landed.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -15,12 +15,15 @@ from ingestion.schema.facts import TableFacts
 from ingestion.schema.offsets import Offsets
 from ingestion.schema.problem import TableProblem
 from ingestion.schema.transaction_offsets import TransactionOffsets
-from ingestion.sources.base import LiveStream, SourceNow
+from ingestion.sources.base import LiveStream, SourceNow, TakenOver
+from ingestion.sources.debezium.handover import position_after
 from ingestion.sources.debezium.reading import EnvelopeReader
 from ingestion.sources.debezium.records import EnvelopeRecords
 from ingestion.sources.debezium.shape import facts_of, modes_of, shape_of
-from ingestion.sources.kafka.connection import Topic, present
+from ingestion.sources.kafka.connection import Topic, of_topics, present
+from ingestion.sources.kafka.formats import check_format
 from ingestion.sources.kafka.reading import Range
+from ingestion.sources.kafka.registry import registry_of
 from ingestion.sources.kafka.source import KafkaSource, OpenKafka, ranges_to
 from ingestion.state import store
 from lakehouse.declarations import RawTable
@@ -55,13 +58,14 @@ class OpenDebezium(OpenKafka):
         super().__init__(settings, name, states)
         self._of = settings.debezium(name)
         self._modes, self._end = modes_of(self._of), Offsets.start()
+        self._registry = registry_of(name, self._of, settings.home)
 
     @property
     def records(self) -> EnvelopeRecords:  # type: ignore[override]  # of envelopes instead of events
         """Kept envelopes are read as their tables are described now."""
         begun = [p for p in store.read_positions(self._states, self._name).values() if p.versions]
         shapes = {p.facts.oid: shape_of(p.facts, self._modes) for p in begun}
-        return EnvelopeRecords(shapes, self._name, {p.facts.oid: p.table for p in begun})
+        return EnvelopeRecords(shapes, self._name, {p.facts.oid: p.table for p in begun}, self._registry)
 
     def check(self, states: CatalogConnection, live: LiveStream[Offsets] | None = None) -> store.Stream:
         """As of kind kafka; the transaction topic is the one that was read before, too."""
@@ -90,7 +94,11 @@ class OpenDebezium(OpenKafka):
         """By table, the topic as it was created, its relation, and the declared types."""
         declared = list(tables)
         found = super().fingerprints(declared)
-        return {t.name: f"{found[t.name]}/{'.'.join(t.raw.captured)}/{self._of.delivery}" for t in declared}
+        return {
+            t.name: f"{found[t.name]}/{'.'.join(t.raw.captured)}/{self._of.delivery}"
+            + "/avro" * (t.raw.format == "avro")
+            for t in declared
+        }
 
     def inspect(self, table: RawTable, oid: int | None) -> tuple[TableFacts | None, TableProblem | None]:
         """A table's facts, as they are declared, and what is in the way of it."""
@@ -98,6 +106,7 @@ class OpenDebezium(OpenKafka):
         if not isinstance(found, Topic):
             return super().inspect(table, oid)
         try:
+            check_format(table, self._formats)
             return facts_of(table, found.id, self._of), None
         except TableProblem as problem:
             return None, problem
@@ -134,7 +143,32 @@ class OpenDebezium(OpenKafka):
             now=datetime.now(UTC),
             batch_bytes=self._settings.ingestion.batch_bytes,
             wide=frozenset(n for n in shapes if len(getattr(found[n], "partitions", ())) > 1),
+            registry=self._registry,
         )
+
+    def take_over(self, facts: Iterable[TableFacts], landed: int, recent: Collection[int]) -> TakenOver[Offsets]:
+        """Where the topics go on after a slot; raises LakehouseError."""
+        tables = list(facts)
+        found = self._brokers.topics(self._with_own(f.relation[1] for f in tables))
+        own, partitions = self._own_id(), of_topics(found.values())
+        starts, ends = self._brokers.starts(partitions), self._brokers.ends(partitions)
+        topics = [f.relation[1] for f in tables]
+        ranges, place = [], 0
+        for (topic, number), end in sorted(ends.items()):
+            if topic in topics:
+                ranges.append(Range(topic, number, starts[topic, number], end, place))
+                place += end - starts[topic, number]
+        name = self._of.transactions
+        told = None if name is None else Range(name, 0, starts.get((name, 0), 0), ends.get((name, 0), 0), 0)
+        reader = EnvelopeReader(
+            source=self._name, properties=client_properties(self._of), ranges=tuple(ranges), is_told=bool(own),
+            told=told,
+            histories={}, shapes={f.relation[1]: shape_of(f, self._modes) for f in tables}, before=TransactionOffsets(),
+            exactly_once=self._of.delivery == "exactly_once", is_whole=True, now=datetime.now(UTC),
+            batch_bytes=self._settings.ingestion.batch_bytes, registry=self._registry,
+        )  # fmt: skip
+        position = position_after(reader, starts, landed, recent)
+        return TakenOver(position, store.Cluster(self._brokers.cluster_id, 0), own)
 
     def _with_own(self, topics: Iterable[str]) -> list[str]:
         wanted, own = list(topics), self._of.transactions

@@ -34,21 +34,32 @@ class AvroValues:
 
     def read(self, framed: bytes) -> tuple[Schema, Any]:
         """The writer's schema, and the datum as fastavro makes it; raises Unread and LakehouseError."""
+        schema = self._schema(framed)
+        return schema, self._datum(framed, schema, schema.parsed)
+
+    def bare(self, framed: bytes) -> tuple[Schema, Any]:
+        """The same without logical types: a decimal is bytes, a moment a number."""
+        schema = self._schema(framed)
+        return schema, self._datum(framed, schema, schema.bare.root)
+
+    def _schema(self, framed: bytes) -> Schema:
         if len(framed) < FRAME.size or framed[0] != 0:
             raise Unread("the value is not framed Avro: it has no schema id")
         try:
-            schema = self.registry.schema(FRAME.unpack_from(framed)[1])
+            return self.registry.schema(FRAME.unpack_from(framed)[1])
         except UnknownSchema as unknown:
             raise Unread(str(unknown)) from None
+
+    def _datum(self, framed: bytes, schema: Schema, parsed: Any) -> Any:
         datum = io.BytesIO(framed)
         datum.seek(FRAME.size)
         try:
-            read = fastavro.schemaless_reader(datum, schema.parsed, None)
+            read = fastavro.schemaless_reader(datum, parsed, None)
         except BROKEN:
             raise Unread(f"the value cannot be read by schema {schema.id}") from None
         if datum.tell() != len(framed):
             raise Unread(f"the value goes on behind what schema {schema.id} describes")
-        return schema, read
+        return read
 
     def row(self, value: bytes) -> Row:
         """The fields of an event."""

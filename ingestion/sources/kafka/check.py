@@ -28,7 +28,7 @@ def check_source(settings: Settings, source: Source) -> list[Finding]:
         check_format(table, formats)
         facts_of(table, topic.id)
 
-    return [*of_tables(source, found, CREATE, describe), *_of_registry(settings, source)]
+    return [*of_tables(source, found, CREATE, describe), *of_registry(settings, source)]
 
 
 def rights(source: Source) -> str:
@@ -37,7 +37,8 @@ def rights(source: Source) -> str:
     return f"the login needs Describe and Read on topic {topics}; nothing is created in Kafka, no consumer group either"
 
 
-def _of_registry(settings: Settings, source: Source) -> Iterator[Finding]:
+def of_registry(settings: Settings, source: Source) -> Iterator[Finding]:
+    """What is in the way of reading schemas, where a table needs them."""
     registry = registry_of(source.name, settings.kafka(source.name), settings.home)
     if registry is None or not any(table.raw.format == "avro" for table in source.tables):
         return

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from ingestion.schema.facts import TableFacts
 from ingestion.schema.offsets import Offsets, Partition
+from ingestion.sources.base import check_same_kind
 from ingestion.sources.kafka.connection import Topic, present
 from ingestion.state.store import Stream
 from lakehouse.errors import LakehouseError
@@ -13,11 +14,7 @@ NOWHERE = Offsets()
 
 def check_cluster(stream: Stream, cluster_id: str, kind: str) -> None:
     """Raises LakehouseError for a source that was of another kind, and for another cluster."""
-    if stream.kind != kind:
-        raise LakehouseError(
-            f"source {stream.source!r}: it was ingested as a source of kind {stream.kind}, and one raw table does not "
-            "mix kinds: declare the topics as a source of another name"
-        )
+    check_same_kind(stream, kind)
     if stream.system_identifier != cluster_id:
         raise LakehouseError(
             f"source {stream.source!r}: this is not the Kafka cluster the lake was read from (cluster id "

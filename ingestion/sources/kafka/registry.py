@@ -14,6 +14,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ SECONDS = 10.0
 AGAIN_SECONDS = 60.0
 MISSING_SECONDS = 5.0  # a topic may have nothing but events of a schema that is not there
 ANY_DIGITS = 100_000  # fastavro rounds a decimal to the precision of its schema, which nobody enforces who writes
+LOGICAL = "lake.logicalType"  # under which a schema keeps a logical type by which it is not read
 NOT_FOUND = (40403, 40402, 40401)  # schema, version, subject: what the API says, where a proxy says 404 alone
 _known: dict[tuple[str, int], tuple[float, "Schema"]] = {}  # of this process
 _unknown: dict[tuple[str, int], tuple[float, str]] = {}
@@ -41,12 +43,29 @@ class UnknownSchema(ValueError):
 
 
 @dataclass(frozen=True)
+class Bare:
+    """A schema whose data are read without logical types, and the schemas that it names."""
+
+    root: Any
+    named: dict[str, Any]
+
+
+@dataclass(frozen=True)
 class Schema:
     """A writer's schema: as it was registered, and as fastavro reads by it."""
 
     id: int
     text: str
     parsed: Any = field(compare=False, repr=False)
+
+    @cached_property
+    def bare(self) -> Bare:
+        """The schema without its logical types, which it keeps as LOGICAL."""
+        named: dict[str, Any] = {}
+        parsed: Any = None
+        for part in json.loads(self.text):
+            parsed = parse_schema(_without_logical(json.loads(part)), named_schemas=named)
+        return Bare(parsed, named)
 
 
 @dataclass(frozen=True)
@@ -211,3 +230,15 @@ def _widen(schema: Any) -> None:
             _widen(schema.get(inner))
         for one in schema.get("fields", ()):
             _widen(one["type"])
+
+
+def _without_logical(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_without_logical(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kept = {LOGICAL if name == "logicalType" else name: part for name, part in schema.items()}
+    inner = {name: _without_logical(kept[name]) for name in ("type", "items", "values") if name in kept}
+    if isinstance(kept.get("fields"), list):
+        inner["fields"] = [one | {"type": _without_logical(one["type"])} for one in kept["fields"]]
+    return kept | inner

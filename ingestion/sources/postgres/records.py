@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from ingestion.schema.changes import Batch, Relation
-from ingestion.sources.base import Keys, UnreadableRecord
+from ingestion.sources.base import Keys, OfAnotherKind, UnreadableRecord
 from ingestion.sources.postgres.pgoutput import DecodeError, Decoder
 from ingestion.sources.postgres.pgoutput.relations import parse_relation
 from ingestion.sources.postgres.pgoutput.tuples import without
@@ -21,7 +21,9 @@ class PgoutputRecords:
     """The base's `Records`."""
 
     def relation(self, encoded: bytes) -> Relation:
-        """The relation of kept records."""
+        """The relation of kept records; raises OfAnotherKind for those of topics."""
+        if not encoded.startswith(b"R"):
+            raise OfAnotherKind
         return parse_relation(encoded, 0)
 
     def without(self, record: bytes, columns: list[str], gone: Collection[str]) -> bytes:

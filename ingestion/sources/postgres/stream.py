@@ -6,7 +6,7 @@ from functools import partial
 import psycopg
 
 from ingestion.schema.positions import Lsn
-from ingestion.sources.base import LiveStream
+from ingestion.sources.base import LiveStream, check_same_kind
 from ingestion.sources.postgres import connection as src
 from ingestion.sources.postgres.configured import Configured
 from ingestion.sources.postgres.history.slots import put_made_lsn, read_made_lsn
@@ -42,6 +42,7 @@ def ensure_stream(
     An open live stream is proof that the cluster, and what is behind the lake's position, are the same as before.
     """
     name = of.name
+    check_same_kind(store.read_stream(states, name), "postgres")  # before its slot is touched, or positions meet
     publication = src.publication_oid(of.settings, connection, name, of.publication)
     if live is None:
         if of.on_standby:
@@ -91,11 +92,6 @@ def _make_slot(of: Configured, connection: SourceConnection, primary: SourceConn
 
 def _check_identity(of: Configured, stream: store.Stream, publication: int) -> None:
     where = f"source {of.name!r}"
-    if stream.kind != "postgres":
-        raise LakehouseError(
-            f"{where}: it was ingested as a source of kind {stream.kind}, and one raw table does not mix kinds: "
-            "declare the tables as a source of another name"
-        )
     if stream.slot != of.slot:
         raise LakehouseError(f"{where}: the lake was read from slot {stream.slot}, not {of.slot}: set it back")
     if stream.publication_oid != publication:

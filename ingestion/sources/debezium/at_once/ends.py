@@ -1,6 +1,6 @@
 """The ends of transactions, a batch of the transaction topic at a time, where each is as Debezium writes it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 from ingestion.sources.debezium.envelope import End
 from ingestion.sources.debezium.join.joined import Told
 from ingestion.sources.debezium.moments import LAKE_MOMENTS
-from ingestion.sources.debezium.opened import JsonOpener
+from ingestion.sources.debezium.opened import Opener
 from ingestion.sources.kafka.json_columns import json_table
 
 _PART = pa.struct([("data_collection", pa.string()), ("event_count", pa.int64())])
@@ -19,14 +19,19 @@ _ID = r"^(?P<xid>[0-9]{1,18}):(?P<lsn>[0-9]{1,18})$"
 _SIZE = 1_800  # of a message that is looked at by itself, since Python's parser may give it up
 
 
-def ends_at_once(opener: JsonOpener, messages: pa.Table) -> Iterator[Told] | None:
+def ends_at_once(opener: Opener, messages: pa.Table) -> Iterator[Told] | None:
     """The ENDs among messages; None where one of them has to be looked at by itself."""
     messages = messages.filter(messages.column("value").is_valid())
     values = messages.column("value").to_pylist()
     opened = opener.bodies(values) if values else None
-    if opened is None or max(map(len, opened[1])) > _SIZE:
+    if opened is None:
         return None
-    table = json_table(_SCHEMA, opened[1], without=b"\\u0000")
+    bodies = opened[1]
+    if not isinstance(bodies, Sequence):
+        table = bodies.table(_SCHEMA)
+    else:
+        is_short = max(map(len, bodies)) <= _SIZE
+        table = json_table(_SCHEMA, bodies, without=b"\\u0000") if is_short else None
     if table is None:
         return None
     is_end = pc.equal(table.column("status"), "END")

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from ingestion.sources.debezium.at_once.readers import Readers
+from ingestion.sources.debezium.opened import Bodies
 from ingestion.sources.kafka.json_columns import json_table
 
 DEPTH = 900  # Python's parser gives up on nesting that is little deeper
@@ -21,13 +22,17 @@ _SOURCE = pa.struct(
 _TRANSACTION = pa.struct([("id", pa.string()), ("total_order", pa.int64()), ("data_collection_order", pa.int64())])
 
 
-def envelopes(readers: Readers, values: Sequence[bytes]) -> pa.Table | None:
+def envelopes(readers: Readers, values: Bodies) -> pa.Table | None:
     """The envelopes: `op`, `source`, `transaction`, and the rows `before` and `after` as JSON has their values."""
-    if max(map(len, values)) > 2 * DEPTH and any(map(_is_odd, values)):
-        return None
     row = pa.struct([(name, reader.raw) for name, reader in readers.items()])
     parts = {"op": pa.string(), "source": _SOURCE, "transaction": _TRANSACTION, "before": row, "after": row}
-    found = json_table(pa.schema(list(parts.items())), values, without=b"\\u0000")
+    schema = pa.schema(list(parts.items()))
+    if not isinstance(values, Sequence):
+        found = values.table(schema)
+    elif max(map(len, values)) > 2 * DEPTH and any(map(_is_odd, values)):
+        return None
+    else:
+        found = json_table(schema, values, without=b"\\u0000")
     return None if found is None else found.combine_chunks()
 
 

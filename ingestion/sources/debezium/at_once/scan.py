@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from ingestion.sources.debezium.at_once.parsed import envelopes
 from ingestion.sources.debezium.at_once.readers import Readers
 from ingestion.sources.debezium.join.heads import EVENT, LOOSE, SNAPSHOT, identity_of
+from ingestion.sources.debezium.opened import Bodies
 from ingestion.sources.debezium.shape import Shape
 
 BEGINS = ("first", "first_in_data_collection")
@@ -23,7 +24,8 @@ _XID = r"^(?P<xid>[0-9]{1,18})(?::|$)"
 class Scanned:
     """Envelopes of one topic. `kept` has of each what its row is made of; the arrays have what `Heads` has.
 
-    `is_odd` are those that have to be looked at one by one.
+    `is_odd` are those that have to be looked at one by one. `read_to` is the last position at which rows of snapshots
+    were read, 0 where there are none, `ends_snapshot` whether one of them is the last of a snapshot.
     """
 
     kept: pa.Table
@@ -36,6 +38,8 @@ class Scanned:
     op: np.ndarray
     identity: np.ndarray
     versions: Sequence[str]
+    read_to: int
+    ends_snapshot: bool
 
     def without_before(self) -> np.ndarray:
         """The ordinary updates that do not tell the row before."""
@@ -57,8 +61,8 @@ class Scanned:
         return [*rows[:1].tolist(), *rows[-1:].tolist()]
 
 
-def scanned(shape: Shape, readers: Readers, values: Sequence[bytes], *, told: bool, alone: bool) -> Scanned | None:
-    """Messages that are JSON, in columns; None where they are not alike.
+def scanned(shape: Shape, readers: Readers, values: Bodies, *, told: bool, alone: bool) -> Scanned | None:
+    """Messages in columns; None where they are not alike.
 
     `told`: transactions are, and every change has to be of one; else none may be. `alone`: truncates are odd.
     """
@@ -89,6 +93,8 @@ def scanned(shape: Shape, readers: Readers, values: Sequence[bytes], *, told: bo
         op=np.where(is_event, ops, ord(" ")).astype(np.int8),
         identity=_identities(shape, before, after, ops, is_event & ~is_odd) if told else np.zeros(len(ops), np.int64),
         versions=[str(version) for version in pc.unique(of["version"].filter(pa.array(~is_odd))).to_pylist()],
+        read_to=int(_numbers(of["lsn"], ~is_event).max(initial=0)),
+        ends_snapshot=bool((_flags(pc.equal(of["snapshot"], "last")) & ~is_event).any()),
     )  # fmt: skip
 
 
