@@ -62,6 +62,11 @@ class Both:
                 assert topics.ingest(spark).aside == ()
             wanted, found = self._wanted(), (self._found(self.json), self._found(self.avro))
             if found[0] == found[1] == wanted or time.monotonic() > deadline:
+                for rows in found:
+                    for table, expected in wanted.items():
+                        for row, other in zip(rows[table], expected, strict=True):
+                            at = next((i for i, (a, b) in enumerate(zip(row, other)) if a != b), None)
+                            if at is not None: print("DIFF", table, row[max(0,at-120):at+80], "<>", other[max(0,at-120):at+80])
                 assert found == (wanted, wanted)
                 break
             time.sleep(0.3)
