@@ -138,8 +138,7 @@ def _read(
         aside={name: course.aside for name, course in courses.items() if course.aside is not None and name in tables},
         meta=meta,
     )
-    parts = run_tasks(session.spark, read_changes, [replace(plan, reader=part) for part in reader.parts()])
-    return as_one(parts, reader.together) or run_tasks(session.spark, read_changes, [plan])[0]
+    return as_one(run_tasks(session.spark, read_changes, [replace(plan, reader=part) for part in reader.parts()]))
 
 
 def _changed(tables: dict[str, RawTable], courses: Courses, relations: frozenset[int] | None) -> dict[str, RawTable]:

@@ -89,14 +89,12 @@ class Noticed:
     `carried` are partitions whose rows came as those of a relation, by its oid. `witness` is what the source wants to
     have kept with the position (`OpenSource.remember`); None where nothing was read. `reached` is where the read ended,
     None where that is what it was asked for: the rest waits for what is not there yet. `warnings` are for people.
-    `part` is what the reader of a part tells `ChangeReader.together`.
     """
 
     carried: frozenset[tuple[int, Relation]] = frozenset()
     witness: object | None = None
     reached: SourceNow[Any] | None = None
     warnings: tuple[str, ...] = ()
-    part: object | None = None
 
 
 class ChangeReader(Protocol):
@@ -114,12 +112,8 @@ class ChangeReader(Protocol):
         """Readers for tasks of their own, which together read what this one does: itself alone where the order of all
         of it matters, or it is too little.
 
-        The parts of a relation may land and be kept aside independently of each other.
+        The parts of a relation may land and be kept aside independently of each other, and notice nothing but warnings.
         """
-
-    def together(self, parts: Sequence[Noticed]) -> Noticed | None:
-        """What the readers of its parts have noticed, in their order, as one; None where what they gave does not go
-        together, so that nothing of it may land, and this one has to read all."""
 
     def read(self, keys: Keys, landing: Landing, imaged: frozenset[int], take: Callable[[Piece], None]) -> Noticed:
         """Gives each piece to `take`; only relations that are `landing` by then are decoded, the `imaged` with images.

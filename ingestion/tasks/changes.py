@@ -1,6 +1,6 @@
 """Changes from a source to data files: read, decoded and written in one Spark task, by the reader of the source."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -51,15 +51,10 @@ def read_changes(plan: ChangePlan) -> ChangeResult:
     return ChangeResult(written, meta_files, noticed, by_source)
 
 
-def as_one(
-    parts: Sequence[ChangeResult], together: Callable[[Sequence[Noticed]], Noticed | None]
-) -> ChangeResult | None:
-    """What was found by readers that `ChangeReader.parts` gave; None where it does not go together."""
+def as_one(parts: Sequence[ChangeResult]) -> ChangeResult:
+    """What was found by readers that `ChangeReader.parts` gave."""
     if len(parts) == 1:
         return parts[0]
-    by_source = together([part.by_source for part in parts])
-    if by_source is None:
-        return None
     files: dict[str, tuple[DataFile, ...]] = {}
     noticed: dict[str, Findings] = {}
     for part in parts:
@@ -67,7 +62,10 @@ def as_one(
             files[name] = files.get(name, ()) + made
         for name, found in part.noticed.items():
             noticed[name] = found.join(noticed.get(name, Findings()))
-    return ChangeResult(tuple(merge(w for part in parts for w in part.written).values()), files, noticed, by_source)
+    written = tuple(merge(w for part in parts for w in part.written).values())
+    return ChangeResult(
+        written, files, noticed, Noticed(warnings=tuple(w for p in parts for w in p.by_source.warnings))
+    )
 
 
 def land_piece(lanes: Lanes, piece: Piece) -> None:

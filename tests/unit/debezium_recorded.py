@@ -94,7 +94,6 @@ class Read:
     parked: dict[str, str] = field(default_factory=dict)
     kept: list[tuple[Piece, pa.Table]] = field(default_factory=list)  # the records of each piece
     noticed: Noticed = field(default_factory=Noticed)
-    parts: int = 0  # that were read by readers of their own, and landed
 
     @property
     def position(self) -> Any:
@@ -110,9 +109,9 @@ def shape(of: RawTable, given: DebeziumSettings) -> Shape:
 def read(
     messages: Sequence[Message], *tables: RawTable, given: DebeziumSettings | None = None,
     before: TransactionOffsets | None = None, ends: Mapping[str, int] | None = None, now: datetime | None = None,
-    registry: SchemaRegistry | None = None, in_parts: bool = False,
+    registry: SchemaRegistry | None = None,
 ) -> Read:  # fmt: skip
-    """Reads recorded messages, up to `ends` by topic; `in_parts` as several tasks do."""
+    """Reads recorded messages, up to `ends` by topic."""
     given, before = given or settings(), before or TransactionOffsets()
     shapes = {t.raw.topic: shape(t, given) for t in tables}
     partitions = sorted({(m["topic"], m["partition"]) for m in messages if m["topic"] in {*shapes, "transaction"}})
@@ -152,16 +151,7 @@ def read(
             rows = [v | m for v, m in zip(batch.values.to_pylist(), batch.meta.to_pylist(), strict=True)]
             found.rows.setdefault(names[batch.relation.oid], []).extend(rows)
 
-    readers = reader.parts() if in_parts else (reader,)
-    noticed = [of.read({}, lambda: frozenset(landing), frozenset(), take) for of in readers]
-    together = reader.together(noticed) if len(readers) > 1 else noticed[0]
-    if together is None:
-        assert not found.parked, "parts that cannot go on may not decide about a whole read"
-        vars(found).update(vars(Read()))
-        together = reader.read({}, lambda: frozenset(landing), frozenset(), take)
-    elif len(readers) > 1:
-        found.parts = len(readers)
-    found.noticed = together
+    found.noticed = reader.read({}, lambda: frozenset(landing), frozenset(), take)
     for rows in found.rows.values():
         rows.sort(key=lambda row: (row["_commit_lsn"], row["_seq"]))
     return found

@@ -119,9 +119,6 @@ class Reader:
     def parts(self) -> "tuple[Reader]":
         return (self,)
 
-    def together(self, parts: Sequence[Noticed]) -> Noticed:
-        return parts[0]
-
     def read(self, keys: Mapping[int, tuple[str, ...]], landing: Callable[[], frozenset[int]],
              imaged: frozenset[int], take: Callable[[Piece], None]) -> Noticed:  # fmt: skip
         for partition in PARTITIONS:

@@ -24,7 +24,7 @@ def ways(monkeypatch: pytest.MonkeyPatch) -> Counter[bool]:
 
     def join(heads: Heads, told: Sequence[Told], before: Reached, follows: Follows) -> Joined:
         def ended() -> transactions.Ended:
-            return transactions.ended_of(told, before, follows)
+            return transactions._ended(told, before, follows)
 
         each = transactions.join_each(heads, told, ended(), before, follows)
         at_once = join_at_once(heads, ended(), before, follows)

@@ -237,14 +237,14 @@ def test_a_table_that_cannot_follow_is_parked_alone(catalog: SqlCatalog, monkeyp
     made = make_dataclass("Plan", ["io_properties", "reader", "records", "targets", "aside", "meta"])
     monkeypatch.setattr(load_changes, "ChangePlan", made)
     monkeypatch.setattr(load_changes, "run_tasks", lambda _session, _task, plans: plans)
-    monkeypatch.setattr(load_changes, "as_one", lambda plans, _together: plans[0])
+    monkeypatch.setattr(load_changes, "as_one", lambda plans: plans[0])
     writer: Any = SimpleNamespace(
         name="shop", spark=None, task_settings={"io_properties": {}}, limits=SimpleNamespace(file_bytes=1),
         catalog=SimpleNamespace(load_tables=lambda _: icebergs),
     )  # fmt: skip
     source = cast(Any, SimpleNamespace(records=None))
     cycle, none = Cycle("c", 1, datetime.now(UTC)), cast(Any, None)
-    reader = cast(Any, SimpleNamespace(relations=None, parts=lambda: [None], together=None))
+    reader = cast(Any, SimpleNamespace(relations=None, parts=lambda: [None]))
     plan = cast(Any, load_changes._read(writer, source, none, cycle, courses, outlooks, reader))
     assert list(plan.aside) == ["bad"] and "column 'a' cannot be stored" in plan.aside["bad"]
     assert [courses[name].position.state for name in ("bad", "good")] == ["parked", "streaming"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
@@ -88,22 +88,11 @@ class Gathered:
                     ) from None
                 yield Told(message["offset"], message["at"], end)
 
-    def close(self) -> None:
-        """Deletes what was spooled."""
-        self.spool.close()
-        self.kept.close()
-
-    def fetch(self, while_: Callable[[], bool] = lambda: True) -> bool:
-        """Reads all messages into the spool, or so long as `while_` says; returns whether it has read all."""
+    def fetch(self) -> None:
+        """Reads all messages into the spool."""
         for topic, messages in self.reader.messages(self.reader.ranges):
             self.spool.extend(one_chunk(messages.column("value")))
             self._take(self.reader.shapes[topic], messages)
-            if not while_():
-                return False
-        return True
-
-    def check_wrapped(self) -> None:
-        """Raises LakehouseError for topics that have rows without envelopes alone."""
         if flat := sorted(set(self.unwrapped) - self.wrapped):
             raise self.reader.refused(
                 f"topic {', '.join(flat)} has rows without their envelope (no op, no source), which tell "

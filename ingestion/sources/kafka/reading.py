@@ -62,10 +62,6 @@ class TopicReader:
         """One for every `EVENTS` of them, of whole partitions: their order is that of a key's events."""
         return [replace(self, ranges=ranges) for ranges in spread(self.ranges)] or [self]
 
-    def together(self, parts: Sequence[Noticed]) -> Noticed:
-        """Their warnings: the places of all events are known before they are read."""
-        return Noticed(warnings=tuple(warning for part in parts for warning in part.warnings))
-
     def read(self, keys: Keys, landing: Landing, imaged: frozenset[int], take: Callable[[Piece], None]) -> Noticed:
         """Gives the events in pieces, each of one topic; raises LakehouseError for what cannot be read."""
         if self.ranges:

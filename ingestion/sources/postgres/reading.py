@@ -4,7 +4,7 @@ The slot is only peeked at, never consumed: whatever happens here, the next cycl
 """
 
 import os
-from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -63,10 +63,6 @@ class SlotReader:
     def parts(self) -> "tuple[SlotReader]":
         """All of it: its order is that of the stream."""
         return (self,)
-
-    def together(self, parts: Sequence[Noticed]) -> Noticed:
-        """That of its only part."""
-        return parts[0]
 
     def read(self, keys: Keys, landing: Landing, imaged: frozenset[int], take: Callable[[Piece], None]) -> Noticed:
         """Gives the pieces of the stream to `take`; raises LakehouseError for a stream that it cannot read."""

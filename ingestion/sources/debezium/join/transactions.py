@@ -34,7 +34,7 @@ CLOCKS = timedelta(seconds=1)
 
 def join(heads: Heads, told: Sequence[Told], before: Reached, follows: Follows) -> Joined:
     """Places events; raises OutOfOrder."""
-    ended = ended_of(told, before, follows)
+    ended = _ended(told, before, follows)
     return join_at_once(heads, ended, before, follows) or join_each(heads, told, ended, before, follows)
 
 
@@ -58,8 +58,7 @@ def join_each(heads: Heads, told: Sequence[Told], ended: Ended, before: Reached,
     return joined
 
 
-def ended_of(told: Sequence[Told], before: Reached, follows: Follows) -> Ended:
-    """The ENDs of a read; raises OutOfOrder."""
+def _ended(told: Sequence[Told], before: Reached, follows: Follows) -> Ended:
     found = Ended(follows.told_to)
     new = found.new
     for one in told:
