@@ -63,14 +63,14 @@ SELECT id, c, v FROM zoo, LATERAL (VALUES ('d', d::text, d < '0001-01-01' OR d >
 
 
 def zoo_rows(count: int, seed: int, first: int = 1, read_first: bool = False) -> Iterator[str]:
-    """Statements that insert so many rows. Debezium's first read has a day before Christ as the same day after: a row
-    that is `read_first` has none."""
+    """Statements that insert so many rows. Debezium's first read has a day before Christ as the same day after, and
+    `infinity` as a day that is too early: a row that is `read_first` has neither."""
     chance = random.Random(seed)
     for number in range(first, first + count):
         chosen = {
             name: chance.choice(values) for name, values in VALUES.items() if chance.random() < 0.8 or name == "t"
         }
-        if read_first and chosen.get("d", "").endswith(" BC'"):
+        if read_first and chosen.get("d", "").endswith((" BC'", "infinity'")):
             del chosen["d"]
         names = ", ".join(["id", *chosen])
         yield f"INSERT INTO zoo ({names}) VALUES ({', '.join([str(number), *chosen.values()])})"
