@@ -2,7 +2,7 @@
 
 import uuid
 from contextlib import closing
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import dagster as dg
@@ -23,8 +23,8 @@ ENOUGH = 25  # small files; the declaration asks for twenty
 
 @pytest.fixture
 def many_cuts(settings: Settings) -> str:
-    """A source whose cuts are a file each."""
-    source, now = f"mnt{uuid.uuid4().hex[:8]}", datetime.now(UTC)
+    """A source whose cuts are a file each, and old enough that its writer will not replace it any more."""
+    source, now = f"mnt{uuid.uuid4().hex[:8]}", datetime.now(UTC) - timedelta(hours=1)
     row = {"source": source, "epoch": 1, "cut_at": now, "published_at": now, "snapshots": []}
     with closing(open_catalog(settings)) as catalog:
         for lsn in range(ENOUGH):
