@@ -77,8 +77,6 @@ class CatalogRows:
 
     def document(self, kind: Kind, namespace: str, name: str) -> Document | None:
         """The metadata of a table or view as of now; None if there is none of that kind."""
-        if "\0" in namespace + name:  # Postgres has no such text
-            return None
         rows = self._query(
             "SELECT metadata_location, iceberg_type",
             "AND table_namespace = :namespace AND table_name = :name",
@@ -94,8 +92,6 @@ class CatalogRows:
     def live(self, namespace: str, name: str) -> Document | None:
         """A table of such a namespace with what is read and not published: its live state while that holds, else the
         table as it is. None if there is none."""
-        if "\0" in namespace + name:
-            return None
         rows = self._ask(
             "SELECT t.metadata_location, l.base_location, l.base_snapshot, l.metadata_location FROM iceberg_tables t"
             ' LEFT JOIN lakehouse.live l ON l.namespace = t.table_namespace AND l."table" = t.table_name'

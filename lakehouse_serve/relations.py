@@ -35,6 +35,8 @@ class Relations:
 
     def find(self, role: Role, kind: Kind, namespace: str, name: str) -> Document | None:
         """The metadata; None if there is no such relation that the role may know of. Raises Personal."""
+        if "\0" in namespace + name:  # Postgres has no such text
+            return None
         document = self.rows.document(kind, namespace, name) if self.grants.shows(role, namespace, name) else None
         space = committed_namespace(namespace)
         if document is None and space is not None and kind == "TABLE" and self.grants.shows(role, space, name):

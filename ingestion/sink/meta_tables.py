@@ -17,7 +17,6 @@ from pyiceberg.types import (
     IcebergType,
     IntegerType,
     LongType,
-    MapType,
     NestedField,
     StringType,
     TimestamptzType,
@@ -76,14 +75,7 @@ SCHEMAS = {
 }
 
 MIRRORS = ("meta", "mirrors")
-MIRRORS_SCHEMA = Schema(
-    NestedField(1, "source", StringType(), required=False),
-    NestedField(2, "epoch", IntegerType(), required=False),
-    NestedField(3, "cut_lsn", LongType(), required=False),
-    NestedField(4, "cut_at", TimestamptzType(), required=False),
-    NestedField(5, "published_at", TimestamptzType(), required=False),
-    NestedField(6, "snapshots", MapType(7, StringType(), 8, StringType(), value_required=False), required=False),
-)
+MIRRORS_SCHEMA = Schema(*(field for field in CUTS_SCHEMA.fields if field.name != "position"))
 
 
 def known_schemas() -> dict[tuple[str, str], Schema]:

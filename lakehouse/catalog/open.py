@@ -114,6 +114,20 @@ def history(metadata: TableMetadata, snapshot_id: int | None = None) -> Iterator
         following = snapshot.parent_snapshot_id
 
 
+def history_since(metadata: TableMetadata, since: int | None, snapshot_id: int | None = None) -> list[Snapshot] | None:
+    """A snapshot, the current one by default, and its ancestors after another one, or from the beginning.
+
+    None if it does not descend from that one, or if some between them are expired; that one itself may be.
+    """
+    found, reached = [], metadata.current_snapshot_id if snapshot_id is None else snapshot_id
+    for snapshot in history(metadata, snapshot_id):
+        if snapshot.snapshot_id == since:
+            break
+        found.append(snapshot)
+        reached = snapshot.parent_snapshot_id
+    return found if reached == since else None
+
+
 def rows_since(
     catalog: LakeCatalog, tables: Mapping[tuple[str, str], int | None]
 ) -> dict[tuple[str, str], dict[str, int]]:
@@ -126,14 +140,14 @@ def rows_since(
 
 
 def _published(table: Table, since: int | None) -> dict[str, int] | None:
-    rows, reached = Counter[str](), table.metadata.current_snapshot_id
-    for snapshot in history(table.metadata):
-        if snapshot.snapshot_id == since:
-            break
+    snapshots = history_since(table.metadata, since)
+    if snapshots is None:
+        return None
+    rows = Counter[str]()
+    for snapshot in snapshots:
         summary = snapshot.summary.additional_properties if snapshot.summary else {}
         rows.update({key.removeprefix(ROWS): int(value) for key, value in summary.items() if key.startswith(ROWS)})
-        reached = snapshot.parent_snapshot_id
-    return dict(rows) if reached == since else None
+    return dict(rows)
 
 
 def newest_of(table: Table) -> SnapshotFact | None:

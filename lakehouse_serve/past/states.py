@@ -6,11 +6,10 @@ from collections.abc import Collection, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import takewhile
 from math import inf
 from typing import TYPE_CHECKING
 
-from lakehouse.catalog.open import changes_data, history, open_catalog
+from lakehouse.catalog.open import changes_data, history_since, open_catalog
 from lakehouse.catalog.pins import pinned
 from lakehouse.catalog.relations import TableName, list_relations
 from lakehouse.declarations.declared import Source
@@ -118,9 +117,8 @@ def _has_changed(catalog: LakeCatalog, mirror: Cut, earlier: Cut, later: Cut) ->
 def _changed(table: Table | None, earlier: int | None, later: int | None) -> bool:
     if table is None or earlier is None or later is None:
         return True
-    between = list(takewhile(lambda found: found.snapshot_id != earlier, history(table.metadata, later)))
-    whole = bool(between) and between[-1].parent_snapshot_id == earlier
-    return not whole or any(changes_data(snapshot) for snapshot in between)
+    between = history_since(table.metadata, earlier, later)
+    return between is None or any(changes_data(snapshot) for snapshot in between)
 
 
 def state_at(settings: Settings, moment: Moment) -> State:
