@@ -10,7 +10,7 @@ import pytest
 from pydantic import SecretStr
 
 from ingestion import source_status
-from ingestion.sources.base import check_former_slot, check_same_kind, let_go_of_slot
+from ingestion.sources.kinds import check_former_slot, check_same_kind, let_go_of_slot
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import DebeziumSettings, Settings
 from lakehouse_cli.machine.lag import source_lags

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from ingestion import move_source, pause, refresh_mirrors, replay, resume
-from ingestion.sources.base import source_of
+from ingestion.sources.kinds import source_of
 from ingestion.state import store
 from lakehouse.catalog.open import load_table, open_catalog
 from lakehouse.declarations.policies import RawPolicy

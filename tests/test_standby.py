@@ -12,7 +12,7 @@ import pytest
 from pydantic import SecretStr
 
 from ingestion import recover_source
-from ingestion.sources.base import source_of
+from ingestion.sources.kinds import source_of
 from ingestion.sources.postgres import standby as standbys
 from ingestion.sources.postgres.setup import check_source
 from lakehouse.errors import LakehouseError

@@ -23,7 +23,8 @@ from ingestion.sink.meta_tables import ensure_meta
 from ingestion.sink.publish import TableAppend
 from ingestion.sink.rows import TableTarget
 from ingestion.sink.writer import Written, staged_prefix, writable_metadata
-from ingestion.sources.base import Source, source_of
+from ingestion.sources.base import Source
+from ingestion.sources.kinds import source_of
 from ingestion.state import lease as leases
 from ingestion.state import store
 from ingestion.state.lease import Lease

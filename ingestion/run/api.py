@@ -16,7 +16,7 @@ from ingestion.run import operate
 from ingestion.run.recover import begin_next_epoch
 from ingestion.run.reports import Aside, SourceReport, SourceStatus, TableReport, TableStatus
 from ingestion.schema.positions import Position
-from ingestion.sources.base import check_kind, check_same_kind, source_of
+from ingestion.sources.kinds import check_kind, check_same_kind, source_of
 from ingestion.state import lease as leases
 from ingestion.state import live, progress, store
 from ingestion.tasks.outage import OUTAGES, outage

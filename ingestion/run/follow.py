@@ -33,7 +33,8 @@ from ingestion.run.mirrors import Refresher
 from ingestion.run.pauses import LONGEST_PAUSE_SECONDS, Pauses
 from ingestion.run.stopped import publish_held
 from ingestion.schema.positions import Position
-from ingestion.sources.base import LiveStream, LiveStreamLost, OpenSource, ReadsAhead, check_kind, source_of
+from ingestion.sources.base import LiveStream, LiveStreamLost, OpenSource, ReadsAhead
+from ingestion.sources.kinds import check_kind, source_of
 from ingestion.state import lease as leases
 from ingestion.state import store
 from ingestion.tasks.outage import OUTAGES, outage

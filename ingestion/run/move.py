@@ -21,16 +21,8 @@ from ingestion.run.reports import SourceReport
 from ingestion.schema.evolve import lake_type
 from ingestion.schema.facts import TableFacts
 from ingestion.sink.raw_tables import add_metadata
-from ingestion.sources.base import (
-    MOVES,
-    NEAR,
-    OpenSource,
-    TakesOver,
-    check_former_slot,
-    check_kind,
-    check_same_kind,
-    let_go_of_slot,
-)
+from ingestion.sources.base import NEAR, OpenSource, TakesOver
+from ingestion.sources.kinds import MOVES, check_former_slot, check_kind, check_same_kind, let_go_of_slot
 from ingestion.state import lease as leases
 from ingestion.state import store
 from ingestion.state.described import Known

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
-from ingestion.sources.base import source_of
+from ingestion.sources.kinds import source_of
 from ingestion.state import store
 from ingestion.state.store import TablePosition
 from ingestion.state.transitions import may_move

@@ -1,15 +1,13 @@
 """What a source is to the pipeline: one protocol for every kind, over positions that only the source understands.
 
 A kind that is added fulfils `tests/unit/test_source_contract.py`. The pipeline and its tasks import this module and no
-source; `source_of` makes the source of the kind that the settings name.
+source; `ingestion.sources.kinds` makes the source of the kind that the settings name.
 """
 
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
-from importlib import import_module
-from threading import Event
 from typing import Any, Generic, Protocol, runtime_checkable
 
 import pyarrow as pa
@@ -22,11 +20,8 @@ from ingestion.schema.problem import TableProblem
 from ingestion.state.chunks import Chunk
 from ingestion.state.store import Cluster, Stream
 from lakehouse.declarations import RawTable
-from lakehouse.declarations import Source as Declared
 from lakehouse.errors import LakehouseError
-from lakehouse.extras import missing_extra
 from lakehouse.servers.database import CatalogConnection
-from lakehouse.settings import Settings
 
 NEAR = 1 << 24  # bytes of WAL: no commit record is longer, nor further from the one before it that was read with it
 Keys = Mapping[int, tuple[str, ...]]
@@ -380,60 +375,3 @@ class Source(Protocol[P]):
         self, tables: Sequence[RawTable], before_try: Callable[[], None] = ...
     ) -> AbstractContextManager[Point[P]]:
         """As of an open source."""
-
-
-KINDS = {
-    "postgres": "ingestion.sources.postgres.source",
-    "kafka": "ingestion.sources.kafka.source",
-    "debezium": "ingestion.sources.debezium.source",
-}  # modules with a function `source`
-MOVES = frozenset({("postgres", "debezium"), ("debezium", "postgres")})  # whose rows are the same
-
-
-def check_kind(settings: Settings, declared: Declared) -> None:
-    """Raises LakehouseError where the declaration and the connection of a source are not of one kind."""
-    if declared.tables and (set_to := settings.connection(declared.name).kind) != declared.kind:
-        raise LakehouseError(
-            f"source {declared.name!r} is declared with meta.kind {declared.kind}, and its connection is of kind "
-            f"{set_to}: correct the declaration, or LAKEHOUSE_SOURCES__{declared.name.upper()}__KIND"
-        )
-
-
-def check_same_kind(stream: Stream | None, kind: str) -> None:
-    """Raises LakehouseError for a source that was of another kind, whose positions are of another type."""
-    if stream is None or stream.kind == kind:
-        return
-    name, was = stream.source, f"source {stream.source!r}: it was ingested as kind {stream.kind}, and is declared as"
-    if (stream.kind, kind) in MOVES:
-        raise LakehouseError(f"{was} {kind}: run `lakehouse ingest --move {name}`, or declare the former kind again")
-    raise LakehouseError(
-        f"{was} {kind}: one raw table does not mix these kinds: declare the tables as a source of another name"
-    )
-
-
-def source_of(settings: Settings, name: str, seconds: float | None = None, stop: Event | None = None) -> Source[Any]:
-    """The source of that name; it waits so long for others' transactions, or until `stop` is set.
-
-    The module of a kind is known by its name alone, so that nobody who imports this one depends on a kind.
-    """
-    try:
-        kind = import_module(KINDS[settings.connection(name).kind])
-    except ModuleNotFoundError as error:
-        raise (LakehouseError(f"source {name!r}: {what}") if (what := missing_extra(error)) else error) from None
-    made: Source[Any] = kind.source(settings, name, seconds, stop or Event())
-    return made
-
-
-def check_former_slot(settings: Settings, name: str, stream: Stream) -> None:
-    """Raises LakehouseError unless the database behind a source of topics has the slot that the stream was read from,
-    and is the same database still."""
-    _handover().check_slot_is_there(settings.behind(name), name, stream)
-
-
-def let_go_of_slot(settings: Settings, name: str, slot: str) -> None:
-    """Drops a slot that is read no more, in the database of a source of any kind; raises LakehouseError."""
-    _handover().let_go(settings.behind(name), name, slot)
-
-
-def _handover() -> Any:
-    return import_module("ingestion.sources.postgres.handover")

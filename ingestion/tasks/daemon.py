@@ -17,7 +17,7 @@ from pyspark.daemon import manager
 import ingestion.tasks.changes
 import ingestion.tasks.replay
 import ingestion.tasks.snapshot  # noqa: F401
-from ingestion.sources.base import KINDS
+from ingestion.sources.kinds import KINDS
 
 for kind in KINDS.values():  # their readers come with the tasks
     import_module(kind)

@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ingestion.sources.base import OpenSource, source_of
+from ingestion.sources.base import OpenSource
+from ingestion.sources.kinds import source_of
 from ingestion.verify.canonical import order_key
 from ingestion.verify.compare import Layout, TableComparison, compare
 from ingestion.verify.differences import UNREPRESENTABLE

@@ -73,7 +73,7 @@ def reconcile(
 def _refresh(settings: Settings, declarations: Declarations, chosen: Chosen) -> None:
     """Brings what views read to now: until the next refresh some wait before a change that they cannot follow."""
     from ingestion import bring_up, refresh_mirrors
-    from ingestion.sources.base import source_of
+    from ingestion.sources.kinds import source_of
 
     with busy(console(error=True), "refreshing mirrors") as now:
         for source, tables in chosen:

@@ -60,7 +60,7 @@ for command in ('up', 'dev', 'run load_retail', 'worker'):
 def test_a_source_of_kafka_names_its_extra() -> None:
     done = run(
         "from lakehouse.settings import Settings\n"
-        "from ingestion.sources.base import source_of\n"
+        "from ingestion.sources.kinds import source_of\n"
         "web = {'kind': 'kafka', 'bootstrap_servers': 'broker:9092'}\n"
         "source_of(Settings(sources={'web': web}), 'web')"
     )

@@ -33,7 +33,8 @@ from ingestion.schema.facts import ColumnFacts, TableFacts, facts_from_json
 from ingestion.schema.positions import POSITIONS, Lsn
 from ingestion.schema.problem import TableProblem
 from ingestion.sink.writer import pack, unpack
-from ingestion.sources.base import LiveStream, OpenSource, Piece, Source, UnreadableRecord, source_of
+from ingestion.sources.base import LiveStream, OpenSource, Piece, Source, UnreadableRecord
+from ingestion.sources.kinds import source_of
 from ingestion.state import lease as leases
 from ingestion.state import store
 from ingestion.tasks.lanes import not_yet_there

@@ -12,7 +12,7 @@ from memory_source import Offsets
 
 from ingestion.schema.positions import POSITIONS, Lsn
 from ingestion.sink import publish
-from ingestion.sources.base import KINDS
+from ingestion.sources.kinds import KINDS
 from ingestion.state import lease as leases
 from ingestion.state import store, stored
 from lakehouse.catalog.lake_catalog import LakeCatalog

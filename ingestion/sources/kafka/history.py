@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 
 from ingestion.schema.facts import TableFacts
 from ingestion.schema.offsets import Offsets, Partition
-from ingestion.sources.base import check_same_kind
 from ingestion.sources.kafka.connection import Topic, present
+from ingestion.sources.kinds import check_same_kind
 from ingestion.state.store import Stream
 from lakehouse.errors import LakehouseError
 

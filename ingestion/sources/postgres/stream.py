@@ -6,7 +6,8 @@ from functools import partial
 import psycopg
 
 from ingestion.schema.positions import Lsn
-from ingestion.sources.base import LiveStream, check_same_kind
+from ingestion.sources.base import LiveStream
+from ingestion.sources.kinds import check_same_kind
 from ingestion.sources.postgres import connection as src
 from ingestion.sources.postgres.configured import Configured
 from ingestion.sources.postgres.history.slots import put_made_lsn, read_made_lsn
