@@ -140,7 +140,7 @@ def test_the_port_that_trino_has_for_itself_lets_nobody_else_in(lab: Settings) -
     given, here = (login.user, login.password.get_secret_value()), f"http://127.0.0.1:{port}"
     with requests.Session() as session:
         session.trust_env = False
-        session.headers["Connection"] = "close"  # a refusal leaves the body unread and may end a connection that is kept
+        session.headers["Connection"] = "close"  # a refusal may end one that is kept
         asked = session.post(f"{here}/v1/statement", data="SELECT 1", auth=given)
         named = session.post(f"{here}/v1/statement", data="SELECT 1", headers={"X-Trino-User": login.user})
         tasks = [session.get(f"{here}{path}", auth=given) for path in ("/v1/task", "/v1/query", "/v1/memory")]

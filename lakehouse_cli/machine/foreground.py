@@ -106,9 +106,14 @@ def _copy(child: _Child, output: IO[bytes]) -> None:
 
 def _say(child: _Child, text: str) -> None:
     name = f"{child.command.name:<9}"
-    prefix = f"\033[{child.color}m{name}\033[0m" if sys.stdout.isatty() else name
+    prefix = f"\033[{child.color}m{name}\033[0m" if _has_colors() else name
     with suppress(BrokenPipeError):
         print(f"{prefix} {visible(text)}", flush=True)  # noqa: T201 (the prefix has a color)
+
+
+def _has_colors() -> bool:
+    """Whether output goes to a terminal whose user wants colors (no-color.org)."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def _end(children: Sequence[_Child]) -> None:

@@ -1,5 +1,7 @@
 """Children in the foreground: restarted when they end, and none left behind."""
 
+import os
+import pty
 import signal
 import subprocess
 import sys
@@ -100,3 +102,21 @@ def test_a_child_waits_for_what_it_asks_at_once_but_not_for_good(tmp_path: Path,
         finally:
             parent.send_signal(signal.SIGTERM)
             parent.communicate(timeout=30)
+
+
+@pytest.mark.parametrize(
+    ("environment", "has_colors"), [({"TERM": "xterm"}, True), ({"TERM": "dumb"}, False), ({"NO_COLOR": "1"}, False)]
+)
+def test_names_have_colors_on_a_terminal_whose_user_wants_them(
+    tmp_path: Path, environment: dict[str, str], has_colors: bool
+) -> None:
+    (tmp_path / "family.py").write_text("")
+    ours, theirs = pty.openpty()
+    variables = {name: value for name, value in os.environ.items() if name != "NO_COLOR"} | environment
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, str(tmp_path)], stdout=theirs, env=variables)
+    os.close(theirs)
+    with os.fdopen(ours, "rb") as terminal:
+        said = next(line for line in terminal if b"hello" in line)
+        parent.send_signal(signal.SIGTERM)
+        parent.wait(30)
+    assert (b"\x1b[" in said) is has_colors
