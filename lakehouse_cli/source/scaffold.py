@@ -61,7 +61,8 @@ def scaffold(
         return
     for name in undeclared:
         _propose_file(settings, declared, name, wanted, check)
-        declared = declared_alone(settings)
+        if vault or name == undeclared[-1]:  # a vault takes names that the next proposal must not
+            declared = declared_alone(settings)
     drifted = sum(scaffold_source(settings, declared, name, check) for name in sources or _names(declared))
     if check and drifted:
         again = " ".join(["lakehouse scaffold", *(sources or ())])
