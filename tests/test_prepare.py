@@ -4,6 +4,7 @@ import json
 import sys
 import uuid
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from typing import Any
 
 import psycopg
@@ -12,7 +13,8 @@ import typer
 import yaml
 from pydantic import SecretStr
 
-from ingestion.sources.postgres.connection import check_server, connect_source
+from ingestion.sources.postgres.connection import check_server, connect_source, create_slot
+from ingestion.sources.postgres.points.patience import Patience
 from ingestion.sources.postgres.setup import Unfit, check_source, prepare
 from lakehouse.declarations import Column, Declarations
 from lakehouse.declarations.policies import RawPolicy
@@ -212,6 +214,18 @@ def test_check_names_everything_at_once_and_changes_nothing(settings: Settings) 
         assert all(finding.says and finding.remedy and "\n" not in finding.line for finding in found)
         yet = {world.source.table(f.table).raw.relation for f in found if f.table and f.weight == "prepare"}
         assert {"public.fine", "public.keyless"} <= yet
+
+
+def test_a_server_without_a_slot_left_says_what_to_raise(settings: Settings) -> None:
+    with cluster("16", max_replication_slots="1") as made:
+        world = unprepared(made, settings, {"fine": "CREATE TABLE fine (id int PRIMARY KEY)"})
+        made.admin("SELECT pg_create_physical_replication_slot('of_a_standby')")
+        name = world.source.name
+        with (
+            closing(connect_source(world.settings, name)) as connection,
+            pytest.raises(LakehouseError, match=f"raise max_replication_slots .* `lakehouse prepare {name} --check`"),
+        ):
+            create_slot(connection, "mine", Patience(world.settings, name, 5.0).execute)
 
 
 def test_a_column_that_is_declared_and_not_there_is_in_the_way(source: Cluster, settings: Settings) -> None:

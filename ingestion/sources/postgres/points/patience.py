@@ -23,6 +23,7 @@ log = logging.getLogger("lakehouse.waiting")
 FIRST_TOLD_SECONDS = 2.0
 TOLD_AGAIN_SECONDS = (60.0, 300.0)
 LOOK_SECONDS = 0.25
+NO_SLOT_LEFT = b"53400"  # configuration_limit_exceeded, of a statement that makes a slot
 
 
 class Blocked(LakehouseError):
@@ -137,6 +138,11 @@ def _result(pgconn: pq.abc.PGconn, source: str) -> pq.abc.PGresult:
     if last is not None and last.status != pq.ExecStatus.FATAL_ERROR:
         return last
     reason = (last.error_message if last else pgconn.error_message).decode().strip().splitlines()[0]
+    if last is not None and last.error_field(pq.DiagnosticField.SQLSTATE) == NO_SLOT_LEFT:
+        reason += (
+            ": raise max_replication_slots and restart Postgres, or drop slots that nobody reads any more; "
+            f"`lakehouse prepare {source} --check` counts them (nothing was lost)"
+        )
     while pgconn.status == pq.ConnStatus.OK and pgconn.get_result() is not None:
         pass
     kind: Callable[[str], LakehouseError] = LakehouseError if pgconn.status == pq.ConnStatus.OK else Unreachable
