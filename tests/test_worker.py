@@ -153,39 +153,6 @@ def test_the_views_of_a_table_are_made_when_a_worker_loads_it_first(shop: Orches
         wait_for(lambda: is_loaded(shop))
 
 
-@pytest.mark.slow
-def test_rows_of_a_table_that_left_the_cuts_before_they_were_loaded_are_loaded_once_it_is_back(
-    shop: Orchestrated, tmp_path: Path
-) -> None:
-    """The worker had seen their snapshot and loaded nothing of it; no snapshot later, they were never loaded."""
-    first, second = shop.tables
-    log, name = tmp_path / "worker.log", f"{shop.name}.{first.name}"
-    shop.world.sql(first.insert(501, 520))
-    shop.command("lakehouse", "ingest", shop.name, "--once")
-    shop.command("lakehouse", "ingest", "--pause", name)
-    shop.world.sql(second.insert(501, 510))
-    shop.command("lakehouse", "ingest", shop.name, "--once")
-    evaluate(shop, first, passed=False)
-    with working(shop, log):
-        wait_for(lambda: f"load_{shop.name}: 2 tables changed" in log.read_text())
-        wait_for(lambda: shop.lake_rows(second) == shop.source_rows(second))
-        assert len(shop.lake_rows(first)) == 500
-        assert not is_in_the_cut(shop, first), "nothing of it was loaded"
-        shop.command("lakehouse", "ingest", "--resume", name)
-        shop.command("lakehouse", "ingest", shop.name, "--once")
-        wait_for(lambda: is_loaded(shop), 60)
-        wait_for(lambda: shop.count("marts", mart_of(shop)) == 520)
-        wait_for(lambda: is_in_the_cut(shop, first))
-
-
-def evaluate(o: Orchestrated, table: Table, passed: bool) -> None:
-    """Says of a raw table whether it is in the cut, as a run would."""
-    key = dg.AssetKey([f"raw_{o.name}", table.name])
-    with dg.DagsterInstance.from_config(str(o.settings.dagster_home)) as instance:
-        evaluation = dg.AssetCheckEvaluation(asset_key=key, check_name="in_the_cut", passed=passed)
-        instance.report_runless_asset_event(evaluation)
-
-
 def is_in_the_cut(o: Orchestrated, table: Table) -> bool:
     """What the check of the raw table says."""
     key = dg.AssetCheckKey(dg.AssetKey([f"raw_{o.name}", table.name]), "in_the_cut")
