@@ -101,21 +101,19 @@ class Lake(dg.ConfigurableResource):
         return refresh_mirrors(self.settings(), self.declarations(), source, spark.spark_session)
 
     def pin_cut(self, name: str, moment: datetime, until: datetime) -> "tuple[list[Pin], tuple[str, ...]]":
-        """Keeps the newest cut until the moment, with mirrors and marts; nothing if that is done already.
+        """Keeps the newest cut until the moment, with mirrors and marts: what is not kept already.
 
-        Also returns what is not in it.
+        Also returns what is not in it. Raises LakehouseError if the name pins something else.
         """
         from lakehouse_serve.past.moments import Moment
         from lakehouse_serve.past.states import together
-        from maintenance.inventory.pins import pin_states, pins
+        from maintenance.inventory.pins import complete_states
         from maintenance.inventory.session import Session
 
         settings = self.settings()
         with closing(Session(settings)) as session:
-            if any(pin.consumer == name for pin in pins(session)):
-                return [], ()
             state = together(settings, Moment(at=moment), self.declarations().sources)
-            return pin_states(session, name, state.snapshots, state.name, until), state.missing
+            return complete_states(session, name, state.snapshots, state.name, until), state.missing
 
     def verify_erasures(self, source: str, table: str) -> "Search":
         """Scans every object of all tables that held erased subjects of this table."""

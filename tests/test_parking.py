@@ -1,11 +1,12 @@
 """A table with a problem of its own waits with its records in the spool, and the others go on."""
 
+from contextlib import closing
 from typing import Any
 
 import pytest
 
 from ingestion import bring_up, forget, pause, recover_source, replay, resume
-from lakehouse.catalog.open import load_table, open_catalog
+from lakehouse.catalog.open import load_table, newest_data_snapshot, open_catalog
 from lakehouse.declarations.policies import RawPolicy
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
@@ -95,6 +96,21 @@ def test_a_paused_table_spools_and_lands_everything_when_it_resumes(settings: Se
     assert_equal(world, "orders")
     assert_order_is_unique(world, "orders")
     assert [row["_op"] for row in world.raw("orders")] == ["r", "r", "u", "u", "d", "c", "d", "c"]
+
+
+def test_a_table_that_is_in_the_cuts_again_has_a_new_snapshot_of_that_cut(settings: Settings, spark: Any) -> None:
+    """A load that looks at it while it is in no cut leaves its newest rows out, and looks again for new snapshots."""
+    world = begin(settings, spark)
+    pause(world.settings, world.source.table("orders"))
+    world.ingest(spark)
+    assert "orders" not in dict(cuts(world)[-1]["snapshots"])
+    with closing(open_catalog(world.settings)) as catalog:
+        before = newest_data_snapshot(catalog, f"raw_{world.source.name}", "orders")
+        do(world, resume, spark, "orders")
+        after = newest_data_snapshot(catalog, f"raw_{world.source.name}", "orders")
+    assert before and after and after.snapshot_id != before.snapshot_id
+    assert dict(cuts(world)[-1]["snapshots"])["orders"] == str(after.snapshot_id)
+    assert_equal(world, "orders")
 
 
 def test_a_table_out_of_the_publication_for_a_while_is_repaired(settings: Settings, spark: Any) -> None:

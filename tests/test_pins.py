@@ -11,6 +11,8 @@ from typing import Any, cast
 import pytest
 from pydantic import PrivateAttr
 
+from ingestion import pause
+from lakehouse.catalog.relations import TableName
 from lakehouse.declarations import Declarations
 from lakehouse.declarations.policies import RawPolicy
 from lakehouse.errors import LakehouseError
@@ -193,6 +195,35 @@ def test_a_cut_of_the_past_is_pinned_at_the_last_refresh_before_it(
 
 
 @pytest.mark.slow
+def test_a_pin_says_what_was_committed_and_not_ingested_by_then_and_which_tables_are_not_in_it(
+    settings: Settings, spark: Any, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A month-end after an outage lacked its last hours, and a parked table, and nobody was told."""
+    monkeypatch.setattr("lakehouse_serve.past.states.LATE_REFRESHES", 0)
+    source = world.source.name
+    world.sql("INSERT INTO orders VALUES (4, 'before midnight')")
+    midnight = datetime.now(UTC)
+    world.sql("INSERT INTO notes VALUES (2)")
+    build(world, spark)
+    [text] = together(settings, Moment(at=midnight), [world.source]).missing
+    assert text.startswith(f"orders of {source} had changes until then that are not in it")
+    before = datetime.now(UTC)
+    assert not together(settings, Moment(at=before), [world.source]).missing
+    pause(settings, world.source.table("notes"))
+    world.sql("INSERT INTO orders VALUES (5, 'after')")
+    build(world, spark)
+    state = together(settings, Moment(at=datetime.now(UTC)), [world.source])
+    assert [text.split(": ")[:2] for text in state.missing] == [["not in it", f"{source}.notes"]]
+    unknown = world.source.model_copy(update={"name": "never"})
+    missing = together(settings, Moment(at=datetime.now(UTC)), [world.source, unknown]).missing
+    assert "never is not in it: no cut of it was published until then" in missing
+    query(settings, f"DROP TABLE raw_{source}.notes")
+    state = together(settings, Moment(at=before), [world.source])
+    assert state.missing == (f"raw_{source}.notes is not in it: it was dropped since",)
+    assert TableName(f"raw_{source}", "orders") in state.snapshots
+
+
+@pytest.mark.slow
 def test_a_pin_is_of_the_newest_cut_and_says_that_mirrors_are_not_in_it_where_they_are_stuck(
     settings: Settings,
     spark: Any,
@@ -212,7 +243,8 @@ def test_a_pin_is_of_the_newest_cut_and_says_that_mirrors_are_not_in_it_where_th
     world.sql("INSERT INTO notes VALUES (3)")
     world.ingest(spark)
     state = together(settings, Moment(at=datetime.now(UTC)), [world.source])
-    assert state.cuts == (first,) and not state.missing
+    assert state.cuts != (first,) and not state.missing, "the notes are there, and the mirror is as it would be"
+    assert TableName(f"mirror_{source}", "orders") in state.snapshots
     world.sql("INSERT INTO orders VALUES (4, 'd')")
     world.ingest(spark)
     command(name, as_json=False, cut=None, until=None)

@@ -22,6 +22,7 @@ from lakehouse.servers.trino import query
 from lakehouse.settings import Settings
 from lakehouse.text.sql import ident
 from orchestration.runs.processes.presence import is_served
+from orchestration.runs.subset import failing_checks
 from tests.fourth_source import Table
 from tests.orchestrated import BIN, Orchestrated, make_orchestrated
 
@@ -150,6 +151,28 @@ def test_the_views_of_a_table_are_made_when_a_worker_loads_it_first(shop: Orches
         change(second, range(501, 511))
         wait_for(lambda: [view.strip('"')] in query(shop.settings, "SHOW TABLES FROM parsed"))
         wait_for(lambda: is_loaded(shop))
+
+
+def is_in_the_cut(o: Orchestrated, table: Table) -> bool:
+    """What the check of the raw table says."""
+    key = dg.AssetCheckKey(dg.AssetKey([f"raw_{o.name}", table.name]), "in_the_cut")
+    with dg.DagsterInstance.from_config(str(o.settings.dagster_home)) as instance:
+        return not failing_checks(instance, [key])
+
+
+@pytest.mark.slow
+def test_a_run_comes_for_rows_that_it_did_not_load_once_their_table_is_in_the_cuts_again(shop: Orchestrated) -> None:
+    first = shop.tables[0]
+    shop.world.sql(first.insert(501, 520))
+    shop.command("lakehouse", "ingest", shop.name, "--once")
+    shop.command("lakehouse", "ingest", "--pause", f"{shop.name}.{first.name}")
+    shop.command("lakehouse", "run", f"load_{shop.name}")
+    assert len(shop.lake_rows(first)) == 500
+    assert not is_in_the_cut(shop, first)
+    shop.command("lakehouse", "ingest", "--resume", f"{shop.name}.{first.name}")
+    ticked = tick(shop)
+    assert ticked.get("success"), ticked
+    assert is_loaded(shop) and is_in_the_cut(shop, first)
 
 
 def statements(o: Orchestrated, since: str) -> Counter[str]:

@@ -23,7 +23,7 @@ from ingestion.mirrors.changes import BEGINNING, Whole, changes_since, whole
 from ingestion.mirrors.columns import ColumnPlan, fit, plan_columns, schema_of
 from ingestion.mirrors.fresh_sql import Position
 from ingestion.mirrors.side_by_side import side_by_side
-from ingestion.mirrors.state import MirrorState, data_snapshot, read_state
+from ingestion.mirrors.state import MirrorState, data_snapshot, is_unchanged, read_state
 from ingestion.mirrors.views import Mirrored, NextView, forget_old, next_views
 from ingestion.mirrors.write import BRANCH, SMALL_BYTES, Size, Target, write_all, write_changes
 from ingestion.pipeline.repair.lake_side import Log
@@ -105,8 +105,7 @@ class _Mirror:
         """Whether nothing has happened to it."""
         if self.state is None or self.columns != dict(self.state.columns) or not self.is_tagged:
             return False
-        newest = data_snapshot(self.raw)
-        return newest is not None and newest == self.state.raw_snapshot
+        return is_unchanged(self.raw, self.state.raw_snapshot)
 
     @property
     def is_tagged(self) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from lakehouse.catalog.open import DATA_OPERATIONS, history
+from lakehouse.catalog.open import DATA_OPERATIONS, changes_data, history, total
 from lakehouse.files.stored import known_fields
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 POSITION = "lakehouse.position"  # <epoch>:<position>, for readers
 STATE = "lakehouse.mirror"
+ROWS = ("added-records", "deleted-records", "added-delete-files")
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,17 @@ def read_state(mirror: Table, epoch: int) -> MirrorState | None:
     fields = known_fields(MirrorState, json.loads(stored))
     state = MirrorState(**fields | {"ingested_at": datetime.fromisoformat(fields["ingested_at"])})
     return state if state.epoch == epoch and data_snapshot(mirror) == state.snapshot else None
+
+
+def is_unchanged(raw: Table, since: int | None) -> bool:
+    """Whether no row has come to a raw table, or gone, since a snapshot: a compaction, and a cut that has the table
+    again, make snapshots too."""
+    for snapshot in history(raw.metadata):
+        if snapshot.snapshot_id == since:
+            return True
+        if changes_data(snapshot) and any(total(snapshot, key) for key in ROWS):
+            return False
+    return False
 
 
 def data_snapshot(table: Table) -> int | None:

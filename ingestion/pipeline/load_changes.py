@@ -1,7 +1,7 @@
 """Brings the changes of a source into the lake: read below a position, publish with a cut, advance the slot."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import cache
 
@@ -194,11 +194,12 @@ def _publish(
             live_states.end(connection, session.name, lists=session.source.flush is not None)
 
     if written or files or in_cut != tuple(stream.cut_tables):
+        landing = (*written, *_joining(in_cut, stream, written))
         publication = Publication(
             cycle_id=cycle.id,
             source=session.name,
             epoch=stream.epoch,
-            appends=(*(append_of(session, cycle, w) for w in written), *meta_appends(session, cycle, files)),
+            appends=(*(append_of(session, cycle, w) for w in landing), *meta_appends(session, cycle, files)),
             revision=stream.revision,
             cut=Cut(stream.epoch, now.position, now.at, in_cut),
             advance_to=now.position,
@@ -216,6 +217,16 @@ def _publish(
         store.advance_positions(states, session.name, now.position)
     session.forget_held()
     return written
+
+
+def _joining(in_cut: Collection[str], stream: store.Stream, written: Collection[Written]) -> list[Written]:
+    """The tables that the cut before left out, and of which nothing lands: each gets a snapshot without rows.
+
+    Loads go by the newest snapshot, and read up to the cut. One that came while the table was in no cut has seen rows
+    that it did not load: no snapshot later, and it would not look again.
+    """
+    lands = {each.name for each in written}
+    return [Written(name, (), {}, {}) for name in in_cut if name not in stream.cut_tables and name not in lands]
 
 
 def _all_stream(courses: Courses) -> bool:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 MARTS = "marts"
 LATE_REFRESHES = 3
+ONE_DAY = timedelta(days=1)
 
 
 @dataclass(frozen=True)
@@ -59,9 +60,10 @@ def newest_cuts(settings: Settings, moment: Moment) -> tuple[Cut, ...]:
 def together(settings: Settings, moment: Moment, sources: Collection[Source]) -> State:
     """What of these sources belongs together until a moment: the newest cut at which the mirrors stand, and raw there.
 
-    A source without mirrors has its newest cut, and so has one whose mirrors had not been refreshed for long: they are
-    not in the state, which says so. A mart says nothing of commits: it is as it was built last until the moment, or
-    until the mirrors of these cuts were published. Raises LakehouseError if there is no cut.
+    A source without mirrors has its newest cut, and so has one whose mirrors had not been refreshed for long: where a
+    table has changed since, they are not in the state, which says so. A mart says nothing of commits: it is as it was
+    built last until the moment, or until the mirrors of these cuts were published. What else was not there, or came
+    later, is said, too. Raises LakehouseError if there is no cut.
     """
     declared = {source.name: source for source in sources}
     newest = {cut.source: cut for cut in newest_cuts(settings, moment) if cut.source in declared}
@@ -71,24 +73,73 @@ def together(settings: Settings, moment: Moment, sources: Collection[Source]) ->
     mirrors = {name: cut for name, cut in mirrors.items() if declared[name].mirrored}
     with closing(open_catalog(settings)) as catalog:
         cuts = {**newest, **_raw_at(settings, mirrors.values())}
-        late = {
+        old = {
             name: mirror
             for name, mirror in mirrors.items()
             if _seconds_between(cuts[name], newest[name]) > LATE_REFRESHES * declared[name].refresh_seconds
-            and _has_changed(catalog, mirror, cuts[name], newest[name])
         }
-        cuts |= {name: newest[name] for name in late}
+        late = {name: found for name, found in old.items() if _has_changed(catalog, found, cuts[name], newest[name])}
+        cuts |= {name: newest[name] for name in old}
         kept = [mirror for name, mirror in mirrors.items() if name not in late]
         until = moment.at or max(cut.published_at for cut in (*kept, *cuts.values()) if cut.published_at)
+        snapshots = {name: found for cut in (*cuts.values(), *kept) for name, found in cut.tables.items()}
+        gone = snapshots.keys() - catalog.locations(snapshots.keys()).keys()
         marts = _built_until(catalog, until)
-    snapshots = {name: found for cut in (*cuts.values(), *kept) for name, found in cut.tables.items()}
-    missing = tuple(
-        f"mirrors of {name} are not in it: "
-        + (f"they were not refreshed since {late[name].position}" if name in late else "there were none until then")
-        for name in sorted(cuts)
-        if name in late or (declared[name].mirrored and name not in mirrors)
+        came_later = [_came_later(catalog, declared[name], cut, moment) for name, cut in sorted(cuts.items())]
+    missing = [f"{name} is not in it: it was dropped since" for name in sorted(gone)]
+    for name, source in sorted(declared.items()):
+        if name in late:
+            missing.append(f"mirrors of {name} are not in it: they were not refreshed since {late[name].position}")
+        elif name in cuts and source.mirrored and name not in mirrors:
+            missing.append(f"mirrors of {name} are not in it: there were none until then")
+        missing += _left_out(source, cuts.get(name), kept)
+    return State(
+        tuple(cuts[name] for name in sorted(cuts)),
+        {name: found for name, found in snapshots.items() if name not in gone} | marts,
+        (*missing, *filter(None, came_later)),
     )
-    return State(tuple(cuts[name] for name in sorted(cuts)), snapshots | marts, missing)
+
+
+def _left_out(source: Source, cut: Cut | None, mirrors: Collection[Cut]) -> Iterator[str]:
+    """Tables that are declared and not in the cut, and mirrors that were left behind while others were refreshed."""
+    if cut is None:
+        if source.tables:
+            yield f"{source.name} is not in it: no cut of it was published until then"
+        return
+    if absent := sorted(f"{source.name}.{table.name}" for table in source.tables if table.name not in cut.snapshots):
+        yield f"not in it: {', '.join(absent)}: parked, paused, or being loaded then, so that the cut does not cover it"
+    for mirror in (mirror for mirror in mirrors if mirror.source == source.name):
+        there = (table.name for table in source.mirrored if table.name in cut.snapshots)
+        if behind := sorted(name for name in there if name not in mirror.snapshots):
+            yield f"mirrors of {', '.join(behind)} of {source.name} are not in it: they did not stand at that cut"
+
+
+def _came_later(catalog: LakeCatalog, source: Source, cut: Cut, moment: Moment) -> str | None:
+    """What was committed until the moment and is in a later cut alone, as where nothing was ingested around it."""
+    if moment.at is None or cut.at is None:
+        return None
+    if (moment.at - cut.at).total_seconds() <= LATE_REFRESHES * source.refresh_seconds:
+        return None
+    tables = catalog.load_tables([table.identifier for table in source.tables])
+    if not (changed := sorted(name for (_, name), table in tables.items() if _has_later(table, cut, moment.at))):
+        return None
+    return (
+        f"{', '.join(changed)} of {source.name} had changes until then that are not in it: they came with a later cut, "
+        f"and this one is of {cut.at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+    )
+
+
+def _has_later(raw: Table, cut: Cut, until: datetime) -> bool:
+    from pyiceberg.expressions import And, EqualTo, GreaterThan, GreaterThanOrEqual, LessThanOrEqual, Or
+
+    assert cut.at is not None
+    after = Or(
+        GreaterThan(term="_epoch", value=cut.epoch),
+        And(EqualTo(term="_epoch", value=cut.epoch), GreaterThan(term="_commit_lsn", value=cut.lsn)),
+    )
+    begun = GreaterThanOrEqual(term="_committed_at", value=(cut.at - ONE_DAY).isoformat())  # spares files by their day
+    within = LessThanOrEqual(term="_committed_at", value=until.isoformat())
+    return raw.scan(And(begun, within, after), selected_fields=("_seq",), limit=1).to_arrow().num_rows > 0
 
 
 def _raw_at(settings: Settings, mirrors: Collection[Cut]) -> dict[str, Cut]:

@@ -82,6 +82,21 @@ def pin_states(
     return _pin(session, consumer, snapshots, until, cut)
 
 
+def complete_states(
+    session: Session, consumer: str, snapshots: Mapping[TableName, int], cut: str, until: datetime | None = None
+) -> list[Pin]:
+    """Pins of such tables those that the pin lacks, whose process was killed while it made it; they are returned.
+
+    Raises LakehouseError if the pin is one of another cut.
+    """
+    there = [pin for pin in pins(session) if pin.consumer == consumer]
+    if others := sorted({pin.cut or "single tables" for pin in there} - {cut}):
+        raise LakehouseError(f"{consumer!r} pins {', '.join(others)} already, and not {cut}: unpin it first")
+    known = {pin.table for pin in there}
+    lacking = {table: snapshot for table, snapshot in snapshots.items() if table not in known}
+    return _put_on_all(session, consumer, lacking, until, cut)
+
+
 def unpin(session: Session, consumer: str) -> list[Pin]:
     """Removes a consumer's pins from all tables; raises LakehouseError if it has none."""
     taken = [pin for pin in pins(session) if pin.consumer == consumer]
@@ -107,11 +122,17 @@ def pins(session: Session) -> list[Pin]:
 def _pin(
     session: Session, consumer: str, snapshots: Mapping[TableName, int], until: datetime | None, cut: str | None = None
 ) -> list[Pin]:
-    tag, made = _tag(consumer), []
-    if until is not None and until <= datetime.now(UTC):
-        raise LakehouseError(f"a pin until {until.isoformat()} would be over already")
     if taken := [str(pin.table) for pin in pins(session) if pin.consumer == consumer]:
         raise LakehouseError(f"{consumer!r} already pins {', '.join(taken)}: unpin it first, or take another name")
+    return _put_on_all(session, consumer, snapshots, until, cut)
+
+
+def _put_on_all(
+    session: Session, consumer: str, snapshots: Mapping[TableName, int], until: datetime | None, cut: str | None
+) -> list[Pin]:
+    tag, made = _tag(consumer), list[TableName]()
+    if until is not None and until <= datetime.now(UTC):
+        raise LakehouseError(f"a pin until {until.isoformat()} would be over already")
     try:
         for table, snapshot_id in snapshots.items():
             _put_on(session, table, snapshot_id, consumer, until, cut)
@@ -130,6 +151,11 @@ def _put_on(
 
     def tagged(loaded: Table) -> tuple[TableUpdate, ...]:
         snapshot = loaded.snapshot_by_id(snapshot_id)
+        there = loaded.metadata.refs.get(TAG + consumer)
+        if there is not None:  # somebody makes the same pin
+            if (there.snapshot_id, loaded.properties.get(CUT + consumer)) == (snapshot_id, cut):
+                return ()
+            raise LakehouseError(f"{consumer!r} was pinned by somebody else meanwhile, at another state of {table}")
         if snapshot is None:
             raise LakehouseError(f"{table}: snapshot {snapshot_id} no longer exists; pin a newer state")
         age = None if until is None else int(until.timestamp() * 1000) - snapshot.timestamp_ms

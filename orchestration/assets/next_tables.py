@@ -1,8 +1,11 @@
 """Which tables dbt builds whole, and which of those that were built may be published. Pure: reads only the manifest."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
+from lakehouse.declarations.lines import refuse
+from orchestration.assets.translator import is_view
 from orchestration.resources import TableKey
 
 Manifest = Mapping[str, Any]
@@ -16,6 +19,34 @@ def built_whole(manifest: Manifest) -> dict[TableKey, dict[str, str]]:
     They are the marts, and the vault's PITs, bridges and rules.
     """
     return {table_of_model(node): _descriptions(node) for node in _whole(manifest).values()}
+
+
+def refuse_hidden_marts(manifest: Manifest, project_dir: Path) -> None:
+    """Raises LakehouseError, with the file, where a table built whole reads another one through a view.
+
+    A view goes on showing the table that readers see, so that the first would be made of the other's former state.
+    """
+    whole = _whole(manifest)
+    refuse(
+        [
+            f"{project_dir.name}/{node['original_file_path']}: {node['name']} reads {manifest['nodes'][below]['name']} "
+            f"through {manifest['nodes'][view]['name']}, which shows it as it was before the build: read it itself"
+            for _, node in sorted(whole.items())
+            for view, below in _hidden(manifest, node, whole)
+        ]
+    )
+
+
+def _hidden(manifest: Manifest, node: Mapping[str, Any], whole: Manifest) -> Iterator[tuple[str, str]]:
+    """What stores nothing and is read by a model, each with a table built whole below it."""
+    waiting = [key for key in node["depends_on"]["nodes"] if is_view(manifest["nodes"].get(key, {}))]
+    seen = set[str]()
+    while waiting:
+        if (view := waiting.pop()) not in seen:
+            seen.add(view)
+            below = manifest["nodes"][view]["depends_on"]["nodes"]
+            yield from ((view, key) for key in below if key in whole)
+            waiting += [key for key in below if is_view(manifest["nodes"].get(key, {}))]
 
 
 def sound_tables(manifest: Manifest, statuses: Mapping[str, str]) -> set[TableKey]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lakehouse.declarations import Declarations, RawTable
@@ -27,6 +27,12 @@ def raw_read(declared: Declarations, manifest: Mapping[str, Any]) -> list[Read]:
     ids = {(node["source_name"], node["name"]): key for key, node in manifest["sources"].items()}
     found = [Read(table, _models(manifest, ids[table.source, table.name])) for table in declared.tables]
     return [read for read in found if read.models]
+
+
+def in_cuts(connection: CatalogConnection, tables: Collection[Name]) -> list[Name]:
+    """Those of these raw tables that are in the newest cut of their source."""
+    covered = {(f"raw_{source}", name) for source, name in connection.execute(IN_CUTS).fetchall()}
+    return [table for table in tables if table in covered]
 
 
 def never_arrived(connection: CatalogConnection, catalog: LakeCatalog, reads: Sequence[Read]) -> list[Name]:

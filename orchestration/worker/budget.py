@@ -1,6 +1,6 @@
 """How much of the time whole-table tests may take, and which is next. Pure: the clock is the caller's."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 SHARE = 0.1
@@ -27,6 +27,11 @@ class TestBudget:
     def failing(self, tests: Iterable[str]) -> None:
         """These have failed, here or elsewhere; they run again, because somebody may mend their tables."""
         self.failed = dict.fromkeys(tests, self.at) | self.failed
+
+    def forget(self, but: Collection[str]) -> None:
+        """Only these tests are there now: the others are due no more."""
+        self.due = {test: None for test in self.due if test in but}
+        self.failed = {test: at for test, at in self.failed.items() if test in but}
 
     def next(self, now: float, most: int) -> list[str]:
         """The tests to run now, which are then no longer due; none while the budget is spent."""

@@ -21,7 +21,7 @@ from lakehouse.errors import LakehouseError
 from lakehouse.metrics import REGISTRY, sample
 from orchestration.assets.groups import groups_read, load_groups
 from orchestration.resources import TableKey
-from orchestration.runs.arrivals import never_arrived, raw_read
+from orchestration.runs.arrivals import in_cuts, never_arrived, raw_read
 from orchestration.runs.processes.presence import serve, withdraw, writing_if_free
 from orchestration.runs.state.load_state import pause
 from orchestration.runs.state.loaded import last_worker_load
@@ -178,6 +178,7 @@ class Worker:
         self._groups = load_groups(self._manifest)
         self._reads = groups_read(self._manifest, self._graph.nodes, self._groups)
         self._checks = check_keys(self._manifest, self._graph.tests_of(list(self._graph.nodes)))
+        self._tests.forget(self._graph.tests.keys())
         self._state = {task.job: _State() for task in self._tasks}
 
     def _attend(self, task: Task, state: _State) -> None:
@@ -320,7 +321,7 @@ class Worker:
             table_of(self._graph.nodes[r.unique_id]): r.seconds for r in results if r.unique_id in self._graph.nodes
         }
         report_tables(self._instance, task.job, facts, seconds, {} if state.held else state.loaded)
-        report_arrivals(self._instance, watched)
+        report_arrivals(self._instance, in_cuts(self._connection, watched))
         report_tests(self._instance, self._manifest, [r for r in results if r.unique_id in self._graph.tests])
         if not task.marts:
             ids = [model for model in models if table_of(self._graph.nodes[model]) in built]

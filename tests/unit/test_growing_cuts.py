@@ -1,7 +1,10 @@
 """The files of `meta.cuts`: one grows with each publish, on a real Iceberg table in a directory, without servers."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pyarrow as pa
@@ -12,6 +15,7 @@ from pyiceberg.types import StringType
 
 from ingestion.sink import cuts
 from ingestion.sink.cuts import CUTS, CUTS_SCHEMA, Grown, append_of, grow, remember
+from ingestion.sink.publish import drop_surplus
 from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.catalog.private_pyiceberg import Staging
 from lakehouse.catalog.writing import manifests
@@ -181,3 +185,117 @@ def test_maintenance_leaves_files_alone_that_may_grow(catalog: LakeCatalog) -> N
     plan = plan_for(table, rule)
     assert plan.files == 2 and not plan.manifests
     assert settled(table, now) == f"published_at < TIMESTAMP '{now - LEFT_ALONE:%Y-%m-%d %H:%M:%S} UTC'"
+
+
+class History:
+    """Random events of `meta.cuts`, and what each of its states has to hold."""
+
+    def __init__(self, catalog: LakeCatalog, seed: int) -> None:
+        self.catalog, self.dice, self.number, self.clock = catalog, Random(seed), 0, BEGIN
+        self.processes: list[dict[Any, Any]] = [{}, {}, {}]
+        self.states: dict[int, list[int]] = {}
+        self.now: list[int] = []
+
+    @contextmanager
+    def as_process(self) -> Iterator[None]:
+        """One of several processes, each of which remembers what it has published itself."""
+        mine = self.dice.randrange(len(self.processes))
+        cuts._newest.clear()
+        cuts._newest.update(self.processes[mine])
+        yield
+        self.processes[mine] = dict(cuts._newest)
+
+    def begin(self) -> tuple[Grown, GrowingAppend, Staging]:
+        self.number += 1
+        self.clock += SECOND * self.dice.choice((0, 1, 1, 1, 30, 200, -500))
+        return staged(self.catalog, self.number, self.dice.choice("ab"), now=self.clock)
+
+    def publish(self) -> None:
+        with self.as_process():
+            grown, update, transaction = self.begin()
+            transaction.commit_transaction()
+            remember(grown, update)
+        self.now = [*self.now, self.number]
+
+    def kill(self) -> None:
+        """Before the commit, or at a commit that never came; the number is not taken again."""
+        with self.as_process():
+            grown, update, _ = self.begin()
+            if self.dice.random() < 0.5:
+                remember(grown, update)
+
+    def lose(self) -> None:
+        """Staged, and refused, because another commit was first; then staged again."""
+        with self.as_process():
+            self.begin()
+        self.publish()
+
+    def delete(self) -> None:
+        gone = self.dice.choice(self.now)
+        self.catalog.load_table(CUTS).delete(f"cut_lsn = {gone}")
+        self.now = [number for number in self.now if number != gone]
+
+    def rewrite(self) -> None:
+        table = self.catalog.load_table(CUTS)
+        table.overwrite(table.scan().to_arrow())
+
+    def put_back(self) -> None:
+        table = self.catalog.load_table(CUTS)
+        kept = [snapshot.snapshot_id for snapshot in table.snapshots() if snapshot.snapshot_id in self.states]
+        chosen = self.dice.choice(kept[-8:])
+        table.manage_snapshots().set_current_snapshot(chosen).commit()
+        self.now = self.states[chosen]
+
+    def pin(self) -> None:
+        table = self.catalog.load_table(CUTS)
+        table.manage_snapshots().create_tag(table.current_snapshot().snapshot_id, f"pin_{self.number}").commit()
+
+    def expire(self) -> None:
+        table = self.catalog.load_table(CUTS)
+        transaction = Staging(table)
+        drop_surplus(transaction, table.metadata, 4)
+        transaction.commit_transaction()
+
+    def alter(self) -> None:
+        table = self.catalog.load_table(CUTS)
+        with table.update_schema() as update:
+            update.add_column(f"of_release_{len(table.schema().fields)}", StringType())
+
+    def check(self) -> None:
+        """The newest state."""
+        table = self.catalog.load_table(CUTS)
+        newest = table.current_snapshot()
+        self.states[newest.snapshot_id] = self.now
+        self._check(table, newest.snapshot_id)
+        assert newest.summary["total-records"] == str(len(self.now))
+
+    def check_all(self) -> None:
+        """Every state that is kept; nothing is told of one between the two commits of an overwrite."""
+        table = self.catalog.load_table(CUTS)
+        for snapshot in table.snapshots():
+            if snapshot.snapshot_id in self.states:
+                self._check(table, snapshot.snapshot_id)
+
+    def _check(self, table: Table, snapshot: int) -> None:
+        rows = table.scan(snapshot_id=snapshot).to_arrow()["cut_lsn"].to_pylist()
+        assert sorted(rows) == sorted(self.states[snapshot])
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_whatever_happens_between_publishes_each_state_has_each_cut_once(
+    catalog: LakeCatalog, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Several processes, clocks that jump, kills, and whatever a user or maintenance does to the table meanwhile."""
+    for module in (cuts, manifests):
+        monkeypatch.setattr(module, "FULL_ROWS", 5)
+    history = History(catalog, seed)
+    history.publish()
+    history.check()
+    others = [history.kill, history.lose, history.delete, history.rewrite, history.put_back, history.pin,
+              history.expire, history.alter]  # fmt: skip
+    for _ in range(40):
+        act = history.publish if history.dice.random() < 0.6 else history.dice.choice(others)
+        if history.now or act is not history.delete:
+            act()
+            history.check()
+    history.check_all()

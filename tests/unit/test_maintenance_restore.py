@@ -18,7 +18,7 @@ from maintenance.actions.expire_snapshots import Expiry
 from maintenance.command.restore import past
 from maintenance.inventory.in_use import copies, elsewhere
 from maintenance.inventory.outcome import TableName
-from maintenance.inventory.pins import pin_cut, pin_states, pin_table, pins, unpin
+from maintenance.inventory.pins import complete_states, pin_cut, pin_states, pin_table, pins, unpin
 from maintenance.restore.moments import find
 from maintenance.restore.table import _put_back, _register
 
@@ -183,6 +183,37 @@ def test_a_pin_is_a_tag_until_it_is_taken_off_or_over(catalog: SqlCatalog, table
             wrong()
     unpin(session(catalog), "report")
     assert list(catalog.load_table(NAME).refs()) == ["main"]
+
+
+def test_a_pin_that_was_killed_half_way_is_completed_and_one_of_another_cut_is_left_alone(
+    catalog: SqlCatalog, table: Table
+) -> None:
+    """The next run took it for the whole pin: tables that it lacked were not kept."""
+    grow(table, 2)
+    other = TableName("shop", "stores")
+    catalog.create_table(other, SCHEMA).append(pa.Table.from_pylist([{"id": 1}], SCHEMA))
+    wanted = {NAME: ids(table)[0], other: ids(catalog.load_table(other))[0]}
+    pin_states(session(catalog), "close", {NAME: wanted[NAME]}, "shop=1:0/1")
+    made = complete_states(session(catalog), "close", wanted, "shop=1:0/1")
+    assert [pin.table for pin in made] == [other]
+    assert {pin.table: pin.snapshot_id for pin in pins(session(catalog))} == wanted
+    assert complete_states(session(catalog), "close", wanted, "shop=1:0/1") == []
+    with pytest.raises(LakehouseError, match="'close' pins shop=1:0/1 already, and not shop=1:0/2"):
+        complete_states(session(catalog), "close", wanted, "shop=1:0/2")
+
+
+def test_of_two_that_make_one_pin_at_once_neither_mixes_it_with_another_state(
+    catalog: SqlCatalog, table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grow(table, 2)
+    monkeypatch.setattr("maintenance.inventory.pins.pins", lambda _: [])  # neither has seen the other yet
+    pin_states(session(catalog), "close", {NAME: ids(table)[0]}, "shop=1:0/1")
+    pin_states(session(catalog), "close", {NAME: ids(table)[0]}, "shop=1:0/1")
+    with pytest.raises(LakehouseError, match=r"'close' was pinned by somebody else meanwhile, .* of shop\.sales"):
+        pin_states(session(catalog), "close", {NAME: ids(table)[1]}, "shop=1:0/2")
+    kept = catalog.load_table(NAME)
+    assert kept.metadata.refs["pin_close"].snapshot_id == ids(table)[0]
+    assert kept.properties["lakehouse.pin.close"] == "shop=1:0/1"
 
 
 def test_a_pin_says_of_which_cut_it_is_until_it_is_taken_off_or_expires(catalog: SqlCatalog, table: Table) -> None:

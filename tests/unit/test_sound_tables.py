@@ -1,8 +1,12 @@
 """Which of the marts that dbt has built may be published."""
 
+from pathlib import Path
 from typing import Any
 
-from orchestration.assets.next_tables import built_whole, sound_tables, unsound_tables
+import pytest
+
+from lakehouse.errors import LakehouseError
+from orchestration.assets.next_tables import built_whole, refuse_hidden_marts, sound_tables, unsound_tables
 
 DIM, FACT, REPORT = ("marts", "dim"), ("marts", "fact"), ("marts", "report")
 BUILT = {"model.dim": "success", "model.fact": "success", "model.report": "success"}
@@ -11,7 +15,8 @@ BUILT = {"model.dim": "success", "model.fact": "success", "model.report": "succe
 def model(name: str, *reads: str, materialized: str = "rebuilt_table") -> dict[str, Any]:
     schema = "marts" if materialized == "rebuilt_table" else "vault"
     return {
-        "resource_type": "model", "schema": schema, "alias": name, "columns": {},
+        "resource_type": "model", "schema": schema, "alias": name, "columns": {}, "name": name,
+        "original_file_path": f"models/{name}.sql",
         "config": {"materialized": materialized}, "depends_on": {"nodes": list(reads)},
     }  # fmt: skip
 
@@ -63,3 +68,17 @@ def test_a_table_whose_test_was_not_run_is_not_sound() -> None:
 
 def test_what_was_not_built_is_not_published() -> None:
     assert sound_tables(manifest(), {"model.fact": "success"}) == {FACT}
+
+
+@pytest.mark.parametrize("kind", ["view", "ephemeral"])
+def test_a_mart_that_reads_another_one_through_a_view_is_refused(kind: str) -> None:
+    """It was made of the other's former state: a view goes on showing what readers see."""
+    found, place = manifest(), Path("project")
+    refuse_hidden_marts(found, place)
+    found["nodes"]["model.hub_v1"] = model("hub_v1", "model.hub", materialized="view")
+    found["nodes"]["model.shown"] = model("shown", "model.fact", materialized=kind)
+    found["nodes"]["model.dim"]["depends_on"]["nodes"].append("model.hub_v1")
+    refuse_hidden_marts(found, place)
+    found["nodes"]["model.report"]["depends_on"]["nodes"].append("model.shown")
+    with pytest.raises(LakehouseError, match=r"project/models/report.sql: report reads fact through shown, .*itself"):
+        refuse_hidden_marts(found, place)

@@ -494,6 +494,19 @@ def test_a_check_that_has_failed_runs_again_though_nothing_changes() -> None:
     assert budget.next(AGAIN_SECONDS + 1, most=2) == []
 
 
+def test_a_test_that_the_project_has_no_more_is_not_run(home: Path) -> None:
+    """A failed one that was mended under another name ended the worker."""
+    worker = Worker.__new__(Worker)
+    worker._settings, worker._tests, worker._state = load_settings(home=home), TestBudget(), {}
+    worker._catalog = worker._connection = worker._dbt = None  # type: ignore[assignment]
+    worker._tests.changed(["test.lakehouse.gone.1"])
+    worker._tests.failing(["test.lakehouse.gone.2"])
+    worker._read_project()
+    kept = next(iter(worker._graph.tests))
+    worker._tests.changed([kept])
+    assert worker._tests.next(2 * AGAIN_SECONDS, most=9) == [kept]
+
+
 def test_tables_that_a_failed_run_has_left_red_are_told_of_after_the_next_load(tmp_path: Path) -> None:
     """The run's tables that did not change again stayed red for ever."""
     fine, parked, quiet = ("raw_shop", "fine"), ("raw_shop", "parked"), ("raw_shop", "quiet")

@@ -12,7 +12,7 @@ from lakehouse.catalog.relations import list_views
 from lakehouse.catalog.writing.next_tables import building_next, next_name
 from lakehouse.settings import Settings
 from orchestration.assets.built_by_key import built_by_key
-from orchestration.assets.next_tables import GOOD, built_whole, sound_tables, unsound_nodes
+from orchestration.assets.next_tables import GOOD, built_whole, refuse_hidden_marts, sound_tables, unsound_nodes
 from orchestration.resources import TableKey
 from orchestration.worker.dbt.many_tests import run_tests
 from orchestration.worker.dbt.plans import of_marts
@@ -39,6 +39,7 @@ class Marts:
         self._settings, self._catalog, self._dbt, self._manifest, self._graph = settings, catalog, dbt, manifest, graph
         self.first = frozenset(graph.of_readers())
         self._by_key = built_by_key(manifest, settings.dbt_project_dir)
+        refuse_hidden_marts(manifest, settings.dbt_project_dir)
 
     def build(
         self,
@@ -61,7 +62,8 @@ class Marts:
     ) -> list[NodeResult]:
         if not models:
             return []
-        rows = {name: fact.total_rows for name, fact in newest.items()}
+        sizes = {name: f"{fact.total_rows}/{fact.snapshot_id}" for name, fact in newest.items()}
+        session = of_marts(self._settings, sum(fact.total_rows for fact in newest.values()))
         with building_next(self._catalog, built_whole(self._manifest)) as sound:
             tables = [table_of(self._graph.nodes[model]) for model in models]
             copies = self._catalog.load_tables(list(map(next_name, tables)))
@@ -69,9 +71,9 @@ class Marts:
             changed, notes = self._changes(models, stored)
             built = {".".join(name): table.properties.get(BUILT_FROM) for name, table in stored.items()}
             variables = {
-                "LAKEHOUSE_NEXT": "1", "LAKEHOUSE_CUTS": "{}", "LAKEHOUSE_TABLE_ROWS": json.dumps(rows),
+                "LAKEHOUSE_NEXT": "1", "LAKEHOUSE_CUTS": "{}", "LAKEHOUSE_TABLE_SIZES": json.dumps(sizes),
                 **SELECTED_ALONE, "LAKEHOUSE_BUILT_FROM": json.dumps(built), "LAKEHOUSE_CHANGES": json.dumps(changed),
-                "LAKEHOUSE_SESSION_PROPERTIES": json.dumps(of_marts(self._settings, sum(rows.values()))),
+                "LAKEHOUSE_SESSION_PROPERTIES": json.dumps(session),
             }  # fmt: skip
             results = self._dbt.run("run", [self._graph.nodes[model]["name"] for model in models], variables)
             results += self.test(self._graph.tests_of_marts(models, without), results, variables)

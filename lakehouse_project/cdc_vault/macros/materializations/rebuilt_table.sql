@@ -1,17 +1,18 @@
 {#-
   A table that is built anew, in one atomic replacement, when a table it reads has new data, and left alone otherwise: a
   mart equals its source exactly, deleted rows gone, which no append can do; and a rerun with no new data makes no snapshot.
-  New data means that a row was added: everything below the marts only grows, so the number of rows of each table tells,
-  through compaction and expiry. (A table that is made anew has other columns, and a mart that reads them other SQL.) It is
-  that of the newest state, which after a restore in place is not the newest snapshot. It comes from snapshot summaries;
-  nothing is counted. What the mart was built from stands in its own properties, written by the same statement that builds it.
-  Where it is known which of its rows change, those alone are built (`by_key.sql`).
+  New data means that a row came or went: the number of rows of each table tells, and the newest snapshot that has changed any,
+  through compaction and expiry. Both are those of the newest state, which after a restore in place is not the newest snapshot.
+  They come from snapshot summaries; nothing is counted. Of another mart it is what that was built from; of what is neither, as
+  a seed, the snapshot. The SQL of views in between counts as its own does. What the mart was built from stands in its own
+  properties, written by the same statement that builds it. Where it is known which of its rows change, those alone are built (`by_key.sql`).
 -#}
 {% materialization rebuilt_table, adapter='trino' %}
   {%- set relation = cdc_vault.next_of(this).incorporate(type='table') -%}
   {%- set existing = cdc_vault.existing_relation(relation) -%}
-  {%- set built_from = cdc_vault.tables_read(model.unique_id).tables -%}
-  {%- set signature = local_md5(sql ~ (cdc_vault.table_sizes(built_from) if built_from else "")) -%}
+  {%- set read = cdc_vault.tables_read(model.unique_id) -%}
+  {%- set sizes = cdc_vault.table_sizes(read.tables) if read.tables else "" -%}
+  {%- set signature = local_md5(sql ~ sizes ~ cdc_vault.states_of_others(read) ~ read.code | sort | join) -%}
 
   {{ run_hooks(pre_hooks) }}
   {%- if existing is not none and existing.is_table and not should_full_refresh() and cdc_vault.built_from(existing) == signature -%}
@@ -46,27 +47,44 @@
   {{ return({"relations": [relation]}) }}
 {% endmaterialization %}
 
-{#- The nearest appended `tables` below a model, seen through views and marts; `whole`: through views alone, and it reads nothing else. -#}
+{#-
+  The nearest appended `tables` below a model, seen through views; `whole`: it reads nothing else. Beside them the `code` of
+  models in between that store nothing, the nearest `marts`, as they are read, and the `others`: seeds, sources, and what dbt
+  makes otherwise.
+-#}
 {% macro tables_read(id) %}
-  {%- set waiting, seen, found = [id], [], {"tables": [], "whole": true} -%}
+  {%- set waiting, seen, found = [id], [], {"tables": [], "whole": true, "code": [], "marts": [], "others": []} -%}
   {%- for _ in range(10000) if waiting -%}
     {%- set next = waiting.pop() -%}
-    {%- set node = graph.nodes.get(next) -%}
+    {%- set node = graph.nodes.get(next) or graph.get("sources", {}).get(next) -%}
+    {%- set kind = node.config.materialized if node and node.resource_type == "model" else none -%}
     {%- if next in seen -%}
-    {%- elif node and node.config.materialized == "append_only" -%}
+    {%- elif kind == "append_only" -%}
       {%- do found.tables.append(api.Relation.create(node.database, node.schema, node.alias)) -%}
     {%- else -%}
-      {%- if not node or node.config.materialized != "view" -%}{%- do found.update(whole=false) -%}{%- endif -%}
-      {%- if node -%}{%- do waiting.extend(node.depends_on.nodes) -%}{%- endif -%}
+      {%- if kind != "view" -%}{%- do found.update(whole=false) -%}{%- endif -%}
+      {%- if node and (next == id or kind in ("view", "ephemeral")) -%}{%- do waiting.extend(node.depends_on.nodes) -%}{%- endif -%}
+      {%- if next == id or not node -%}
+      {%- elif kind in ("view", "ephemeral") -%}
+        {%- do found.code.append(node.raw_code) -%}
+      {%- elif kind == "rebuilt_table" -%}
+        {%- set mart = api.Relation.create(node.database, node.schema, node.alias) -%}
+        {%- do found.marts.append(cdc_vault.next_of(mart) if next in graph.nodes[id].depends_on.nodes else mart) -%}
+      {%- else -%}
+        {%- do found.others.append(api.Relation.create(node.database, node.schema, node.alias or node.identifier)) -%}
+      {%- endif -%}
     {%- endif -%}
     {%- do seen.append(next) -%}
   {%- endfor -%}
   {{ return(found) }}
 {% endmacro %}
 
-{#- Name and number of rows of each table, as text; `LAKEHOUSE_TABLE_ROWS` gives them to who has looked already. -#}
+{#-
+  Name, number of rows and newest snapshot with changes of each table, as text; `LAKEHOUSE_TABLE_SIZES` (by table,
+  `<rows>/<snapshot>`) gives them to who has looked already.
+-#}
 {% macro table_sizes(tables) %}
-  {%- set given, sizes = fromjson(env_var("LAKEHOUSE_TABLE_ROWS", "{}")), [] -%}
+  {%- set given, sizes = fromjson(env_var("LAKEHOUSE_TABLE_SIZES", "{}")), [] -%}
   {%- for table in tables if table.schema ~ "." ~ table.identifier in given -%}
     {%- do sizes.append(table.schema ~ "." ~ table.identifier ~ ":" ~ given[table.schema ~ "." ~ table.identifier]) -%}
   {%- endfor -%}
@@ -75,12 +93,35 @@
     {%- for table in tables | sort(attribute="identifier") -%}
     {{ "union all" if not loop.first }}
     select '{{ table.schema }}.{{ table.identifier }}:' || cast(
-      cast(summary['total-records'] as bigint) - coalesce(cast(element_at(summary, 'total-position-deletes') as bigint), 0) as varchar) as size
+      cast(summary['total-records'] as bigint) - coalesce(cast(element_at(summary, 'total-position-deletes') as bigint), 0) as varchar)
+      || '/' || coalesce((
+        select max_by(cast(changes.snapshot_id as varchar), changes.committed_at)
+        from {{ cdc_vault.system_table(table, "snapshots") }} as changes
+        join {{ cdc_vault.system_table(table, "history") }} as history on history.snapshot_id = changes.snapshot_id
+        where history.is_current_ancestor and changes.operation <> 'replace'
+      ), '') as size
     from {{ cdc_vault.system_table(table, "snapshots") }}
     where snapshot_id in (select snapshot_id from {{ cdc_vault.system_table(table, "refs") }} where name = 'main')
     {% endfor -%}
   {%- endset -%}
   {{ return(run_query("select array_join(array_agg(size order by size), ' ') from (" ~ counts ~ ")").rows[0][0]) }}
+{% endmacro %}
+
+{#-
+  As text, what the marts among what was `read` were built from, and the snapshots of other tables. Of a view that is declared as
+  a source, or of what another catalog has, nothing tells: it is always new.
+-#}
+{% macro states_of_others(read) %}
+  {%- set states = [] -%}
+  {%- for mart in read.marts | sort(attribute="identifier") -%}
+    {%- do states.append(mart.identifier ~ ":" ~ cdc_vault.table_property(mart, "lakehouse.built-from")) -%}
+  {%- endfor -%}
+  {%- for relation in read.others | sort(attribute="identifier") -%}
+    {%- set there = adapter.get_relation(relation.database, relation.schema, relation.identifier) if relation.database == target.database else none -%}
+    {%- set snapshot = run_query("select " ~ cdc_vault.current_snapshot(there)).rows if there is not none and there.is_table else [[invocation_id]] -%}
+    {%- do states.append(relation.schema ~ "." ~ relation.identifier ~ "@" ~ (snapshot[0][0] if snapshot | length else "")) -%}
+  {%- endfor -%}
+  {{ return(states | join(" ")) }}
 {% endmacro %}
 
 {#- What the table was built from; `LAKEHOUSE_BUILT_FROM` (by table, as JSON) gives it to who has looked already. -#}

@@ -1,0 +1,47 @@
+"""Which snapshots of a raw table concern its mirror, on a real Iceberg table in a directory."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation
+
+from ingestion.mirrors.state import data_snapshot, is_unchanged
+from lakehouse.catalog.lake_catalog import LakeCatalog
+from lakehouse.catalog.private_pyiceberg import Staging
+from lakehouse.catalog.writing.manifests import TieredAppend
+
+ROWS = pa.table({"id": pa.array([1, 2], pa.int64())})
+
+
+@pytest.fixture
+def raw(tmp_path: Path) -> Table:
+    made = LakeCatalog("lake", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{tmp_path}/warehouse")
+    made.create_namespace("raw_shop")
+    return made.create_table(("raw_shop", "orders"), ROWS.schema, properties={"format-version": "2"})
+
+
+def join_cut(raw: Table) -> None:
+    """The snapshot without rows of a table that is in the cuts again, as a publish makes it."""
+    transaction = Staging(raw)
+    with TieredAppend(Operation.APPEND, transaction, raw.io, snapshot_properties={"lakehouse.cycle": "c"}):
+        pass
+    transaction.commit_transaction()
+
+
+def test_a_mirror_is_refreshed_for_rows_and_not_for_a_snapshot_without_any(raw: Table) -> None:
+    """A table that was back in the cuts without a change was looked through at each refresh from then on."""
+    assert not is_unchanged(raw, None)
+    raw.append(ROWS)
+    first = data_snapshot(raw)
+    assert is_unchanged(raw, first) and not is_unchanged(raw, 1)
+    join_cut(raw)
+    join_cut(raw)
+    assert data_snapshot(raw) != first, "loads see it"
+    assert is_unchanged(raw, first)
+    raw.delete("id = 2")
+    assert not is_unchanged(raw, first)
+    second = data_snapshot(raw)
+    raw.append(ROWS)
+    assert not is_unchanged(raw, second) and is_unchanged(raw, data_snapshot(raw))
