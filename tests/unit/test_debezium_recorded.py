@@ -9,9 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from debezium_recorded import ITEMS, PAIRS, Message, read, recorded, settings, shape, table
+from debezium_recorded import ITEMS, PAIRS, Message, Read, read, recorded, settings, shape, table
 
 from ingestion.sources.base import UnreadableRecord
+from ingestion.sources.debezium import gathered
 from ingestion.sources.debezium.records import EnvelopeRecords
 from ingestion.sources.debezium.spool import Spool, Tables
 from lakehouse.errors import LakehouseError
@@ -385,19 +386,45 @@ def test_an_update_that_changes_another_declared_key_is_a_delete_and_a_create() 
     assert [r["_seq"] for r in rows] == [2, 3]
 
 
+def warned(found: Read) -> list[str]:
+    """But for what recordings have all: their converter wrote defaults."""
+    return [says for says in found.noticed.warnings if "a NULL in a column with a default" not in says]
+
+
+def test_a_converter_that_writes_defaults_for_nulls_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connect's do unless told otherwise, and a NULL of the database lands as the column's default."""
+    [says] = read(PLAIN, ITEMS_TABLE).noticed.warnings
+    assert "a NULL in a column with a default comes as the column's default: set replace.null.with.default" in says
+    told = changed(PLAIN, "public.items", source=lambda e: e["source"] | (
+        {"snapshot": None} if e["source"]["snapshot"] == "false" else {}
+    ))  # fmt: skip
+    assert read(told, ITEMS_TABLE).noticed.warnings == ()
+    schemas = recorded("schemas")
+    assert read(schemas, ITEMS_TABLE).noticed.warnings == ()
+    plain = '"type":"string","optional":true,'
+    without, having = (f'{{{plain}{more}"field":"name"' for more in ("", '"default":"x",'))
+    given = [m | {"value": m["value"] and m["value"].replace(without, having)} for m in schemas]
+    assert given != schemas
+    for at_once in (True, False):
+        if not at_once:
+            monkeypatch.setattr(gathered.Gathered, "_take_at_once", lambda *_: False)
+        [says] = read(given, ITEMS_TABLE).noticed.warnings
+        assert "topic public.items: a NULL in name comes as the column's default" in says
+
+
 def test_older_versions_and_delivery_at_least_once_are_warned_of() -> None:
-    assert read(PLAIN, ITEMS_TABLE).noticed.warnings == ()
+    assert warned(read(PLAIN, ITEMS_TABLE)) == []
     older = changed(PLAIN, "public.items", source=lambda e: e["source"] | {"version": "3.6.3.Final"})
-    [warning] = read(older, ITEMS_TABLE).noticed.warnings
+    [warning] = warned(read(older, ITEMS_TABLE))
     assert "Debezium 3.6.3.Final may lose rows" in warning
     late = datetime(2027, 1, 1, tzinfo=UTC)
-    [warning] = read(PLAIN, ITEMS_TABLE, given=settings(delivery="at_least_once"), now=late).noticed.warnings
+    [warning] = warned(read(PLAIN, ITEMS_TABLE, given=settings(delivery="at_least_once"), now=late))
     assert "at least once" in warning
 
 
 def test_a_declared_column_that_no_event_has_is_warned_of() -> None:
     of = table("pairs", PAIRS | {"nots": "text"}, ("a", "b"))
-    [warning] = read(PLAIN, of).noticed.warnings
+    [warning] = warned(read(PLAIN, of))
     assert warning == "topic public.pairs: column nots is in none of its events, and lands as NULL"
 
 
@@ -445,3 +472,37 @@ def test_a_broken_kept_record_is_told_by_its_number() -> None:
     with pytest.raises(UnreadableRecord) as failure:
         EnvelopeRecords().decode(of.encoded, kept, {}, ())
     assert failure.value.index == 1
+
+
+def test_a_key_that_is_stored_apart_and_did_not_change_is_that_of_the_row_before() -> None:
+    """A text of more than 2 kB as a key: Debezium writes its placeholder into the key, and calls it a change of it."""
+    url = "u" * 3000
+
+    def message(offset: int, op: str, before: Any, after: Any, order: int, lsn: int) -> Message:
+        source = {"version": "3.7.0.Final", "ts_ms": 1764000000000, "snapshot": None, "ts_us": 1764000000000000,
+                  "schema": "public", "table": "urls", "txId": 900, "lsn": lsn}  # fmt: skip
+        of = {"id": f"900:{lsn}", "total_order": order, "data_collection_order": order}
+        value = {"before": before, "after": after, "source": source, "transaction": of, "op": op, "ts_ms": 1}
+        return {"topic": "public.urls", "partition": 0, "offset": offset, "at": 1764000000000,
+                "key": json.dumps({"url": url}), "value": json.dumps(value)}  # fmt: skip
+
+    apart = "__debezium_unavailable_value"
+    of = table("urls", {"url": "text", "n": "integer", "pad": "text"}, ("url",))
+    messages = [
+        message(0, "c", None, {"url": url, "n": 1, "pad": "p"}, 1, 30_000_000),
+        message(1, "d", {"url": url, "n": None, "pad": None}, None, 2, 30_000_100),
+        message(2, "c", None, {"url": apart, "n": 2, "pad": apart}, 3, 30_000_100),
+        message(3, "u", {"url": url, "n": 2, "pad": "p"}, {"url": apart, "n": 3, "pad": "q"}, 4, 30_000_200),
+        message(4, "u", None, {"url": apart, "n": 4, "pad": "q"}, 5, 30_000_300),
+    ]  # fmt: skip
+    end = {"status": "END", "id": "900:30000400", "ts_ms": 1764000000000,
+           "data_collections": [{"data_collection": "public.urls", "event_count": 5}]}  # fmt: skip
+    told = {"topic": "transaction", "partition": 0, "offset": 0, "at": 1764000000000, "key": None,
+            "value": json.dumps(end)}  # fmt: skip
+    found = read([*messages, told], of, now=datetime(2027, 1, 1, tzinfo=UTC))
+    rows = [(r["_op"], r["url"] == url, r["n"], r["_unchanged"]) for r in found.rows["urls"]]
+    assert rows == [
+        ("c", True, 1, None), ("d", True, None, None), ("c", True, 2, ["pad"]), ("u", True, 3, None),
+    ]  # fmt: skip
+    assert found.rows["urls"][2]["_old_key"] == json.dumps({"url": url}, separators=(",", ":"))
+    assert found.unread["urls"] == ["0/4: its update did not carry url, which the declared key has"]

@@ -86,7 +86,7 @@ def _lines(shape: Shape, index: int, event: Placed) -> Iterator[_Line]:
     if envelope.op == "t":
         yield _Line(index, "t", {})
         return
-    row = envelope.row
+    row = _with_key(shape, envelope, event.old)
     if missing := [name for name in key if row.get(name) is None]:
         raise Unread(f"it does not tell {', '.join(missing)}, which the declared key has")
     if envelope.op == "d":
@@ -100,6 +100,19 @@ def _lines(shape: Shape, index: int, event: Placed) -> Iterator[_Line]:
         yield _Line(index, "c", row, late=1, old=before, updates=True)
         return
     yield _Line(index, envelope.op, row, old=event.old, updates=envelope.op == "u" or event.old is not None)
+
+
+def _with_key(shape: Shape, envelope: Envelope, old: Row | None) -> Row:
+    """The row of an event; a part of the key that its update did not carry, since it is stored apart, is the former."""
+    row, before = envelope.row, old or (envelope.before if envelope.op == "u" else None)
+    if envelope.op != "u" and old is None:
+        return row
+    forms = placeholders(shape.modes)
+    if not (lacking := [name for name in shape.key if row.get(name) is not None and row[name] in forms]):
+        return row
+    if before is None or any(before.get(name) is None or before[name] in forms for name in lacking):
+        raise Unread(f"its update did not carry {', '.join(lacking)}, which the declared key has")
+    return {**row, **{name: before[name] for name in lacking}}
 
 
 def _check_whole(shape: Shape, row: Row) -> None:

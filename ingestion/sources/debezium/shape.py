@@ -68,7 +68,7 @@ def modes_of(of: DebeziumSettings) -> Modes:
 def shape_of(facts: TableFacts, modes: Modes) -> Shape:
     """What is known of a topic's envelopes."""
     columns = tuple(
-        Column(c.name, c.number, c.type_oid, c.type_name, c.typmod, _digits(c.declared_type)) for c in facts.columns
+        Column(c.name, c.number, c.type_oid, c.type_name, c.typmod, digits_of(c.declared_type)) for c in facts.columns
     )
     return Shape(facts.relation[1], facts.oid, facts.captured, columns, facts.key, modes, facts.format)
 
@@ -97,7 +97,7 @@ def facts_of(table: RawTable, oid: int, of: DebeziumSettings) -> TableFacts:
     return facts
 
 
-def _digits(declared: str) -> int | None:
+def digits_of(declared: str) -> int | None:
     """The digits of a second that a type of moments declares."""
     found = re.match(r"\s*time(?:stamp)?(?:tz)?\s*\(\s*(\d)\s*\)", declared.lower())
     return int(found[1]) if found else None

@@ -54,7 +54,7 @@ def rows_at_once(shape: Shape, readers: Readers, kept: pa.Table, places: Places)
                 continue
             values = images.values(column.name)
             if (lacking := images.lacks(reader, values)) is not None:
-                is_odd |= lacking & images.is_alone
+                is_odd |= lacking & (images.is_alone | (column.name in shape.key))
                 lacking &= images.is_update
                 values = pc.if_else(pa.array(lacking), pa.scalar(None, values.type), values)
                 for row in np.flatnonzero(lacking).tolist():

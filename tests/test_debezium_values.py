@@ -1,0 +1,116 @@
+"""Values that Debezium, or the converter, does not say as the database has them."""
+
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from ingestion.sources.debezium.behind import check_behind
+from lakehouse.declarations.policies import RawPolicy
+from lakehouse.settings import Settings
+from tests.brokers import Broker, Topics, drop_lake_of
+from tests.debezium import Connect, connector, make_debezium
+from tests.world import World, make_world
+
+pytestmark = [pytest.mark.stack, pytest.mark.slow]
+Tables = dict[str, tuple[tuple[str, ...], dict[str, str]]]
+DDL = """
+CREATE TABLE urls (url text PRIMARY KEY, n int, pad text);
+CREATE TABLE whole (url text PRIMARY KEY, n int, pad text);
+ALTER TABLE whole REPLICA IDENTITY FULL;
+CREATE TABLE dull (id int PRIMARY KEY, t text DEFAULT 'x', n int DEFAULT 5, p numeric(10,2) DEFAULT 1.5,
+  b boolean DEFAULT true, m int NOT NULL DEFAULT 7, plain text)
+"""
+URL = {"url": "text", "n": "integer", "pad": "text"}
+TABLES: Tables = {
+    "urls": (("url",), URL), "whole": (("url",), URL),
+    "dull": (("id",), {"id": "integer", "t": "text", "n": "integer", "p": "numeric(10,2)", "b": "boolean",
+                       "m": "integer", "plain": "text"}),
+}  # fmt: skip
+
+KEPT = {"value.converter.replace.null.with.default": "false"}
+INSERTED = "INSERT INTO dull VALUES ({0}, NULL, NULL, NULL, NULL, 7, NULL)", "INSERT INTO dull (id) VALUES (1{0})"
+
+
+@pytest.fixture
+def made(settings: Settings, broker: Broker, connect: Connect) -> Iterator[Callable[..., tuple[World, Topics]]]:
+    """A database with the tables, rows in one of them, and the source of the topics of a connector with options."""
+    with ExitStack() as stack:
+
+        def make(**options: str) -> tuple[World, Topics]:
+            policies = {name: RawPolicy(relation=f"public.{name}", key=key) for name, (key, _) in TABLES.items()}
+            world = make_world(settings, DDL, policies)
+            world.sql(*(statement.format(2) for statement in INSERTED))
+            prefix, url = world.source.name, world.settings.source(world.source.name).url
+            given = connector(url.get_secret_value(), prefix, "public.*", schemas=True)
+            fixed = {"publication.name": "lakehouse", "publication.autocreate.mode": "disabled"}
+            connect.run(prefix, given | fixed | options)
+            stack.callback(connect.asked, "DELETE", f"/connectors/{prefix}")
+            slots = f"SELECT 1 FROM pg_replication_slots WHERE slot_name = '{prefix}' AND active"
+            connect.until(lambda: bool(world.rows(slots)))
+            topics = make_debezium(world, broker, TABLES, url=url)
+            stack.callback(drop_lake_of, topics)
+            return world, topics
+
+        yield make
+
+
+def until_equal(world: World, topics: Topics, spark: Any) -> None:
+    topics.until_there(TABLES)
+    deadline = time.monotonic() + 90
+    while True:
+        topics.ingest(spark)
+        found, wanted = {}, {}
+        for name, (_, columns) in TABLES.items():
+            found[name] = {tuple(row[c] for c in columns) for row in topics.current(name).values()}
+            wanted[name] = {*world.rows(f"SELECT {', '.join(columns)} FROM {name}")}
+        if found == wanted or time.monotonic() > deadline:
+            assert found == wanted
+            return
+        time.sleep(0.3)
+
+
+def test_a_null_in_a_column_with_a_default_is_null_where_the_converter_says_so(
+    made: Callable[..., tuple[World, Topics]], spark: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And a key that is stored apart (a text of 2 kB) goes on through updates that do not carry it."""
+    world, topics = made(**KEPT)
+    for table in ("urls", "whole"):
+        one, other = secrets.token_hex(1300), secrets.token_hex(1300)
+        world.sql(
+            f"INSERT INTO {table} VALUES ('{one}', 1, repeat('p', 500)), ('{other}', 1, 'q')",
+            f"UPDATE {table} SET n = 2", f"UPDATE {table} SET n = 3 WHERE url = '{one}'",
+            f"DELETE FROM {table} WHERE url = '{other}'",
+        )  # fmt: skip
+    world.sql(*(statement.format(3) for statement in INSERTED), "UPDATE dull SET n = NULL WHERE id = 12")
+    until_equal(world, topics, spark)
+    assert "comes as the column's default" not in caplog.text
+
+
+def test_what_the_database_tells_of_mistakes_is_told_by_the_check(
+    made: Callable[..., tuple[World, Topics]], spark: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    world, topics = made()
+    topics.until_there(["dull"])
+    world.sql(*(statement.format(3) for statement in INSERTED))
+    deadline = time.monotonic() + 60
+    while len(topics.raw("dull")) < 4:
+        assert time.monotonic() < deadline
+        topics.ingest(spark)
+    assert "a NULL in b, n, p, t comes as the column's default" in caplog.text
+    [finding] = check_behind(topics.settings, topics.source)
+    assert (finding.table, finding.about) == ("dull", "nulls") and "a NULL in b, n, p, t comes" in finding.says
+    world.sql(
+        "ALTER TABLE dull ALTER n TYPE bigint, ALTER p TYPE numeric(12,4)",
+        "ALTER TABLE urls ADD k int NOT NULL UNIQUE",
+        "ALTER TABLE urls REPLICA IDENTITY USING INDEX urls_k_key", "DROP TABLE whole",
+    )  # fmt: skip
+    found = {(f.table, f.about): f.says for f in check_behind(topics.settings, topics.source)}
+    assert found.keys() == {("dull", "types"), ("dull", "nulls"), ("urls", "key"), ("whole", "relation")}
+    assert found["dull", "types"] == (
+        "n is bigint and declared as integer; p is numeric(12,4) and declared as numeric(10,2)"
+    )
+    assert "do not tell url, which the declared key has: the replica identity has k" in found["urls", "key"]
