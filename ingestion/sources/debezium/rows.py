@@ -15,7 +15,7 @@ from ingestion.sources.debezium.columns import BAD, Reader, Unfit
 from ingestion.sources.debezium.envelope import Envelope, Row
 from ingestion.sources.debezium.opened import Types
 from ingestion.sources.debezium.shape import Column, Shape
-from ingestion.sources.debezium.values import placeholders, reader_of
+from ingestion.sources.debezium.values import leaves_empty, placeholders, reader_of
 from ingestion.sources.kafka.values import Unread
 
 SCHEMA = pa.schema([pa.field(item.name, item.type) for item in (*META_SCHEMA, *PLACE_SCHEMA)])
@@ -71,7 +71,7 @@ def rows_of(shape: Shape, events: Sequence[Placed]) -> Made:
     for types, group in lines.values():
         try:
             readers = _readers(shape, types)
-            bad = _unfit(shape, readers, group)
+            bad = _emptied(shape, types, events, group) | _unfit(shape, readers, group)
             unread |= bad
             if good := [line for line in group if line.index not in bad]:
                 batches.append(_batch(shape, readers, events, good))
@@ -86,7 +86,7 @@ def _lines(shape: Shape, index: int, event: Placed) -> Iterator[_Line]:
     if envelope.op == "t":
         yield _Line(index, "t", {})
         return
-    row = _with_key(shape, envelope, event.old)
+    row = envelope.row
     if missing := [name for name in key if row.get(name) is None]:
         raise Unread(f"it does not tell {', '.join(missing)}, which the declared key has")
     if envelope.op == "d":
@@ -100,19 +100,6 @@ def _lines(shape: Shape, index: int, event: Placed) -> Iterator[_Line]:
         yield _Line(index, "c", row, late=1, old=before, updates=True)
         return
     yield _Line(index, envelope.op, row, old=event.old, updates=envelope.op == "u" or event.old is not None)
-
-
-def _with_key(shape: Shape, envelope: Envelope, old: Row | None) -> Row:
-    """The row of an event; a part of the key that its update did not carry, since it is stored apart, is the former."""
-    row, before = envelope.row, old or (envelope.before if envelope.op == "u" else None)
-    if envelope.op != "u" and old is None:
-        return row
-    forms = placeholders(shape.modes)
-    if not (lacking := [name for name in shape.key if row.get(name) is not None and row[name] in forms]):
-        return row
-    if before is None or any(before.get(name) is None or before[name] in forms for name in lacking):
-        raise Unread(f"its update did not carry {', '.join(lacking)}, which the declared key has")
-    return {**row, **{name: before[name] for name in lacking}}
 
 
 def _check_whole(shape: Shape, row: Row) -> None:
@@ -136,6 +123,27 @@ def _readers(shape: Shape, types: Types | None) -> dict[str, Reader]:
             except Unfit as reason:
                 raise Unfit(f"column {column.name!r}: {reason}") from None
     return found
+
+
+def _emptied(
+    shape: Shape, types: Types | None, events: Sequence[Placed], lines: Sequence[_Line]
+) -> dict[int, str]:  # fmt: skip
+    """The events that say NULL where that may be a value which the update did not carry."""
+    names = [c.name for c in shape.columns if types and c.name in types and leaves_empty(types[c.name])]
+    bad: dict[int, str] = {}
+    for line in lines if names else ():
+        empty = [name for name in names if line.row.get(name) is None] if line.updates else []
+        if empty and not _is_whole(shape, line.old or events[line.index].envelope.before):
+            bad[line.index] = (
+                f"column {', '.join(empty)}: it says NULL, as Debezium also does for a large array that an update did "
+                "not carry: set REPLICA IDENTITY FULL, or do not declare it"
+            )
+    return bad
+
+
+def _is_whole(shape: Shape, before: Row | None) -> bool:
+    """Whether a row before has more than its key, so that what was not carried is known."""
+    return before is not None and any(part is not None for name, part in before.items() if name not in shape.key)
 
 
 def _unfit(shape: Shape, readers: Mapping[str, Reader], lines: Sequence[_Line]) -> dict[int, str]:

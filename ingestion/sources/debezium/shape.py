@@ -14,7 +14,9 @@ from lakehouse.declarations import RawTable
 from lakehouse.settings import DebeziumSettings
 
 AVRO_NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")
-UNSENT = frozenset({"name"})  # in a snapshot they have values, in changes they are null
+UNSENT = {  # types of which Debezium does not say what the database has
+    "name": "that Debezium leaves empty in changes", "varbit": "whose length Debezium does not tell",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,8 @@ def facts_of(table: RawTable, oid: int, of: DebeziumSettings) -> TableFacts:
         )  # fmt: skip
     facts = replace(facts_of_topic(table, oid), captured=captured)
     if named := [column.name for column in facts.columns if column.type_name in UNSENT]:
-        says = f"column {', '.join(named)} is of a type that Debezium leaves empty in changes: do not declare it"
+        why = " or ".join(sorted({UNSENT[c.type_name] for c in facts.columns if c.name in named}))
+        says = f"column {', '.join(named)} is of a type {why}: do not declare it"
         raise TableProblem(table.source, table.name, says)
     if table.raw.format == "avro" and (odd := [c.name for c in facts.columns if not AVRO_NAME.fullmatch(c.name)]):
         says = (
