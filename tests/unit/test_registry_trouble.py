@@ -10,9 +10,12 @@ from pathlib import Path
 import pytest
 from test_kafka_avro import decoded_by, forget
 
+from ingestion.sources.debezium.opened import JsonOpener
 from ingestion.sources.kafka import registry as module
 from ingestion.sources.kafka.avro_values import AvroValues
+from ingestion.sources.kafka.json_values import JsonValues
 from ingestion.sources.kafka.registry import SchemaRegistry
+from ingestion.sources.kafka.values import Unread
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.retry import Unreachable
 from tests.registry import Registry, framed, record, running_registry
@@ -170,3 +173,10 @@ def test_ids_of_eight_bytes_are_told_as_such(tmp_path: Path) -> None:
     value = b"\0" + (7).to_bytes(8, "big") + b"\2"
     found = decoded_by(client("http://127.0.0.1:1", tmp_path), {"id": "bigint"}, value)
     assert "no schema id in four bytes" in found.unread[0]
+
+
+def test_framed_avro_that_is_declared_as_json_is_told_as_such() -> None:
+    value = framed(7, EVENT, {"id": 1})
+    for read in (JsonValues().row, JsonOpener().open):
+        with pytest.raises(Unread, match=r"no JSON, but framed as Avro is: declare meta.raw.format: avro"):
+            read(value)
