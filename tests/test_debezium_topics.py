@@ -198,7 +198,7 @@ def test_a_topic_that_has_lost_its_beginning_is_told_of(
 ) -> None:
     """Rows that have not changed since are nowhere."""
     topics = make()
-    send(topics)
+    send(topics, timestamp=int(time.time() * 1000) - 120_000)
     topics.broker.forget(f"{topics.source.name}.public.items", 3)
     topics.ingest(spark)
     assert f"topic {topics.source.name}.public.items has lost its beginning" in caplog.text

@@ -136,8 +136,8 @@ def test_a_large_array_that_an_update_did_not_carry_is_kept_or_told_of(
     large = "array_fill(0.5::real, ARRAY[3000]), array_fill('6f9619ff-8b86-d011-b42d-00cf4fc964ff'::uuid, ARRAY[3000])"
     for name in ARRAYS:
         world.sql(
-            f"INSERT INTO {name} VALUES (1, 1, {large}), (2, 1, '{{0.25}}')", f"UPDATE {name} SET k = 2 WHERE id = 2",
-            f"UPDATE {name} SET k = 2 WHERE id = 1",
+            f"INSERT INTO {name} VALUES (1, 1, {large}), (2, 1, '{{0.25}}', NULL)",
+            f"UPDATE {name} SET k = 2 WHERE id = 2", f"UPDATE {name} SET k = 2 WHERE id = 1",
         )  # fmt: skip
     topics.until_there(ARRAYS)
     deadline = time.monotonic() + 60
