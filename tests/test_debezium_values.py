@@ -155,6 +155,7 @@ def test_a_large_array_that_an_update_did_not_carry_is_kept_or_told_of(
         t.model_copy(update={"columns": tuple(c for c in t.columns if c.name != "v")}) for t in topics.source.tables
     )
     less = replace(topics, source=topics.source.model_copy(update={"tables": narrow}))
+    less.ingest(spark)  # which notices what is declared now
     ingest_replay(less.settings, less.declarations, less.source.name, ["lost"], spark)
     last = less.raw("lost")[-1]
     assert (last["k"], last["_unchanged"]) == (2, ["u"]) and kept(less, "quarantine") == []
