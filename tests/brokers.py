@@ -82,6 +82,11 @@ class Broker:
     def delete(self, topic: str) -> None:
         self.admin.delete_topics([topic])[topic].result(20)
 
+    def forget(self, topic: str, offset: int) -> None:
+        """Deletes the messages before an offset, as retention does."""
+        of = TopicPartition(topic, 0, offset)
+        self.admin.delete_records([of])[of].result(20)
+
     def widen(self, topic: str, partitions: int) -> None:
         self.admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(20)
 

@@ -95,7 +95,7 @@ def test_the_lake_has_what_the_database_has_whatever_is_killed(
     follower = topics.start_driver("--follow")
     try:
         for _ in range(6):
-            until_published(topics)
+            until_published(topics, connect, world.source.name)
             time.sleep(chance.uniform(0, 3))
             what = chance.choice(("connect", "broker", "follower"))
             if what == "follower":
@@ -107,7 +107,7 @@ def test_the_lake_has_what_the_database_has_whatever_is_killed(
                 killed.kill()
                 killed.start()
                 connect.until(lambda: connect.healed(world.source.name), 120)
-        until_published(topics)
+        until_published(topics, connect, world.source.name)
     finally:
         transfers.stopped.set()
         transfers.join()
@@ -120,11 +120,14 @@ def test_the_lake_has_what_the_database_has_whatever_is_killed(
     assert_cuts_are_consistent(topics)
 
 
-def until_published(topics: Topics) -> None:
-    """Waits until a follower has published again: one that dies while it starts shows nothing."""
+def until_published(topics: Topics, connect: Connect, connector: str) -> None:
+    """Waits until a follower has published again: one that dies while it starts shows nothing. What of Connect fails a
+    while after a kill is started again, since a task that has failed sends nothing; what it was is told."""
     before, deadline = len(cuts_of(topics)), time.monotonic() + 180
     while len(cuts_of(topics)) <= before:
-        assert time.monotonic() < deadline, "the follower publishes nothing"
+        said = connect.asked("GET", f"/connectors/{connector}/status")
+        assert time.monotonic() < deadline, f"the follower publishes nothing; Connect says {said}"
+        connect.healed(connector)
         time.sleep(0.3)
 
 

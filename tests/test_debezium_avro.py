@@ -9,13 +9,14 @@ from typing import Any
 import psycopg
 import pytest
 
+from ingestion import move_source
 from lakehouse.declarations.policies import RawPolicy
 from lakehouse.settings import RegistrySettings, Settings
 from tests.apicurio import Apicurio, running_apicurio
 from tests.avro_converter import avro_options, converter_jars
 from tests.brokers import Broker, Topics, drop_lake_of
 from tests.debezium import Connect, connector, make_debezium, running_connect
-from tests.debezium_world import DDL, TABLES, assert_sound
+from tests.debezium_world import DDL, TABLES, assert_sound, lake_rows, source_rows
 from tests.debezium_zoo import (
     ZOO,
     ZOO_DDL,
@@ -152,3 +153,36 @@ def test_rows_are_those_of_json_with_schemas_and_of_the_database(both: Callable[
     assert [(r["_op"], r["id"]) for r in rows] == [("c", 3), ("u", 3), ("d", 3), ("c", 30), ("d", 2), ("u", 1)]
     assert rows[1]["_unchanged"] == rows[3]["_unchanged"] == ["big"] and rows[3]["_old_key"] == '{"id":"3"}'
     assert kept(made.avro, "quarantine") == kept(made.json, "quarantine") == []
+
+
+def test_a_source_is_moved_from_its_slot_to_topics_in_avro(both: Callable[..., Both], spark: Any) -> None:
+    """What the slot has brought does not land again, and nothing else is missing; as with JSON."""
+    made = both("INSERT INTO items VALUES (1, 'one', 1.50)", "INSERT INTO accounts VALUES (0, 'r', 0)")
+    world = made.world.without("zoo")
+    world.ingest(spark)
+    rows = [f"INSERT INTO items VALUES ({n}, 'n', 1.25, repeat('y', 9000))" for n in range(10, 14)]
+    world.sql(*rows, "UPDATE items SET id = 20 WHERE id = 10", "DELETE FROM items WHERE id = 1")
+    world.ingest(spark)
+    before = {name: world.raw(name) for name in TABLES}
+    world.sql("UPDATE items SET price = 7 WHERE id = 11", "INSERT INTO accounts VALUES (1, 'x', 1)")
+    topics = _as_source(made.avro.without("zoo"), world)
+    assert move_source(topics.settings, topics.declarations, topics.source.name, spark).epoch == 2
+    world.sql("UPDATE items SET id = 30 WHERE id = 12", "DELETE FROM items WHERE id = 13")
+    deadline = time.monotonic() + 90
+    while any(lake_rows(topics, name) != source_rows(world, name) for name in TABLES):
+        assert time.monotonic() < deadline
+        topics.ingest(spark)
+        time.sleep(0.3)
+    after = {name: topics.raw(name) for name in TABLES}
+    assert [[r["_op"] for r in after[name] if r["_epoch"] == 2] for name in TABLES] == [["u", "d", "c", "d"], ["c"]]
+    assert all(len([r for r in after[name] if r["_epoch"] == 1]) == len(before[name]) for name in TABLES)
+    assert topics.current("items")[30,]["big"] == "y" * 9000, "of the time before the move"
+
+
+def _as_source(topics: Any, world: World) -> Topics:
+    """The topics as what the world's source is declared as now."""
+    name = world.source.name
+    tables = tuple(table.model_copy(update={"source": name}) for table in topics.source.tables)
+    of = topics.settings.sources[topics.source.name].model_copy(update={"url": world.settings.source(name).url})
+    settings = topics.settings.model_copy(update={"sources": {name: of}})
+    return Topics(settings, world.source.model_copy(update={"tables": tables}), world.owner_url, topics.broker)

@@ -2,14 +2,16 @@
 
 import random
 import signal
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from ingestion import recover_source, resume
+from ingestion import recover_source, resume, source_status
 from ingestion import replay as replay_kept
+from ingestion.state import store
 from lakehouse.catalog.open import load_table, open_catalog
 from lakehouse.declarations import Source
 from lakehouse.declarations.policies import LoadPolicy, RawPolicy
@@ -55,14 +57,20 @@ def _table(source: str, table: str, columns: dict[str, str]) -> Any:
     return topic_table(source, table, policy, columns).model_copy(update={"kind": "debezium"})
 
 
-def send(topics: Topics, name: str = "plain", first: int = 0, last: int = 10**9) -> None:
-    """A recording, by the moment at which each message came: what has a number from `first` on and below `last`."""
-    messages = sorted(recorded(name), key=lambda m: (m["at"], m["topic"] == "transaction"))
+def in_order(name: str = "plain") -> list[dict[str, Any]]:
+    """A recording, by the moment at which each message came."""
+    return sorted(recorded(name), key=lambda m: (m["at"], m["topic"] == "transaction"))
+
+
+def send(topics: Topics, name: str = "plain", first: int = 0, last: int = 10**9, **options: Any) -> None:
+    """What of a recording has a number from `first` on and below `last`; with `timestamp`, as of that moment."""
+    messages = in_order(name)
     wanted = {f"public.{table}" for table in KEYS} | {"transaction"}
     for topic in wanted:
         mine = [m for m in messages[first:last] if m["topic"] == topic]
         values = [m["value"] and m["value"].encode() for m in mine]
-        topics.broker.produce(f"{topics.source.name}.{topic}", values, [(m["key"] or "").encode() for m in mine])
+        keys = [(m["key"] or "").encode() for m in mine]
+        topics.broker.produce(f"{topics.source.name}.{topic}", values, keys, **options)
 
 
 def assert_all(topics: Topics) -> None:
@@ -148,7 +156,11 @@ def test_a_topic_that_was_created_again_stops_the_source_and_is_read_in_the_next
     topics.broker.create(f"{topics.source.name}.{which}")
     with pytest.raises(LakehouseError, match="was deleted and created again"):
         topics.ingest(spark)
+    with store.connect_catalog(topics.settings) as states:
+        store.note_slot(states, topics.source.name, "of_before_a_move")
     recover_source(topics.settings, topics.declarations, topics.source.name, spark)
+    status = source_status(topics.settings, topics.source.name)
+    assert status.former_slot == "of_before_a_move", "it retains WAL until it is dropped"
     send(topics)
     topics.ingest(spark)
     current = replay([row for row in topics.raw("items") if row["_epoch"] == 2], ("id",))
@@ -159,13 +171,38 @@ def test_events_that_were_deleted_before_they_were_read_are_told(make: Make, spa
     topics = make()
     send(topics, last=60)
     topics.ingest(spark)
-    from confluent_kafka import TopicPartition
-
     send(topics, first=60)
-    end = TopicPartition(f"{topics.source.name}.public.items", 0, 40)
-    topics.broker.admin.delete_records([end])[end].result(20)
+    topics.broker.forget(f"{topics.source.name}.public.items", 40)
     with pytest.raises(LakehouseError, match="were deleted before the lake had read them"):
         topics.ingest(spark)
+
+
+def test_what_is_older_than_the_transaction_topic_lands_also_where_its_table_is_quiet(
+    make: Make, spark: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Data topics are compacted, the transaction topic keeps a week: a table that has not changed since has no END."""
+    topics, now = make(), int(time.time() * 1000)
+    [emptied] = [n for n, m in enumerate(in_order()) if ":24771568" in (m["value"] or "") and '"END"' in m["value"]]
+    told = f"{topics.source.name}.transaction"
+    send(topics, last=emptied + 1, timestamp=now - 3_600_000)
+    topics.broker.forget(told, topics.broker.count(told))
+    send(topics, first=emptied + 1, timestamp=now - 120_000)
+    topics.ingest(spark)
+    assert_all(topics)
+    assert [row["_op"] for row in topics.raw("pairs")] == ["c", "d", "c", "t"]
+    assert "ENDs are not in" in caplog.text and "has lost its beginning" not in caplog.text
+
+
+def test_a_topic_that_has_lost_its_beginning_is_told_of(
+    make: Make, spark: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Rows that have not changed since are nowhere."""
+    topics = make()
+    send(topics, timestamp=int(time.time() * 1000) - 120_000)
+    topics.broker.forget(f"{topics.source.name}.public.items", 3)
+    topics.ingest(spark)
+    assert f"topic {topics.source.name}.public.items has lost its beginning" in caplog.text
+    assert_all(topics)
 
 
 def test_rows_without_their_envelope_are_refused(make: Make, spark: Any) -> None:

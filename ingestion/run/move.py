@@ -7,6 +7,7 @@ former slot is dropped, so that whatever is killed on the way can be run again.
 
 from __future__ import annotations
 
+import logging
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ from ingestion.run.api import bring_up
 from ingestion.run.recover import begin_next_epoch
 from ingestion.run.reports import SourceReport
 from ingestion.schema.evolve import lake_type
-from ingestion.schema.facts import TableFacts
+from ingestion.schema.facts import ColumnFacts, TableFacts
 from ingestion.sink.raw_tables import add_metadata
 from ingestion.sources.base import NEAR, OpenSource, TakesOver
 from ingestion.sources.kinds import MOVES, check_former_slot, check_kind, check_same_kind, let_go_of_slot
@@ -35,6 +36,9 @@ from lakehouse.settings import Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+log = logging.getLogger("lakehouse.move")
+OTHERWISE = {"interval": "by ISO 8601", "timetz": "without its offset", "hstore": "as JSON"}  # than Postgres prints it
 
 
 def move_source(
@@ -106,6 +110,7 @@ def _to_topics(session: Session, stream: store.Stream) -> None:
             fingerprint = declared_fingerprint(table, found[table.name])
             facts = _described(source, table, fingerprint)
             _check_columns(session, table, facts, positions[table.name].landed)
+            _tell_forms(table, positions[table.name].followed)
             known[table.name] = Known((facts,), fingerprint, 0, None, None)
             recent |= _recent(session, table, stream)
         assert isinstance(source, TakesOver)
@@ -148,6 +153,26 @@ def _check_columns(session: Session, table: RawTable, facts: TableFacts, landed:
         raise LakehouseError(
             f"{where}: column {', '.join(new)} has not come by the slot: declare it after the move; nothing has changed"
         )
+
+
+def _tell_forms(table: RawTable, by_slot: TableFacts) -> None:
+    """Tells of columns whose text is another one by topics: a row that does not change keeps that of the slot."""
+    for column in by_slot.columns:
+        if (otherwise := _otherwise(column)) is not None and column.name in {c.name for c in table.columns}:
+            log.warning(
+                "source %r, table %r: values of column %s (%s) come %s from now on, those that have landed stay as "
+                "Postgres prints them: a cast in parsed has to take both",
+                table.source, table.name, column.name, column.declared_type, otherwise,
+            )  # fmt: skip
+
+
+def _otherwise(column: ColumnFacts) -> str | None:
+    """How Debezium writes values whose text in the lake is that of Postgres by a slot, where it is another one."""
+    if column.type_name.startswith("_"):
+        return "as JSON"
+    if column.type_name == "numeric" and column.typmod < 0:
+        return "without trailing zeros"
+    return OTHERWISE.get(column.type_name)
 
 
 def _recent(session: Session, table: RawTable, stream: store.Stream) -> set[int]:

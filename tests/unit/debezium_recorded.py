@@ -6,7 +6,7 @@ and moments as text and `hex:ff00ff` for values that an update did not carry.
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -81,6 +81,10 @@ class RecordedReader(EnvelopeReader):
             yield of.topic, pa.Table.from_pylist(rows, schema=EVENTS_SCHEMA)
 
 
+def _earliest(messages: Sequence[Message]) -> int:
+    return min((m["offset"] for m in messages if m["topic"] == "transaction"), default=0)
+
+
 def _bytes(given: str | bytes | None) -> bytes | None:
     return given.encode("utf-8", "surrogatepass") if isinstance(given, str) else given
 
@@ -128,7 +132,7 @@ def read(
         source="shop", properties={}, histories={}, shapes=shapes,
         ranges=tuple(r for r in ranges if r.topic in shapes and r.first < r.end),
         is_told=any(m["topic"] == "transaction" for m in messages),
-        told=Range("transaction", 0, told.first, told.end, 0) if given.transactions else None, before=before,
+        told=replace(told, place=_earliest(messages)) if given.transactions else None, before=before,
         wide=frozenset(t for t in shapes if sum(name == t for name, _ in partitions) > 1), is_whole=True,
         now=now or newest,
         exactly_once=given.delivery == "exactly_once", batch_bytes=1 << 20, recording=messages,

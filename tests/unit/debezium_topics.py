@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from ingestion.sources.debezium.envelope import End
 from ingestion.sources.debezium.join.heads import EMPTY, EVENT, LOOSE, SNAPSHOT, UNREAD, Heads
-from ingestion.sources.debezium.join.joined import Follows, Joined, Reached, Told
+from ingestion.sources.debezium.join.joined import SKEW, Follows, Joined, Reached, Told
 from ingestion.sources.debezium.join.transactions import join
 
 START = datetime(2026, 11, 24, tzinfo=UTC)
@@ -64,9 +64,15 @@ class Lake:
     reached: Reached = field(default_factory=Reached)
     begun: dict[str, int] = field(default_factory=dict)  # by relation, the END up to which it had no rows
     hidden: frozenset[int] = frozenset()  # partitions that are not read
+    told_from: int = 0  # where the transaction topic begins, whose earlier messages are gone
 
     def __post_init__(self) -> None:
         self.offsets = [0] * len(self.topics.logs)
+
+    def _forgotten_to(self) -> datetime | None:
+        if not self.told_from:
+            return None
+        return START + timedelta(seconds=self.topics.told[self.told_from][0]) - SKEW
 
     def read(self, *, behind: Iterable[float] | None = None, later: float = 0.0) -> Joined:
         """Reads what is visible, each partition by so many seconds behind, the transaction topic too; `later` seconds
@@ -92,7 +98,8 @@ class Lake:
             followed=frozenset(r for p, r in enumerate(topics.relations) if p not in self.hidden),
             keyed=frozenset(topics.relations if self.keyed else ()), exactly_once=self.exactly_once, is_whole=True,
             now=START + timedelta(seconds=now), histories=self.begun,
-            older={end.xid: end for _, end in topics.told[: self.told_to] if end} if self.begun else {},
+            older={end.xid: end for _, end in topics.told[self.told_from : self.told_to] if end} if self.begun else {},
+            forgotten_to=self._forgotten_to(),
         )  # fmt: skip
         joined = join(heads, told, self.reached, follows)
         for index, number in enumerate(joined.numbers):

@@ -1,5 +1,6 @@
 """Topics that go on where a slot has got to: what it has brought does not land again, nothing else is missing."""
 
+import json
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -26,7 +27,7 @@ LATE = datetime(2027, 1, 1, tzinfo=UTC)
 NUMBERS = sorted({row["_commit_lsn"] for rows in WHOLE.rows.values() for row in rows if row["_op"] != "r"})
 
 
-def reader_of(messages: list[Message]) -> RecordedReader:
+def reader_of(messages: list[Message], now: datetime = WHOLE.noticed.reached.at) -> RecordedReader:  # type: ignore
     ends: dict[tuple[str, int], int] = {}
     starts: dict[tuple[str, int], int] = {}
     for message in messages:
@@ -38,7 +39,7 @@ def reader_of(messages: list[Message]) -> RecordedReader:
     told = Range("transaction", 0, starts.get(("transaction", 0), 0), ends.get(("transaction", 0), 0), 0)
     return RecordedReader(
         source="shop", properties={}, histories={}, shapes=shapes, ranges=ranges, is_told=True, told=told,
-        before=TransactionOffsets(), is_whole=True, now=WHOLE.noticed.reached.at, exactly_once=True,  # type: ignore
+        before=TransactionOffsets(), is_whole=True, now=now, exactly_once=True,
         batch_bytes=1 << 20, recording=messages,
     )  # fmt: skip
 
@@ -138,3 +139,71 @@ def test_what_is_looked_at_in_columns_is_what_is_looked_at_one_by_one(
     monkeypatch.setattr(_Seen, "_all_landed", looked)
     with pytest.raises(LakehouseError, match="snapshot is newer than what the lake has read by the slot"):
         after(PLAIN, 1)
+
+
+def without_ends(messages: list[Message], number: int) -> list[Message]:
+    """What there is when the transaction topic has forgotten all up to the END at that position."""
+    [last] = [m["at"] for m in messages if '"END"' in (m["value"] or "") and f':{number}"' in m["value"]]
+    return [
+        m | {"at": m["at"] - (86_400_000 if m["at"] <= last else 0)}
+        for m in messages
+        if m["topic"] != "transaction" or m["at"] > last
+    ]
+
+
+@pytest.mark.parametrize("forgotten", [0, 3, 6])
+@pytest.mark.parametrize("further", [2, 3])
+def test_topics_whose_transaction_topic_keeps_less_go_on_where_a_slot_has_got_to(forgotten: int, further: int) -> None:
+    """Data topics are compacted, or keep months; a table that has not changed for long has no END there at all."""
+    number = NUMBERS[forgotten + further]
+    messages = without_ends(PLAIN, NUMBERS[forgotten])
+    found = read(messages, *TABLES, before=after(messages, number), now=LATE)
+    for name, rows in WHOLE.rows.items():
+        expected = [row for row in rows if row["_op"] != "r" and row["_commit_lsn"] > number]
+        there = changes(found.rows.get(name, []))
+        assert [without_at(row) for row in there] == [without_at(row) for row in changes(expected)]
+    quiet = [m for m in messages if m["topic"] != "public.pairs" or m["at"] < PLAIN[0]["at"]]
+    position = after(quiet, number).by_partition
+    if pairs := [m["offset"] for m in quiet if m["topic"] == "public.pairs" and m["value"]]:
+        assert position["public.pairs", 0] > max(pairs), "nothing of a table that has not changed since is read again"
+
+
+def without_at(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name != "_committed_at"}
+
+
+def test_what_cannot_be_read_before_what_has_landed_is_not_read_again() -> None:
+    number = NUMBERS[5]
+    poison = next(m for m in PLAIN if m["topic"] == "public.items" and m["offset"] > 2)
+    messages = [m | {"value": "{"} if m is poison else m for m in PLAIN]
+    assert after(messages, number).by_partition == after(PLAIN, number).by_partition
+    [newest] = [m for m in PLAIN if m["topic"] == "public.items"][-1:]
+    messages = [m | {"value": "{"} if m is newest else m for m in PLAIN]
+    assert after(messages, NUMBERS[-1]).by_partition["public.items", 0] <= newest["offset"]
+
+
+def test_topics_that_have_lost_what_the_slot_has_not_brought_are_refused() -> None:
+    """The follower stood still for days, and the data topic keeps one; or it is compacted."""
+    number, now = NUMBERS[2], LATE
+    left = [row for row in WHOLE.rows["items"] if row["_commit_lsn"] > number and row["_op"] in "cu"]
+    gone = {left[0]["_offset"]}
+    messages = [m for m in PLAIN if m["topic"] != "public.items" or m["offset"] not in gone]
+    for some in (messages, [m for m in messages if m["topic"] != "public.items" or m["offset"] > min(gone)]):
+        reader = reader_of(some, now)
+        starts = {(r.topic, r.partition): r.first for r in reader.ranges}
+        with pytest.raises(LakehouseError, match=r"events of public\.items are in its topics of transaction"):
+            position_after(reader, starts, number, ())
+    whole = reader_of(PLAIN, now)
+    position_after(whole, {(r.topic, r.partition): r.first for r in whole.ranges}, number, ())
+
+
+def test_topics_of_a_database_before_a_restore_are_refused() -> None:
+    """Its positions were higher: its changes would land once more, beneath those of the database that is there now."""
+    before = [
+        m | {"value": json.dumps(e | {"id": f"{e['id'].partition(':')[0]}:{int(e['id'].partition(':')[2]) + 10**9}",
+                                      "ts_ms": e["ts_ms"] - 86_400_000}), "offset": m["offset"] - 1000}
+        for m in PLAIN if m["topic"] == "transaction" for e in [json.loads(m["value"])]
+    ]  # fmt: skip
+    later = [m | {"offset": m["offset"] + 1000} for m in [*before, *(m for m in PLAIN if m["topic"] == "transaction")]]
+    with pytest.raises(LakehouseError, match="transactions of a database that was restored"):
+        after([*later, *(m for m in PLAIN if m["topic"] != "transaction")], NUMBERS[2])

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from binascii import b2a_base64
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ingestion.sources.debezium.columns import CONNECT
 from ingestion.sources.debezium.opened import ConnectType
-from ingestion.sources.kafka.registry import LOGICAL
+from ingestion.sources.kafka.registry import DEFAULT, LOGICAL
 from ingestion.sources.kafka.values import Number
 
 Printer = Callable[[Any], Any]
@@ -54,7 +54,9 @@ class AvroSchemas:
 
     def types(self, record: Any) -> dict[str, ConnectType]:
         """The types of a record's fields."""
-        return {part["name"]: self.type(part["type"]) for part in record["fields"]}
+        found = {part["name"]: self.type(part["type"]) for part in record["fields"]}
+        hiding = [part["name"] for part in record["fields"] if _hides_null(part)]
+        return found | {name: replace(found[name], hides_null=True) for name in hiding}
 
     def type(self, given: Any) -> ConnectType:
         """A type as Connect had it before it was Avro."""
@@ -111,6 +113,11 @@ class AvroSchemas:
             return record
 
         return printed
+
+
+def _hides_null(field: Any) -> bool:
+    kind = field["type"]
+    return isinstance(kind, list) and "null" in kind and field.get(DEFAULT) is not None
 
 
 def _each(of: Printer | None) -> Printer | None:

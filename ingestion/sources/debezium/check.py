@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
+from ingestion.sources.debezium.behind import check_behind
 from ingestion.sources.debezium.shape import facts_of
 from ingestion.sources.findings import Finding, Weight
 from ingestion.sources.kafka.check import of_registry, of_tables
@@ -36,6 +37,7 @@ def check_source(settings: Settings, source: Source) -> list[Finding]:
         *_of_source(source, of, found),
         *of_tables(source, found, WRITE, describe),
         *of_registry(settings, source),
+        *check_behind(settings, source),
     ]
 
 

@@ -45,6 +45,12 @@ class Envelope:
     types: Types | None
 
     @property
+    def writes_defaults(self) -> bool:
+        """Whether the converter writes a default where a value is null: of a change, the connector leaves it out that
+        it is of no snapshot."""
+        return self.snapshot == "false"
+
+    @property
     def row(self) -> Row:
         """What lands: the row after, of a delete the one before."""
         return (self.before if self.op == "d" else self.after) or {}

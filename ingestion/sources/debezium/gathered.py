@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -18,7 +17,7 @@ from ingestion.sources.debezium.at_once.scan import BEGINS, Scanned, scanned
 from ingestion.sources.debezium.avro import opener_of
 from ingestion.sources.debezium.envelope import EPOCH, Envelope, Unwrapped, end_of, envelope_of
 from ingestion.sources.debezium.join.heads import EMPTY, EVENT, LOOSE, SNAPSHOT, UNREAD, Heads, identity_of
-from ingestion.sources.debezium.join.joined import Joined, Told
+from ingestion.sources.debezium.join.joined import Told
 from ingestion.sources.debezium.opened import Bodies, Opener, Types
 from ingestion.sources.debezium.rows import check_relation
 from ingestion.sources.debezium.shape import Shape
@@ -29,7 +28,6 @@ from ingestion.sources.kafka.values import Unread
 if TYPE_CHECKING:
     from ingestion.sources.debezium.reading import EnvelopeReader
 
-EXACT = (3, 7)  # from this version of Debezium on nothing is lost with exactly once
 OPENED = 20_000  # envelopes that are kept as they were opened
 TOGETHER = 64  # messages that are read one by one where one of them is unlike the others
 PARTS = 16  # into which more of them are split
@@ -53,6 +51,8 @@ class Gathered:
     unwrapped: dict[str, int] = field(default_factory=dict)
     wrapped: set[str] = field(default_factory=set)
     snapshots: dict[str, str] = field(default_factory=dict)
+    hidden: dict[str, set[str]] = field(default_factory=dict)  # by topic, columns that may hide a NULL
+    looked_at: dict[int, Types] = field(default_factory=dict)
     parts: list[Part] = field(default_factory=list)
     kept: Tables = field(default_factory=Tables)
     readers: dict[tuple[str, int], tuple[Types | None, Readers | None]] = field(default_factory=dict)
@@ -84,7 +84,8 @@ class Gathered:
                 except Unread as reason:
                     where = f"topic {wanted.topic}, offset {message['offset']}"
                     raise self.reader.refused(
-                        f"{where}: {reason}: correct `transactions`, the topic of the connector's transaction metadata"
+                        f"{where}: {reason}: correct `transactions`, the topic of the connector's transaction "
+                        "metadata, or the registry"
                     ) from None
                 yield Told(message["offset"], message["at"], end)
 
@@ -105,7 +106,7 @@ class Gathered:
         values = one_chunk(messages.column("value")).drop_null().to_pylist()
         opened = self.opener(shape.format).bodies(values) if values else None
         readers = self.column_readers(shape, opened[0]) if opened is not None else None
-        if opened is not None and readers is not None and self._take_at_once(shape, readers, messages, opened[1]):
+        if opened is not None and readers is not None and self._take_at_once(shape, readers, messages, *opened):
             return
         is_unlike = bool(values) and (opened is None or readers is not None)
         if is_unlike and messages.num_rows > TOGETHER:
@@ -116,7 +117,9 @@ class Gathered:
         self.parts.append(Part(shape, len(self.heads), len(self.heads) + messages.num_rows))
         self._add_each(shape, messages)
 
-    def _take_at_once(self, shape: Shape, readers: Readers, messages: pa.Table, bodies: Bodies) -> bool:
+    def _take_at_once(
+        self, shape: Shape, readers: Readers, messages: pa.Table, types: Types | None, bodies: Bodies
+    ) -> bool:
         is_told = self.reader.told is not None
         alone = not is_told and shape.topic in self.reader.wide
         found = scanned(shape, readers, bodies, told=is_told, alone=alone)
@@ -128,6 +131,8 @@ class Gathered:
         self.parts.append(part)
         self.kept.add(found.kept)
         self._note(shape, found, messages)
+        if found.writes_defaults:
+            self._note_defaults(shape, types)
         columns = heads_of(part, found, messages, self.numbers)
         for first, end, one_by_one in runs(part.is_odd_message):
             if one_by_one:
@@ -180,6 +185,8 @@ class Gathered:
         self.versions.add(envelope.version)
         if envelope.after:
             self.columns.setdefault(shape.topic, set()).update(envelope.after)
+        if envelope.writes_defaults:
+            self._note_defaults(shape, envelope.types)
         self._check_key(shape, envelope, message["key"])
         if len(self.opened) < OPENED:
             self.opened[index] = envelope
@@ -212,6 +219,15 @@ class Gathered:
                 "a cut for each table alone is enough"
             )
 
+    def _note_defaults(self, shape: Shape, types: Types | None) -> None:
+        """The columns whose NULLs come as their default, as far as messages tell."""
+        if types is None:
+            self.hidden.setdefault("", set())
+        elif id(types) not in self.looked_at:
+            self.looked_at[id(types)] = types
+            if names := {c.name for c in shape.columns if c.name in types and types[c.name].hides_null}:
+                self.hidden.setdefault(shape.topic, set()).update(names)
+
     def _note_snapshot(self, shape: Shape, envelope: Envelope, message: Mapping[str, Any]) -> None:
         """The snapshot that a connector begins with is the first that a topic has."""
         if envelope.snapshot in BEGINS and message["offset"]:
@@ -233,51 +249,9 @@ class Gathered:
                 "connector write the table to a topic of another name"
             )
 
-    def warnings(self, joined: Joined) -> Iterator[str]:
-        """What is upstream and cannot be made good here."""
-        if old := sorted(v for v in self.versions if _is_older(v)):
-            yield (
-                f"Debezium {', '.join(old)} may lose rows of a transaction within which Kafka Connect is killed, also "
-                "with exactly once: take 3.7 or newer"
-            )
-        for topic, told in sorted(self.columns.items()):
-            if missing := [c.name for c in self.reader.shapes[topic].columns if c.name not in told]:
-                yield f"topic {topic}: column {', '.join(missing)} is in none of its events, and lands as NULL"
-        for topic, where in sorted(self.snapshots.items()):
-            yield (
-                f"topic {topic}: another snapshot begins at {where}: if no signal asked for it, the connector had lost "
-                "its offsets, and what was deleted meanwhile is told by nothing: compare with the database"
-            )
-        for xid in sorted(joined.endless):
-            yield (
-                f"transaction {xid} has no END, because the connector had lost its offsets within it and began anew: "
-                "what came of it lands below the rows of the snapshot, which have the rest"
-            )
-        if self.reader.told is None:
-            yield (
-                "no topic tells its transactions: a cut is a state of each table alone, not of several together; set "
-                "provide.transaction.metadata of the connector for more"
-            )
-        if not self.reader.exactly_once and self.reader.told is None:
-            yield (
-                "its topics are declared to be delivered at least once: an event that comes twice lands twice, and its "
-                "row goes back until the repetition is read: set exactly.once.source.support of Kafka Connect"
-            )
-        elif not self.reader.exactly_once:
-            yield (
-                "its topics are declared to be delivered at least once: an event that comes twice is dropped by its "
-                "key; set exactly.once.source.support of Kafka Connect, then declare delivery = exactly_once"
-            )
-
     def envelope(self, index: int) -> Envelope:
         """The envelope of a message that could be opened."""
         if (known := self.opened.get(index)) is not None:
             return known
         of = self.reader.shapes[self.reader.ranges[self.heads.partition[index]].topic]
         return envelope_of(self.opener(of.format).open(self.spool.value(index)))
-
-
-def _is_older(version: str) -> bool:
-    """Whether it is before 3.7; a version that is not written as Debezium's are is not."""
-    found = re.match(r"(\d+)\.(\d+)", version)
-    return found is not None and (int(found[1]), int(found[2])) < EXACT

@@ -2,12 +2,16 @@
 
 The END of a transaction tells where its commit record ends, so what the slot has brought is what ends at or below its
 position. That holds from the snapshot of the connector on: a connector that began after the slot's position knows
-nothing of what was deleted in between, and is refused.
+nothing of what was deleted in between, and is refused. So are topics that have lost events of what comes next.
+
+A partition has transactions in the order of their commits. So what nothing tells of itself, since its END is gone or
+never came, or since it cannot be read, has landed if something behind it has.
 """
 
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -15,10 +19,11 @@ import pyarrow as pa
 from ingestion.schema.offsets import Offsets, Partition
 from ingestion.schema.transaction_offsets import TransactionOffsets
 from ingestion.sources.base import NEAR
-from ingestion.sources.debezium.at_once.scan import scanned
+from ingestion.sources.debezium.at_once.scan import Scanned, scanned
 from ingestion.sources.debezium.envelope import EPOCH, End, envelope_of
-from ingestion.sources.debezium.gathered import Gathered
+from ingestion.sources.debezium.gathered import MILLISECOND, Gathered
 from ingestion.sources.debezium.join.heads import EVENT
+from ingestion.sources.debezium.join.joined import CLOCKS, SKEW, STALLED, Told
 from ingestion.sources.debezium.reading import EnvelopeReader
 from ingestion.sources.debezium.spool import Spool, one_chunk
 from ingestion.sources.kafka.reading import Range
@@ -29,6 +34,7 @@ AGAIN = (
     "changed in the lake"
 )
 LATER = timedelta(minutes=1)  # clocks differ
+Place = Literal["landed", "beside", "left", "unknown"]
 
 
 def position_after(
@@ -44,64 +50,118 @@ def position_after(
         raise reader.refused("its transactions are not told: set `transactions` of the source to their topic")
     work = Gathered(reader, Spool())
     try:
-        ends = [one.end for one in work.told(of) if one.end]
+        told = [one for one in work.told(of) if one.end]
+        ends = [one.end for one in told if one.end]
+        _check_history(reader, ends)
         reached = max([landed, *(e.lsn for e in ends if landed < e.lsn <= landed + NEAR and e.xid in recent)])
         known = {end.xid: end.lsn <= reached for end in ends}
-        seen = _Seen(work, known, reached)
+        seen = _Seen(work, known, reached, told[0].at - SKEW if told and of.first else None)
         offsets = {(r.topic, r.partition): seen.first_left(r) for r in reader.ranges}
+        _check_reach(reader, seen, reached, is_whole=of.first == 0)
+        for r in reader.ranges:
+            seen.count_left(Range(r.topic, r.partition, offsets[r.topic, r.partition], r.end, 0))
     finally:
         work.spool.close()
         work.kept.close()
-    _check_reach(reader, seen, ends, reached, is_whole=of.first == 0)
+    _check_whole(reader, seen, told, reached)
     at = max([datetime.now(UTC), *(end.at for end in ends)]) + LATER
     parts = Offsets.of({**starts, **offsets, (of.topic, of.partition): of.first}).parts
     return TransactionOffsets(parts, reached, int((at - EPOCH).total_seconds() * 1_000_000), reached)
 
 
 class _Seen:
-    """What the topics have of the time before."""
+    """What the topics have of the time before, and how much of the time after. `known` says of the transactions with
+    an END whether they have landed; what came before `forgotten_to` and has none has."""
 
-    def __init__(self, work: Gathered, known: Mapping[int, bool], reached: int) -> None:
-        self._work, self._known, self._reached = work, known, reached
+    def __init__(
+        self, work: Gathered, known: Mapping[int, bool], reached: int, forgotten_to: datetime | None
+    ) -> None:  # fmt: skip
+        self._work, self.known, self._reached = work, known, reached
+        self._ended = np.array([*known], np.int64)
         self._landed = np.array([xid for xid, has_landed in known.items() if has_landed], np.int64)
+        self._forgotten_to = (forgotten_to - EPOCH) // MILLISECOND if forgotten_to else 0
         self.rows = self.is_over = False  # whether a snapshot's rows came, and the last of them
+        self.left: defaultdict[str, Counter[int]] = defaultdict(Counter)  # by relation, the events of transactions
+        self.unread: Counter[str] = Counter()
 
     def first_left(self, of: Range) -> int:
-        """The offset of the first message of a partition that the slot has not brought."""
+        """The offset of the first message of a partition that the slot has not brought, or may not have."""
+        unknown: int | None = None
         for topic, messages in self._work.reader.messages([of]):
-            if self._all_landed(topic, messages):
+            if unknown is None and self._all_landed(topic, messages):
                 continue
             for message in messages.to_pylist():
-                if message["value"] is not None and not self._is_landed(topic, message):
-                    return int(message["offset"])
-        return of.end
+                place = self._place(topic, message) if message["value"] is not None else "beside"
+                if place == "landed":
+                    unknown = None
+                elif place == "left":
+                    return int(message["offset"]) if unknown is None else unknown
+                elif place == "unknown" and unknown is None:
+                    unknown = int(message["offset"])
+        return of.end if unknown is None else unknown
 
-    def _all_landed(self, topic: str, messages: pa.Table) -> bool:
-        """Whether the slot has brought all of them, as far as that shows in columns: a topic may have a long past."""
+    def count_left(self, of: Range) -> None:
+        """Counts what is there of each transaction."""
+        for topic, messages in self._work.reader.messages([of] if of.first < of.end else []):
+            captured, found = self._work.reader.shapes[topic].captured, self._scanned(topic, messages)
+            if found is not None and not found.is_odd.any():
+                xids, counts = np.unique(found.xid[found.kind == EVENT], return_counts=True)
+                self.left[captured].update(dict(zip(xids.tolist(), counts.tolist(), strict=True)))
+                continue
+            for message in messages.to_pylist():
+                if message["value"] is not None:
+                    self._count(topic, captured, message["value"])
+
+    def _count(self, topic: str, captured: str, value: bytes) -> None:
+        try:
+            envelope = envelope_of(self._work.opener(self._work.reader.shapes[topic].format).open(value))
+        except Unread:
+            self.unread[captured] += 1
+            return
+        if envelope.transaction is not None:
+            self.left[captured][envelope.transaction.xid] += 1
+
+    def _scanned(self, topic: str, messages: pa.Table) -> Scanned | None:
+        """Messages in columns, None where each has to be looked at."""
         reader, shape = self._work.reader, self._work.reader.shapes[topic]
         values = one_chunk(messages.column("value")).drop_null().to_pylist()
         opened = self._work.opener(shape.format).bodies(values) if values else None
         readers = self._work.column_readers(shape, opened[0]) if opened else None
         if opened is None or readers is None:
-            return not values
-        found = scanned(shape, readers, opened[1], told=reader.told is not None, alone=False)
-        if found is None or found.is_odd.any() or found.read_to > self._reached:
+            return None
+        return scanned(shape, readers, opened[1], told=reader.told is not None, alone=False)
+
+    def _all_landed(self, topic: str, messages: pa.Table) -> bool:
+        """Whether the slot has brought all of them, as far as that shows in columns: a topic may have a long past."""
+        found = self._scanned(topic, messages)
+        if found is None:
+            return messages.column("value").null_count == messages.num_rows
+        if found.is_odd.any() or found.read_to > self._reached:
             return False
         is_event = found.kind == EVENT
-        if not np.isin(found.xid[is_event], self._landed).all():
+        xids = found.xid[is_event]
+        valued = messages.filter(messages.column("value").is_valid())
+        at = (one_chunk(valued.column("at")).view(pa.int64()).to_numpy() // 1000)[is_event]
+        is_forgotten = (at < self._forgotten_to) & ~np.isin(xids, self._ended)
+        if not (np.isin(xids, self._landed) | is_forgotten).all():
             return False
         self.rows |= not is_event.all()
         self.is_over |= found.ends_snapshot
         return True
 
-    def _is_landed(self, topic: str, message: Mapping[str, Any]) -> bool:
+    def _place(self, topic: str, message: Mapping[str, Any]) -> Place:
+        """Where a message is; what is `beside` says nothing of those around it."""
         reader, shape = self._work.reader, self._work.reader.shapes[topic]
         try:
             envelope = envelope_of(self._work.opener(shape.format).open(message["value"]))
         except Unread:
-            return False  # it goes to the dead letters
+            return "unknown"  # it goes to the dead letters, unless it is of the time before
         if envelope.transaction is not None:
-            return self._known.get(envelope.transaction.xid, False)
+            has_landed = self.known.get(envelope.transaction.xid)
+            if has_landed is None:
+                is_forgotten = (message["at"] - EPOCH) // MILLISECOND < self._forgotten_to
+                return "landed" if is_forgotten else "unknown"
+            return "landed" if has_landed else "left"
         if (envelope.lsn or 0) > self._reached:
             where = f"topic {topic}, partition {message['partition']}, offset {message['offset']}"
             raise reader.refused(
@@ -110,14 +170,46 @@ class _Seen:
             )
         self.rows = True
         self.is_over |= envelope.snapshot == "last"
-        return True
+        return "beside" if envelope.snapshot == "incremental" else "landed"
 
 
-def _check_reach(reader: EnvelopeReader, seen: _Seen, ends: Sequence[End], reached: int, *, is_whole: bool) -> None:
-    if not ends and not seen.is_over:
+def _check_history(reader: EnvelopeReader, ends: Sequence[End]) -> None:
+    """Raises LakehouseError where commits went back while time went on: what was before is of another history."""
+    last: End | None = None
+    for end in ends:
+        if last is not None and end.lsn < last.lsn and end.at > last.at + CLOCKS:
+            raise reader.refused(
+                "its topics have transactions of a database that was restored, or that another one took the place of, "
+                f"at {end.at:%Y-%m-%d %H:%M:%S} UTC: let the connector write to topics of another prefix; nothing has "
+                "changed in the lake"
+            )
+        last = end if last is None or end.lsn > last.lsn else last
+
+
+def _check_reach(reader: EnvelopeReader, seen: _Seen, reached: int, *, is_whole: bool) -> None:
+    if not seen.known and not seen.is_over:
         raise reader.refused(f"the connector's snapshot is not over, or nothing has come yet: {AGAIN}")
-    if not any(end.lsn <= reached for end in ends) and not (is_whole and seen.rows):
+    if not any(seen.known.values()) and not (is_whole and seen.rows):
         raise reader.refused(
             "nothing in its topics is as old as what the lake has read by the slot, so changes in between may be in "
             f"neither: {AGAIN}",
         )
+
+
+def _check_whole(reader: EnvelopeReader, seen: _Seen, told: Sequence[Told], reached: int) -> None:
+    """Raises LakehouseError where an END of what the slot has not brought counts events that are not there: retention
+    or compaction has taken them. What has just been sent may not be visible yet, and where Connect was restarted within
+    a transaction, its counts are void."""
+    followed = {shape.captured for shape in reader.shapes.values()}
+    for one in told:
+        end = one.end
+        if end is None or end.lsn <= reached or reader.now - one.at <= STALLED:
+            continue
+        for relation in followed & end.counts.keys():
+            there, wanted = seen.left[relation][end.xid] + seen.unread[relation], end.counts[relation]
+            if there < (wanted if reader.exactly_once else min(wanted, 1)):
+                raise reader.refused(
+                    f"{there} of {wanted} events of {relation} are in its topics of transaction {end.xid}, which the "
+                    "slot has not brought: retention or compaction took the others, and they would be missing: declare "
+                    "the slot again, ingest until nothing is behind, and move then; nothing has changed in the lake"
+                )

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from ingestion.sources.kafka.values import Number, Unread
+from ingestion.sources.kafka.values import Number, Unread, no_json
 
 _DECODER = json.JSONDecoder(parse_float=Number, parse_constant=Number)
 AS_CONNECT = {"float": "float32", "double": "float64"}  # what the converter calls otherwise
@@ -20,12 +20,16 @@ _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class ConnectType:
-    """A type of Kafka Connect: `int64`, with the name that says what it stands for, and that name's parameters."""
+    """A type of Kafka Connect: `int64`, with the name that says what it stands for, and that name's parameters.
+
+    `hides_null`: a column of it may be NULL and has a default, which converters write instead unless told otherwise.
+    """
 
     type: str
     name: str | None = None
     parameters: Mapping[str, str] = field(default_factory=lambda: _NOTHING, hash=False)
     element: "ConnectType | None" = None
+    hides_null: bool = field(default=False, compare=False)
 
 
 Types = Mapping[str, ConnectType]
@@ -129,6 +133,7 @@ def _type(schema: Any) -> ConnectType:
         schema.get("name"),
         schema.get("parameters") or _NOTHING,
         _type(items) if items else None,
+        bool(schema.get("optional")) and schema.get("default") is not None,
     )
 
 
@@ -158,7 +163,7 @@ def _parsed(message: bytes) -> Any:
     except UnicodeEncodeError:
         raise Unread("the value has half a surrogate pair, which is no text") from None
     except ValueError:  # no JSON, no UTF-8, or a number of thousands of digits
-        raise Unread("the value is no JSON") from None
+        raise Unread(no_json(message)) from None
 
 
 def _object(found: Any) -> Mapping[str, Any]:

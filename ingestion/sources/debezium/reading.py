@@ -18,8 +18,9 @@ from ingestion.sources.debezium.envelope import EPOCH, End
 from ingestion.sources.debezium.gathered import Gathered
 from ingestion.sources.debezium.join.alone import place_alone
 from ingestion.sources.debezium.join.heads import EVENT
-from ingestion.sources.debezium.join.joined import Follows, Joined, OutOfOrder, Reached, Told
+from ingestion.sources.debezium.join.joined import SKEW, STALLED, Follows, Joined, OutOfOrder, Reached, Told
 from ingestion.sources.debezium.join.transactions import join
+from ingestion.sources.debezium.noticed import warnings
 from ingestion.sources.debezium.records import Event, kept
 from ingestion.sources.debezium.rows import Made, Placed, rows_of
 from ingestion.sources.debezium.shape import Shape
@@ -81,7 +82,7 @@ class EnvelopeReader:
         finally:
             work.spool.close()
             work.kept.close()
-        return Noticed(reached=SourceNow(_reached(self, joined), self.now, 0), warnings=tuple(work.warnings(joined)))
+        return Noticed(reached=SourceNow(_reached(self, joined), self.now, 0), warnings=tuple(warnings(work, joined)))
 
     def messages(self, ranges: Sequence[Range]) -> Iterator[tuple[str, pa.Table]]:
         """All messages of some ranges, a batch of one topic at a time."""
@@ -114,7 +115,7 @@ class _Work(Gathered):
             followed=frozenset(s.captured for s in reader.shapes.values()),
             keyed=frozenset(s.captured for s in reader.shapes.values() if s.key),
             exactly_once=reader.exactly_once, is_whole=reader.is_whole, now=reader.now, histories=reader.histories,
-            older=self._older(told, relations),
+            older=self._older(told, relations), forgotten_to=self._forgotten_to(told),
         )  # fmt: skip
         reached = Reached(before.end, before.committed_at, before.bound)
         if reader.told is None:
@@ -140,6 +141,33 @@ class _Work(Gathered):
         of = self.reader.told
         assert of is not None, "tables that are read later need no history where no transaction is told"
         return {one.end.xid: one.end for one in self.told(replace(of, first=of.place, end=of.first)) if one.end}
+
+    def _forgotten_to(self, told: Sequence[Told]) -> datetime | None:
+        """The moment before which the transaction topic has no END any more: asked for where an event that came a while
+        ago has none among those of the read."""
+        of, heads = self.reader.told, self.heads
+        if of is None or not of.place:
+            return None
+        new = np.array([one.end.xid for one in told if one.end], np.int64)
+        lacks = (np.array(heads.kind) == EVENT) & ~np.isin(np.array(heads.xid), new)
+        is_old = np.array(heads.at) < (self.reader.now - STALLED).timestamp() * 1000
+        if not (lacks & is_old).any():
+            return None
+        if (first := self._first_at(of)) is not None:
+            return first - SKEW
+        settled = self.reader.now - STALLED  # it has nothing: what is being sent has no BEGIN there either
+        return settled if is_old[lacks].all() else None
+
+    def _first_at(self, of: Range) -> datetime | None:
+        """When the earliest message came that a topic still has, None where it has none."""
+        first, count = of.place, 256  # what is there may be marks of Kafka's own transactions
+        while first < of.end:
+            some = replace(of, first=first, end=min(first + count, of.end))
+            for _, messages in self.reader.messages([some]):
+                if messages.num_rows:
+                    return EPOCH + timedelta(microseconds=messages.column("at")[0].value)
+            first, count = some.end, 16 * count
+        return None
 
     def pieces(self, joined: Joined, landing: Landing) -> Iterator[Piece]:
         """What lands, in the order in which it was fetched."""

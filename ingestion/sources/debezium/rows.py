@@ -15,7 +15,7 @@ from ingestion.sources.debezium.columns import BAD, Reader, Unfit
 from ingestion.sources.debezium.envelope import Envelope, Row
 from ingestion.sources.debezium.opened import Types
 from ingestion.sources.debezium.shape import Column, Shape
-from ingestion.sources.debezium.values import placeholders, reader_of
+from ingestion.sources.debezium.values import leaves_empty, placeholders, reader_of
 from ingestion.sources.kafka.values import Unread
 
 SCHEMA = pa.schema([pa.field(item.name, item.type) for item in (*META_SCHEMA, *PLACE_SCHEMA)])
@@ -71,7 +71,7 @@ def rows_of(shape: Shape, events: Sequence[Placed]) -> Made:
     for types, group in lines.values():
         try:
             readers = _readers(shape, types)
-            bad = _unfit(shape, readers, group)
+            bad = _emptied(shape, types, events, group) | _unfit(shape, readers, group)
             unread |= bad
             if good := [line for line in group if line.index not in bad]:
                 batches.append(_batch(shape, readers, events, good))
@@ -123,6 +123,27 @@ def _readers(shape: Shape, types: Types | None) -> dict[str, Reader]:
             except Unfit as reason:
                 raise Unfit(f"column {column.name!r}: {reason}") from None
     return found
+
+
+def _emptied(
+    shape: Shape, types: Types | None, events: Sequence[Placed], lines: Sequence[_Line]
+) -> dict[int, str]:  # fmt: skip
+    """The events that say NULL where that may be a value which the update did not carry."""
+    names = [c.name for c in shape.columns if types and c.name in types and leaves_empty(types[c.name])]
+    bad: dict[int, str] = {}
+    for line in lines if names else ():
+        empty = [name for name in names if line.row.get(name) is None] if line.updates else []
+        if empty and not _is_whole(shape, line.old or events[line.index].envelope.before):
+            bad[line.index] = (
+                f"column {', '.join(empty)}: it says NULL, as Debezium also does for a large array that an update did "
+                "not carry: set REPLICA IDENTITY FULL, or do not declare it"
+            )
+    return bad
+
+
+def _is_whole(shape: Shape, before: Row | None) -> bool:
+    """Whether a row before has more than its key, so that what was not carried is known."""
+    return before is not None and any(part is not None for name, part in before.items() if name not in shape.key)
 
 
 def _unfit(shape: Shape, readers: Mapping[str, Reader], lines: Sequence[_Line]) -> dict[int, str]:

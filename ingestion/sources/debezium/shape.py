@@ -14,7 +14,9 @@ from lakehouse.declarations import RawTable
 from lakehouse.settings import DebeziumSettings
 
 AVRO_NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")
-UNSENT = frozenset({"name"})  # in a snapshot they have values, in changes they are null
+UNSENT = {  # types of which Debezium does not say what the database has
+    "name": "that Debezium leaves empty in changes", "varbit": "whose length Debezium does not tell",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ def modes_of(of: DebeziumSettings) -> Modes:
 def shape_of(facts: TableFacts, modes: Modes) -> Shape:
     """What is known of a topic's envelopes."""
     columns = tuple(
-        Column(c.name, c.number, c.type_oid, c.type_name, c.typmod, _digits(c.declared_type)) for c in facts.columns
+        Column(c.name, c.number, c.type_oid, c.type_name, c.typmod, digits_of(c.declared_type)) for c in facts.columns
     )
     return Shape(facts.relation[1], facts.oid, facts.captured, columns, facts.key, modes, facts.format)
 
@@ -86,7 +88,8 @@ def facts_of(table: RawTable, oid: int, of: DebeziumSettings) -> TableFacts:
         )  # fmt: skip
     facts = replace(facts_of_topic(table, oid), captured=captured)
     if named := [column.name for column in facts.columns if column.type_name in UNSENT]:
-        says = f"column {', '.join(named)} is of a type that Debezium leaves empty in changes: do not declare it"
+        why = " or ".join(sorted({UNSENT[c.type_name] for c in facts.columns if c.name in named}))
+        says = f"column {', '.join(named)} is of a type {why}: do not declare it"
         raise TableProblem(table.source, table.name, says)
     if table.raw.format == "avro" and (odd := [c.name for c in facts.columns if not AVRO_NAME.fullmatch(c.name)]):
         says = (
@@ -97,7 +100,7 @@ def facts_of(table: RawTable, oid: int, of: DebeziumSettings) -> TableFacts:
     return facts
 
 
-def _digits(declared: str) -> int | None:
+def digits_of(declared: str) -> int | None:
     """The digits of a second that a type of moments declares."""
     found = re.match(r"\s*time(?:stamp)?(?:tz)?\s*\(\s*(\d)\s*\)", declared.lower())
     return int(found[1]) if found else None

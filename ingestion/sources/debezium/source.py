@@ -4,7 +4,8 @@ The topic that tells the ends of transactions is read beside those of the tables
 that the END counts, is not passed: the position names the offset of the first event that has not landed.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+import logging
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -12,7 +13,7 @@ from threading import Event
 from typing import ClassVar, cast
 
 from ingestion.schema.facts import TableFacts
-from ingestion.schema.offsets import Offsets
+from ingestion.schema.offsets import Offsets, Partition
 from ingestion.schema.problem import TableProblem
 from ingestion.schema.transaction_offsets import TransactionOffsets
 from ingestion.sources.base import LiveStream, SourceNow, TakenOver
@@ -31,6 +32,8 @@ from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import CatalogConnection
 from lakehouse.servers.kafka import client_properties
 from lakehouse.settings import Settings
+
+log = logging.getLogger("lakehouse.ingestion")
 
 
 def source(settings: Settings, name: str, seconds: float | None, stop: Event) -> "DebeziumSource":
@@ -126,7 +129,7 @@ class OpenDebezium(OpenKafka):
         told = self._told(before, now.position)
         positions = store.read_positions(self._states, self._name).values()
         began = {p.facts.captured: p.point.end for p in positions if p.versions and p.point.end}
-        if told is not None and began:
+        if told is not None and told.end:
             of = told.topic, told.partition
             told = replace(told, place=self._brokers.starts([of])[of])
         return EnvelopeReader(
@@ -145,6 +148,14 @@ class OpenDebezium(OpenKafka):
             wide=frozenset(n for n in shapes if len(getattr(found[n], "partitions", ())) > 1),
             registry=self._registry,
         )
+
+    def _tell_beginnings(self, topics: Collection[str], starts: Mapping[Partition, int]) -> None:
+        if cut := sorted({topic for (topic, _), offset in starts.items() if offset and topic in topics}):
+            log.warning(
+                "source %r: topic %s has lost its beginning (retention): rows that have not changed since are missing, "
+                "unless a snapshot of the connector is in what is left: ask the connector for one, by a signal, and "
+                "compare with the database", self._name, ", ".join(cut),
+            )  # fmt: skip
 
     def take_over(self, facts: Iterable[TableFacts], landed: int, recent: Collection[int]) -> TakenOver[Offsets]:
         """Where the topics go on after a slot; raises LakehouseError."""

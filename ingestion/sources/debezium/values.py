@@ -7,7 +7,9 @@ have no schema, a declared type and the connector's modes tell how its values ar
 from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from hashlib import md5
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 
@@ -40,6 +42,7 @@ PRINTED = (  # what is printed as Postgres does, or as it is written
 )  # fmt: skip
 _WIDTHS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 _DECLARED = {"int2": 16, "int4": 32}
+_UNTOLD = frozenset({"int8", "int16", "float32", "float64", "boolean"})
 
 
 def reader_of(column: Typed, given: ConnectType | None, modes: Modes) -> Reader:
@@ -95,7 +98,14 @@ def placeholders(modes: Modes) -> tuple[Any, ...]:
     raw = bytes.fromhex(given[4:]) if given.startswith("hex:") else given.encode()
     said = raw.decode(errors="replace")
     numbers = [byte - 256 if byte > 127 else byte for byte in raw]
-    return said, _base64(raw), raw.hex(), [said], numbers, {said: said}
+    return said, _base64(raw), raw.hex(), [said], numbers, {said: said}, [str(UUID(bytes=md5(raw).digest(), version=3))]
+
+
+def leaves_empty(given: ConnectType) -> bool:
+    """Whether Debezium writes NULL for a value of the type that an update did not carry: arrays for which it has no
+    placeholder."""
+    of = given.element if given.type == "array" else None
+    return of is not None and (of.type in _UNTOLD or of.name in ("io.debezium.data.Enum", TIME + "ZonedTimestamp"))
 
 
 def _base64(raw: bytes) -> str:

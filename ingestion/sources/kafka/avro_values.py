@@ -45,8 +45,10 @@ class AvroValues:
     def _schema(self, framed: bytes) -> Schema:
         if len(framed) < FRAME.size or framed[0] != 0:
             raise Unread("the value is not framed Avro: it has no schema id")
+        if not (number := FRAME.unpack_from(framed)[1]):
+            raise Unread("the value has no schema id in four bytes: let its serializer write one as Confluent's does")
         try:
-            return self.registry.schema(FRAME.unpack_from(framed)[1])
+            return self.registry.schema(number)
         except UnknownSchema as unknown:
             raise Unread(str(unknown)) from None
 

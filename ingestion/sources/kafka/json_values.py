@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from ingestion.sources.kafka.values import Number, Row, Unread
+from ingestion.sources.kafka.values import Number, Row, Unread, no_json
 
 _DECODER = json.JSONDecoder(parse_float=Number, parse_constant=Number)
 
@@ -20,7 +20,7 @@ class JsonValues:
         except RecursionError:
             raise Unread("the value is nested too deeply") from None
         except ValueError:  # no JSON, no UTF-8, or a number of thousands of digits
-            raise Unread("the value is no JSON") from None
+            raise Unread(no_json(value)) from None
         if not isinstance(row, dict):
             raise Unread("the value is no JSON object")
         if b"\\u" in value and not _is_text(row):

@@ -6,6 +6,7 @@ written by the one schema would be misread by the other. Files keep what was see
 """
 
 import base64
+import http.client
 import json
 import ssl
 import time
@@ -31,15 +32,22 @@ from lakehouse.settings import BrokerSettings
 SECONDS = 10.0
 AGAIN_SECONDS = 60.0
 MISSING_SECONDS = 5.0  # a topic may have nothing but events of a schema that is not there
+BROKEN_OFF = (OSError, http.client.HTTPException)  # also in the middle of an answer
 ANY_DIGITS = 100_000  # fastavro rounds a decimal to the precision of its schema, which nobody enforces who writes
 LOGICAL = "lake.logicalType"  # under which a schema keeps a logical type by which it is not read
+DEFAULT = "lake.default"  # and a field its default
 NOT_FOUND = (40403, 40402, 40401)  # schema, version, subject: what the API says, where a proxy says 404 alone
 _known: dict[tuple[str, int], tuple[float, "Schema"]] = {}  # of this process
 _unknown: dict[tuple[str, int], tuple[float, str]] = {}
+_silent: dict[str, float] = {}  # when a registry was last waited for in vain
 
 
 class UnknownSchema(ValueError):
     """There is no such schema, or it is not Avro's; the text says so."""
+
+
+class MissingSchema(UnknownSchema):
+    """The registry has none of that id."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +72,12 @@ class Schema:
         named: dict[str, Any] = {}
         parsed: Any = None
         for part in json.loads(self.text):
-            parsed = parse_schema(_without_logical(json.loads(part)), named_schemas=named)
+            parsed = parse_schema(_read_by(json.loads(part), LOGICAL), named_schemas=named)
         return Bare(parsed, named)
+
+    def means(self, other: "Schema") -> bool:
+        """Whether it is the same schema, however both are spelled: a registry that is moved may print it otherwise."""
+        return [*map(json.loads, json.loads(self.text))] == [*map(json.loads, json.loads(other.text))]
 
 
 @dataclass(frozen=True)
@@ -86,17 +98,25 @@ class SchemaRegistry:
             return known
         if time.monotonic() - _unknown.get((self.url, number), (-MISSING_SECONDS, ""))[0] < MISSING_SECONDS:
             raise UnknownSchema(_unknown[self.url, number][1])
+        if self._is_silent() and (kept := known or self._kept(number)) is not None:
+            _known[self.url, number] = time.monotonic(), kept
+            return kept
         try:
             found = self._fetched(number)
         except Unreachable:
+            _silent[self.url] = time.monotonic()
             kept = known or self._kept(number)
             if kept is None:
                 raise
             found = kept
         except UnknownSchema as unknown:
-            _unknown[self.url, number] = time.monotonic(), str(unknown)
-            raise
+            kept = known or self._kept(number)
+            if kept is None or not isinstance(unknown, MissingSchema):
+                _unknown[self.url, number] = time.monotonic(), str(unknown)
+                raise
+            found = kept  # it has lost it, or somebody deleted it: what it meant is known all the same
         else:
+            _silent.pop(self.url, None)
             self._compare(found, known or self._kept(number))
             if found != known:
                 self._keep(found)
@@ -107,11 +127,20 @@ class SchemaRegistry:
         """Raises LakehouseError where no registry answers."""
         self._asked("schemas/types")
 
+    def _is_silent(self) -> bool:
+        """Whether it did not answer a moment ago: each schema that is known would wait for it anew."""
+        return time.monotonic() - _silent.get(self.url, -AGAIN_SECONDS) < AGAIN_SECONDS
+
     def _fetched(self, number: int) -> Schema:
-        answer = self._asked(f"schemas/ids/{number}")
-        if (kind := answer.get("schemaType", "AVRO")) != "AVRO":
-            raise UnknownSchema(f"schema {number} is {kind}, not Avro")
-        parts = [*self._referenced(answer.get("references", ()), set()), answer["schema"]]
+        try:
+            answer = self._asked(f"schemas/ids/{number}")
+            if (kind := answer.get("schemaType") or "AVRO") != "AVRO":
+                raise UnknownSchema(f"schema {number} is {kind}, not Avro")
+            parts = [*self._referenced(answer.get("references") or (), set()), answer["schema"]]
+            if not all(isinstance(part, str) for part in parts):
+                raise TypeError
+        except (LookupError, TypeError, AttributeError):
+            raise self._is_none() from None
         return _parsed(number, json.dumps(parts))
 
     def _referenced(self, references: Any, seen: set[tuple[str, int]]) -> Iterator[str]:
@@ -121,7 +150,7 @@ class SchemaRegistry:
             if (subject, version) not in seen:
                 seen.add((subject, version))
                 answer = self._asked(f"subjects/{quote(subject, safe='')}/versions/{version}")
-                yield from self._referenced(answer.get("references", ()), seen)
+                yield from self._referenced(answer.get("references") or (), seen)
                 yield answer["schema"]
 
     def _asked(self, path: str) -> Any:
@@ -134,8 +163,8 @@ class SchemaRegistry:
             with urllib.request.build_opener(_NoRedirect, trust).open(request, timeout=SECONDS) as answer:
                 return json.loads(answer.read())
         except urllib.error.HTTPError as error:
-            raise self._refused(error.code, error.read(), path) from None
-        except OSError as error:
+            raise self._refused(error.code, _body(error), path) from None
+        except BROKEN_OFF as error:
             reason = getattr(error, "reason", error)
             says = f"{self._where} does not answer ({reason}): start it, or correct {self._variable}URL"
             raise Unreachable(says) from None
@@ -147,7 +176,7 @@ class SchemaRegistry:
         with suppress(ValueError, AttributeError):
             code = json.loads(body).get("error_code")
         if status == 404 and code in NOT_FOUND:
-            return UnknownSchema(f"{path.replace('schemas/ids/', 'schema ')} is not in the registry")
+            return MissingSchema(f"{path.replace('schemas/ids/', 'schema ')} is not in the registry")
         if status in (401, 403):
             says = f"refuses the login ({status}): correct {self._variable}USER and {self._variable}PASSWORD"
             return LakehouseError(f"{self._where} {says}")
@@ -159,7 +188,7 @@ class SchemaRegistry:
         return LakehouseError(f"{self._where} is no schema registry: correct {self._variable}URL")
 
     def _compare(self, found: Schema, before: Schema | None) -> None:
-        if before is not None and before != found:
+        if before is not None and not before.means(found):
             raise LakehouseError(
                 f"{self._where} gives another schema for id {found.id} than before: it was set up anew, and events "
                 f"that are in the topics would be misread. Restore it; if none of its events is in a topic any more, "
@@ -205,13 +234,20 @@ def registry_of(source: str, of: BrokerSettings, home: Path) -> SchemaRegistry |
     return SchemaRegistry(source, given.url.rstrip("/"), given.user, password, ca, home / "schemas")
 
 
+def _body(error: urllib.error.HTTPError) -> bytes:
+    try:
+        return error.read()
+    except BROKEN_OFF:
+        return b""
+
+
 def _parsed(number: int, text: str) -> Schema:
     """The last of the schemas, which may name the others."""
     named: dict[str, Any] = {}
     try:
         for part in json.loads(text):
-            parsed = parse_schema(json.loads(part), named_schemas=named)
-    except (SchemaParseException, UnknownType, ValueError, TypeError, LookupError) as error:
+            parsed = parse_schema(_read_by(json.loads(part)), named_schemas=named)
+    except (SchemaParseException, UnknownType, ValueError, TypeError, LookupError, AttributeError) as error:
         raise UnknownSchema(f"schema {number} is no schema of Avro ({type(error).__name__})") from None
     for schema in (parsed, *named.values()):
         _widen(schema)
@@ -232,13 +268,20 @@ def _widen(schema: Any) -> None:
             _widen(one["type"])
 
 
-def _without_logical(schema: Any) -> Any:
+def _read_by(schema: Any, logical: str = "logicalType") -> Any:
+    """A schema as data are read by it: logical types have the name `logical`, and the defaults of fields the name
+    DEFAULT, since only another schema than the writer's needs them, and fastavro refuses one that does not fit."""
     if isinstance(schema, list):
-        return [_without_logical(part) for part in schema]
+        return [_read_by(part, logical) for part in schema]
     if not isinstance(schema, dict):
         return schema
-    kept = {LOGICAL if name == "logicalType" else name: part for name, part in schema.items()}
-    inner = {name: _without_logical(kept[name]) for name in ("type", "items", "values") if name in kept}
+    kept = {logical if name == "logicalType" else name: part for name, part in schema.items()}
+    inner = {name: _read_by(kept[name], logical) for name in ("type", "items", "values") if name in kept}
     if isinstance(kept.get("fields"), list):
-        inner["fields"] = [one | {"type": _without_logical(one["type"])} for one in kept["fields"]]
+        inner["fields"] = [_field(one, logical) for one in kept["fields"]]
     return kept | inner
+
+
+def _field(given: Any, logical: str) -> Any:
+    kept = {DEFAULT if name == "default" else name: part for name, part in given.items()}
+    return kept | {"type": _read_by(given["type"], logical)}

@@ -4,7 +4,7 @@ Where the lake stands is known by the state alone, never by a consumer group: wh
 the cut is where the next read begins. A topic takes part once its table has begun.
 """
 
-from collections.abc import Callable, Container, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -194,7 +194,11 @@ class OpenKafka:
         starts = self._brokers.starts(of_topics(found.values()))
         gone_on = of_topics(found.values(), lambda topic: topic.name in known)
         check_reach(self._name, reached, {p: starts[p] for p in gone_on}, self._brokers.ends(gone_on))
+        self._tell_beginnings([table.raw.topic for table in tables if table.raw.topic not in known], starts)
         yield Point(reached.join(Offsets.of(starts)), "", datetime.now(UTC))
+
+    def _tell_beginnings(self, topics: Collection[str], starts: Mapping[Partition, int]) -> None:
+        """Events that are gone are no rows that are missing: a table has those that were there to be read."""
 
     def change_reader(
         self, now: SourceNow[Offsets], live: LiveStream[Offsets] | None, described: Iterable[TableFacts] = ()
@@ -232,10 +236,10 @@ class OpenKafka:
         starts, ends = (ask(of_topics(found.values())) for ask in (self._brokers.starts, self._brokers.ends))
         partitions = of_topics(found.values(), lambda topic: topic.id in same)
         kept = {p: min(ends[p], max(starts[p], reached.get(p, 0))) for p in partitions}
-        cluster = store.Cluster(self._brokers.cluster_id, 0)
+        cluster, slot = store.Cluster(self._brokers.cluster_id, 0), stream.slot if stream else ""
 
         def begin(states: CatalogConnection) -> None:
-            store.restart_stream(states, self._name, "", cluster, own)
+            store.restart_stream(states, self._name, slot, cluster, own)  # one of before a move may still retain WAL
             for position in store.read_positions(states, self._name).values():
                 if position.state == "stale":
                     store.put_position(states, self._name, replace(position.forgotten, state="new"), "user")

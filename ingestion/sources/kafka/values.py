@@ -31,6 +31,12 @@ class Values(Protocol):
         """The key of an event, which may be any value."""
 
 
+def no_json(value: bytes) -> str:
+    """Why a value is not read that should be JSON."""
+    is_framed = value[:1] == b"\0"
+    return "the value is no JSON" + is_framed * ", but framed as Avro is: declare meta.raw.format: avro"
+
+
 def text(value: Any) -> str:
     """A value as text: what is text as it is, anything else as JSON writes it."""
     if isinstance(value, str):

@@ -17,7 +17,7 @@ from ingestion.sources.debezium.columns import Modes, Reader, Typed, Unfit
 from ingestion.sources.debezium.moments import MICROSECONDS, is_within
 from ingestion.sources.debezium.opened import ConnectType, Types
 from ingestion.sources.debezium.shape import Shape
-from ingestion.sources.debezium.values import DECIMAL, VARIABLE, expected, reader_of
+from ingestion.sources.debezium.values import DECIMAL, VARIABLE, expected, leaves_empty, reader_of
 
 _VARIABLE = pa.struct([("scale", pa.int32()), ("value", pa.string())])
 _KEYS = (pa.types.is_integer, pa.types.is_string, pa.types.is_boolean)
@@ -29,11 +29,15 @@ _RAW: Mapping[str, pa.DataType] = {
 
 @dataclass(frozen=True)
 class ColumnReader:
-    """`raw` is the type of a column's values as JSON has them, `read` makes of these what `one_by_one` would."""
+    """`raw` is the type of a column's values as JSON has them, `read` makes of these what `one_by_one` would.
+
+    `leaves_empty`: an update may say NULL for a value that it did not carry.
+    """
 
     raw: pa.DataType
     read: Callable[[pa.Array], pa.Array]
     one_by_one: Reader
+    leaves_empty: bool = False
 
     @property
     def is_text(self) -> bool:
@@ -81,7 +85,7 @@ def _column_reader(column: Typed, told: ConnectType | None, modes: Modes) -> Col
     if given.type == "string" and target.form is Form.TEXT and column.source.name not in ("bit", "varbit"):
         return ColumnReader(pa.string(), _as_it_is, one_by_one)
     raw = _raw(given)
-    return None if raw is None else ColumnReader(raw, plain, one_by_one)
+    return None if raw is None else ColumnReader(raw, plain, one_by_one, leaves_empty(given))
 
 
 def _raw(given: ConnectType) -> pa.DataType | None:

@@ -53,6 +53,8 @@ def rows_at_once(shape: Shape, readers: Readers, kept: pa.Table, places: Places)
                 columns[column.name] = pa.nulls(kept.num_rows, pa.string())
                 continue
             values = images.values(column.name)
+            if reader.leaves_empty:
+                is_odd |= images.is_update & values.is_null().to_numpy(zero_copy_only=False)
             if (lacking := images.lacks(reader, values)) is not None:
                 is_odd |= lacking & images.is_alone
                 lacking &= images.is_update

@@ -25,7 +25,8 @@ class Scanned:
     """Envelopes of one topic. `kept` has of each what its row is made of; the arrays have what `Heads` has.
 
     `is_odd` are those that have to be looked at one by one. `read_to` is the last position at which rows of snapshots
-    were read, 0 where there are none, `ends_snapshot` whether one of them is the last of a snapshot.
+    were read, 0 where there are none, `ends_snapshot` whether one of them is the last of a snapshot. `writes_defaults`
+    as `Envelope` has it.
     """
 
     kept: pa.Table
@@ -40,6 +41,7 @@ class Scanned:
     versions: Sequence[str]
     read_to: int
     ends_snapshot: bool
+    writes_defaults: bool
 
     def without_before(self) -> np.ndarray:
         """The ordinary updates that do not tell the row before."""
@@ -95,6 +97,7 @@ def scanned(shape: Shape, readers: Readers, values: Bodies, *, told: bool, alone
         versions=[str(version) for version in pc.unique(of["version"].filter(pa.array(~is_odd))).to_pylist()],
         read_to=int(_numbers(of["lsn"], ~is_event).max(initial=0)),
         ends_snapshot=bool((_flags(pc.equal(of["snapshot"], "last")) & ~is_event).any()),
+        writes_defaults=bool((_flags(pc.equal(of["snapshot"], "false")) & ~is_odd).any()),
     )  # fmt: skip
 
 

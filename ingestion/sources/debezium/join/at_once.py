@@ -20,6 +20,7 @@ def join_at_once(heads: Heads, ended: Ended, before: Reached, follows: Follows) 
     kind = np.array(heads.kind)
     is_settled = follows.exactly_once or all(follows.now - one.at >= SETTLED for one in ended.new)
     is_plain = np.isin(kind, (EVENT, EMPTY)).all() and not follows.older and len(ended.xids) == len(ended.new)
+    is_plain &= follows.forgotten_to is None
     if not is_plain or not is_settled or ended.again or ended.told_to != follows.told_to:
         return None
     events = _Events.of(heads, kind == EVENT, ended.new, follows)

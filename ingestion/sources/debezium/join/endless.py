@@ -18,9 +18,10 @@ INTERRUPTED = timedelta(seconds=60)
 
 def without_end(
     heads: Heads, told: Sequence[Told], firsts: Firsts, before: Reached, follows: Follows
-) -> tuple[frozenset[int], dict[int, int]]:
+) -> tuple[frozenset[int], frozenset[int], dict[int, int]]:
     """The xids to which no END will come: a snapshot began after what there is of them, and then another transaction
-    ended, or nothing came for a while. And of the others without an END, when their last event came.
+    ended, or nothing came for a while. Those whose END the transaction topic has no more. And of the others without an
+    END, when their last event came.
 
     One all of whose records are before what has landed may have landed itself, and come once more, where that happens.
     """
@@ -30,6 +31,8 @@ def without_end(
         for xid, events in firsts.by_xid.items()
         if xid not in ended and xid not in follows.older
     }
+    forgotten = frozenset(xid for xid, at in last.items() if follows.is_forgotten(at))
+    last = {xid: at for xid, at in last.items() if xid not in forgotten}
     rows = sorted(heads.at[i] for i in range(len(heads)) if heads.kind[i] == SNAPSHOT) if last else []
     newest_end = max((one.at.timestamp() * 1000 for one in told if one.end is not None), default=0.0)
     is_quiet = rows and follows.is_whole and follows.now.timestamp() - rows[-1] / 1000 > INTERRUPTED.total_seconds()
@@ -40,7 +43,7 @@ def without_end(
         and (is_quiet or newest_end > rows[begun])
         and (follows.exactly_once or max(heads.lsn[i] for i in firsts.by_xid[xid]) > before.end)
     }
-    return frozenset(gone), {xid: at for xid, at in last.items() if xid not in gone}
+    return frozenset(gone), forgotten, {xid: at for xid, at in last.items() if xid not in gone}
 
 
 def waiting_rows(heads: Heads, under_way: Iterable[int]) -> set[int]:

@@ -9,6 +9,8 @@ from ingestion.sources.debezium.join.heads import Heads
 
 SETTLED = timedelta(seconds=1)  # after an event all that was sent before it has arrived
 STALLED = timedelta(seconds=60)  # after an END what it counts and has not come will not come
+CLOCKS = timedelta(seconds=1)  # by which the moments of commits may differ from their order
+SKEW = timedelta(seconds=5)  # by which the clocks of Connect's workers may differ
 
 
 class OutOfOrder(ValueError):
@@ -41,7 +43,8 @@ class Follows:
     history, which `older` ENDs tell.
 
     Where delivery is not `exactly_once`, the counts of an END are wrong once Debezium was restarted within its
-    transaction. `is_whole`: the read reaches the end of all topics as of `now`.
+    transaction. `is_whole`: the read reaches the end of all topics as of `now`. `forgotten_to` is the moment before
+    which the transaction topic has no END any more, where an event needs one of that time.
     """
 
     relations: Sequence[str]
@@ -55,6 +58,11 @@ class Follows:
     now: datetime
     histories: Mapping[str, int] = field(default_factory=dict)
     older: Mapping[int, End] = field(default_factory=dict)
+    forgotten_to: datetime | None = None
+
+    def is_forgotten(self, at: int) -> bool:
+        """Whether what was sent at that moment, in milliseconds, and has no END will have none."""
+        return self.forgotten_to is not None and at < self.forgotten_to.timestamp() * 1000
 
     def place(self, heads: Heads, index: int) -> int:
         """The number of an event within the read, whatever order its partitions came in."""
@@ -66,7 +74,7 @@ class Joined:
     """By index of the event: its number and its place within it; -1 for one that does not land.
 
     `old` has the delete that made room for each create of a key change, `offsets` where each partition goes on. To the
-    transactions `endless` there will never be an END.
+    transactions `endless` there will never be an END, and that of those `forgotten` is not in its topic any more.
     """
 
     numbers: list[int]
@@ -78,6 +86,7 @@ class Joined:
     waits: bool = False
     repeated: int = 0
     endless: frozenset[int] = frozenset()
+    forgotten: frozenset[int] = frozenset()
 
 
 @dataclass

@@ -33,9 +33,10 @@ def place_rest(
     waiting |= waiting_rows(heads, under_way.values())
     fallback, tails = max(joined.reached.bound, 1), dict[int, list[int]]()
     stops: dict[int, int] = {}
+    lost = joined.endless | joined.forgotten
     for partition, indices in _by_partition(heads, len(follows.ends)):
         loose = [i for i in indices if joined.numbers[i] < 0 and heads.kind[i] in OF_NONE and i not in waiting]
-        loose += [i for i in indices if i in waiting and heads.kind[i] == EVENT and heads.xid[i] in joined.endless]
+        loose += [i for i in indices if i in waiting and heads.kind[i] == EVENT and heads.xid[i] in lost]
         if before.end == 0:
             loose += _of_forgotten(heads, indices, waiting, ended, joined)
         loose = sorted({*loose})
@@ -84,7 +85,8 @@ def _place_history(heads: Heads, joined: Joined, waiting: set[int], before: Reac
             end = follows.older.get(heads.xid[index]) if index in waiting else None
             if end is not None and end.lsn <= landed_to:
                 after = end.lsn, heads.lsn[index]
-            if after is not None and (end is not None or heads.kind[index] in OF_NONE):
+            is_loose = heads.kind[index] in OF_NONE or (index in waiting and heads.xid[index] in joined.forgotten)
+            if after is not None and (end is not None or is_loose):
                 found.append((*after, partition, heads.offset[index], index))
     new = [number for number in joined.numbers if number >= 0]
     number = min(new) - 1 if new else max(before.bound, 1)

@@ -8,13 +8,13 @@ key), whatever its `total_order` says then.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from datetime import timedelta
 
 from ingestion.sources.debezium.envelope import End
 from ingestion.sources.debezium.join.at_once import join_at_once
 from ingestion.sources.debezium.join.endless import without_end
 from ingestion.sources.debezium.join.heads import EVENT, UNREAD, Heads
 from ingestion.sources.debezium.join.joined import (
+    CLOCKS,
     SETTLED,
     STALLED,
     Ended,
@@ -29,8 +29,6 @@ from ingestion.sources.debezium.join.joined import (
 from ingestion.sources.debezium.join.pairs import key_changes
 from ingestion.sources.debezium.join.rest import FAR, place_rest, told_to
 
-CLOCKS = timedelta(seconds=1)
-
 
 def join(heads: Heads, told: Sequence[Told], before: Reached, follows: Follows) -> Joined:
     """Places events; raises OutOfOrder."""
@@ -41,8 +39,8 @@ def join(heads: Heads, told: Sequence[Told], before: Reached, follows: Follows) 
 def join_each(heads: Heads, told: Sequence[Told], ended: Ended, before: Reached, follows: Follows) -> Joined:
     """Places events whatever became of them on their way, each by itself."""
     firsts = _firsts(heads, ended, follows)
-    gone, under_way = without_end(heads, told, firsts, before, follows)
-    joined = Joined([-1] * len(heads), [-1] * len(heads), repeated=firsts.repeated, endless=gone)
+    gone, forgotten, under_way = without_end(heads, told, firsts, before, follows)
+    joined = Joined([-1] * len(heads), [-1] * len(heads), repeated=firsts.repeated, endless=gone, forgotten=forgotten)
     landed = _landed(heads, ended, firsts, before, follows, under_way)
     for end, places in landed:
         for index, place in places:

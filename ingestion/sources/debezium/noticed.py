@@ -1,0 +1,64 @@
+"""What people are told of a read."""
+
+import re
+from collections.abc import Iterator
+
+from ingestion.sources.debezium.gathered import Gathered
+from ingestion.sources.debezium.join.joined import Joined
+
+EXACT = (3, 7)  # from this version of Debezium on nothing is lost with exactly once
+NULLS = (
+    "set replace.null.with.default=false of Connect's JSON converter (value.converter.…, Kafka 3.5 or newer), or "
+    "ignore.default.for.nullables=true of Confluent's Avro converter"
+)
+
+
+def warnings(work: Gathered, joined: Joined) -> Iterator[str]:
+    """What is upstream and cannot be made good here."""
+    if old := sorted(v for v in work.versions if _is_older(v)):
+        yield (
+            f"Debezium {', '.join(old)} may lose rows of a transaction within which Kafka Connect is killed, also "
+            "with exactly once: take 3.7 or newer"
+        )
+    for topic, told in sorted(work.columns.items()):
+        if missing := [c.name for c in work.reader.shapes[topic].columns if c.name not in told]:
+            yield f"topic {topic}: column {', '.join(missing)} is in none of its events, and lands as NULL"
+    for topic, where in sorted(work.snapshots.items()):
+        yield (
+            f"topic {topic}: another snapshot begins at {where}: if no signal asked for it, the connector had lost "
+            "its offsets, and what was deleted meanwhile is told by nothing: compare with the database"
+        )
+    for topic, names in sorted(work.hidden.items()):
+        which = f"topic {topic}: a NULL in {', '.join(sorted(names))}" if names else "a NULL in a column with a default"
+        yield f"{which} comes as the column's default: {NULLS}"
+    if joined.forgotten and work.reader.told is not None:
+        yield (
+            f"its topics have transactions whose ENDs are not in {work.reader.told.topic} any more: they land, "
+            "each partition in its order, but not whole: let that topic keep messages as long as the others do"
+        )
+    for xid in sorted(joined.endless):
+        yield (
+            f"transaction {xid} has no END, because the connector had lost its offsets within it and began anew: "
+            "what came of it lands below the rows of the snapshot, which have the rest"
+        )
+    if work.reader.told is None:
+        yield (
+            "no topic tells its transactions: a cut is a state of each table alone, not of several together; set "
+            "provide.transaction.metadata of the connector for more"
+        )
+    if not work.reader.exactly_once and work.reader.told is None:
+        yield (
+            "its topics are declared to be delivered at least once: an event that comes twice lands twice, and its "
+            "row goes back until the repetition is read: set exactly.once.source.support of Kafka Connect"
+        )
+    elif not work.reader.exactly_once:
+        yield (
+            "its topics are declared to be delivered at least once: an event that comes twice is dropped by its "
+            "key; set exactly.once.source.support of Kafka Connect, then declare delivery = exactly_once"
+        )
+
+
+def _is_older(version: str) -> bool:
+    """Whether it is before 3.7; a version that is not written as Debezium's are is not."""
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return found is not None and (int(found[1]), int(found[2])) < EXACT

@@ -1,0 +1,182 @@
+"""A schema registry that breaks off, stays silent, is moved, or has schemas that only writers check."""
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from test_kafka_avro import decoded_by, forget
+
+from ingestion.sources.debezium.opened import JsonOpener
+from ingestion.sources.kafka import registry as module
+from ingestion.sources.kafka.avro_values import AvroValues
+from ingestion.sources.kafka.json_values import JsonValues
+from ingestion.sources.kafka.registry import SchemaRegistry
+from ingestion.sources.kafka.values import Unread
+from lakehouse.errors import LakehouseError
+from lakehouse.servers.retry import Unreachable
+from tests.registry import Registry, framed, record, running_registry
+
+EVENT = record("event", id="long")
+
+
+@pytest.fixture(autouse=True)
+def knows_nothing() -> Iterator[None]:
+    forget()
+    module._silent.clear()
+    yield
+    forget()
+    module._silent.clear()
+
+
+@pytest.fixture
+def registry() -> Iterator[Registry]:
+    with running_registry() as running:
+        yield running
+
+
+def client(url: str, folder: Path) -> AvroValues:
+    return AvroValues(SchemaRegistry("web", url, None, None, None, folder / "schemas"))
+
+
+@contextmanager
+def answering(answer: bytes) -> Iterator[str]:
+    """A server that sends this to whoever comes, and hangs up."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0.2)
+        stopped = threading.Event()
+
+        def serve() -> None:
+            while not stopped.is_set():
+                try:
+                    connection, _ = server.accept()
+                except TimeoutError:
+                    continue
+                with connection:
+                    connection.settimeout(5)
+                    connection.recv(65536)
+                    connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.getsockname()[1]}"
+        finally:
+            stopped.set()
+            thread.join()
+
+
+def http(status: str, body: bytes, length: int | None = None) -> bytes:
+    return b"HTTP/1.1 %s\r\nContent-Length: %d\r\n\r\n%s" % (
+        status.encode(),
+        len(body) if length is None else length,
+        body,
+    )
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (http("200 OK", b'{"schema":', 500), "does not answer"), (b"HTTP/9 what\r\n\r\n", "does not answer"),
+        (b"", "does not answer"), (http("503 Sorry", b"{", 500), r"fails \(503\)"),
+        (http("404 Not Found", b"{", 500), "is no schema registry"), (http("200 OK", b"[]"), "is no schema registry"),
+        (http("200 OK", b"{}"), "is no schema registry"), (http("200 OK", b'"x"'), "is no schema registry"),
+        (http("200 OK", b'{"schema": 5}'), "is no schema registry"),
+        (http("200 OK", b'{"schema": "{}", "references": [{}]}'), "is no schema registry"),
+    ],
+)  # fmt: skip
+def test_an_answer_that_breaks_off_or_is_none_is_told_and_is_no_dead_letter(
+    tmp_path: Path, answer: bytes, says: str
+) -> None:
+    with answering(answer) as url, pytest.raises(LakehouseError, match=says) as refused:
+        decoded_by(client(url, tmp_path), {"id": "bigint"}, framed(7, EVENT, {"id": 1}))
+    assert isinstance(refused.value, Unreachable) == ("no schema registry" not in says), "those are tried again"
+
+
+def test_a_silent_registry_is_waited_for_once_not_once_for_each_schema(registry: Registry, tmp_path: Path) -> None:
+    """It takes connections and never answers: ten seconds for each schema that was known, every minute."""
+    avro = client(registry.url, tmp_path)
+    values = []
+    for number in range(1, 6):
+        schema = record(f"event{number}", id="long")
+        registry.register(number, schema)
+        values.append(framed(number, schema, {"id": number}))
+    decoded_by(avro, {"id": "bigint"}, *values)
+    forget()
+    registry.status, registry.asked = 503, []
+    found = decoded_by(avro, {"id": "bigint"}, *values)
+    assert found.values.column("id").to_pylist() == [1, 2, 3, 4, 5] and len(registry.asked) == 1
+    registry.status, late = None, record("late", id="long")
+    registry.register(9, late)
+    assert not decoded_by(avro, {"id": "bigint"}, framed(9, late, {"id": 9})).unread, "what is not known is asked for"
+
+
+def test_a_schema_that_was_known_is_read_by_where_the_registry_has_lost_it(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that keeps schemas in memory was started again: its events are no dead letters."""
+    avro = client(registry.url, tmp_path)
+    registry.register(7, EVENT)
+    decoded_by(avro, {"id": "bigint"}, framed(7, EVENT, {"id": 1}))
+    monkeypatch.setattr(module, "AGAIN_SECONDS", 0.0)
+    registry.schemas.clear()
+    for _ in range(2):
+        assert not decoded_by(avro, {"id": "bigint"}, framed(7, EVENT, {"id": 2})).unread
+        forget()
+    assert (
+        "schema 8 is not in the registry" in decoded_by(avro, {"id": "bigint"}, framed(8, EVENT, {"id": 3})).unread[0]
+    )
+    registry.register(7, record("another", v="string"))
+    with pytest.raises(LakehouseError, match="another schema for id 7 than before"):
+        decoded_by(avro, {"id": "bigint"}, framed(7, EVENT, {"id": 4}))
+
+
+def test_a_schema_that_is_printed_otherwise_is_the_same(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A registry that is moved to another product keeps ids, and not the blanks between."""
+    avro = client(registry.url, tmp_path)
+    registry.register(7, json.dumps(EVENT))
+    decoded_by(avro, {"id": "bigint"}, framed(7, EVENT, {"id": 1}))
+    monkeypatch.setattr(module, "AGAIN_SECONDS", 0.0)
+    registry.register(7, json.dumps(dict(reversed(EVENT.items())), indent=1))
+    for _ in range(2):
+        assert not decoded_by(avro, {"id": "bigint"}, framed(7, EVENT, {"id": 1})).unread
+        forget()
+
+
+@pytest.mark.parametrize(
+    ("kind", "default"),
+    [
+        ("string", None), ({"type": "double"}, 0), ("long", "0"), ({"type": "array", "items": "long"}, None),
+        ("bytes", 1),
+    ],
+)  # fmt: skip
+def test_a_default_that_does_not_fit_makes_no_dead_letters(
+    registry: Registry, tmp_path: Path, kind: object, default: object
+) -> None:
+    """Data are read by the schema that wrote them, which needs no default; older libraries did not check it."""
+    registry.register(
+        7, {"type": "record", "name": "event", "fields": [
+            {"name": "id", "type": "long"}, {"name": "v", "type": kind, "default": default}]},
+    )  # fmt: skip
+    written = record("event", id="long", v=kind)
+    datum = {"string": "x", "long": 5, "bytes": b"x"}.get(str(kind), [1] if "array" in str(kind) else 0.5)
+    found = decoded_by(client(registry.url, tmp_path), {"id": "bigint"}, framed(7, written, {"id": 1, "v": datum}))
+    assert not found.unread and found.values.to_pylist() == [{"id": 1}]
+
+
+def test_ids_of_eight_bytes_are_told_as_such(tmp_path: Path) -> None:
+    value = b"\0" + (7).to_bytes(8, "big") + b"\2"
+    found = decoded_by(client("http://127.0.0.1:1", tmp_path), {"id": "bigint"}, value)
+    assert "no schema id in four bytes" in found.unread[0]
+
+
+def test_framed_avro_that_is_declared_as_json_is_told_as_such() -> None:
+    value = framed(7, EVENT, {"id": 1})
+    for read in (JsonValues().row, JsonOpener().open):
+        with pytest.raises(Unread, match=r"no JSON, but framed as Avro is: declare meta.raw.format: avro"):
+            read(value)
