@@ -19,6 +19,7 @@ from lakehouse_cli.lake.rehash import rebuild_vault
 from scaffold import apply, models_of, plan
 from scaffold.text import Model
 from tests.histories import START, Clock, Row, change_at_random
+from tests.marks import slow
 from tests.test_dbt import assert_vault_is_true, in_order, insert_parsed, literal, source_seq
 from tests.unit.test_scaffold import declared
 from tests.zoo import Zoo, animals, empty_project, random_animal
@@ -58,10 +59,11 @@ sources:
 """
 
 
-def test_the_unit_test_of_each_macro_passes(settings: Settings, tmp_path: Path) -> None:
+@pytest.mark.parametrize("selected", ["unit_eff_sat,test_type:unit", slow("test_type:unit")])
+def test_the_unit_test_of_each_macro_passes(settings: Settings, tmp_path: Path, selected: str) -> None:
     place = {"DBT_TARGET_PATH": str(tmp_path / "target"), "DBT_LOG_PATH": str(tmp_path / "logs")}
     done = subprocess.run(
-        [str(Path(sys.executable).with_name("dbt")), "test", "--select", "test_type:unit", "--no-use-colors"],
+        [str(Path(sys.executable).with_name("dbt")), "test", "--select", selected, "--no-use-colors"],
         cwd=settings.dbt_project_dir, capture_output=True, text=True,
         env=os.environ | dbt_environment(settings) | place | {"VAULT_UNIT_TESTS": "true"},
     )  # fmt: skip
