@@ -44,7 +44,7 @@ def test_rows_of_a_table_that_left_the_cuts_before_they_were_loaded_are_loaded_o
 
         world.sql("INSERT INTO orders VALUES (2, 'b')")
         world.ingest(spark)
-        pause(settings, world.source.table("orders"))
+        pause(world.settings, world.source.table("orders"))
         world.sql("INSERT INTO notes VALUES (2, 'b')")
         world.ingest(spark)
         with open_worker(project.settings, Event()) as (worker, _, _):
@@ -54,7 +54,7 @@ def test_rows_of_a_table_that_left_the_cuts_before_they_were_loaded_are_loaded_o
             assert worker.ready() == {f"load_{name}": ""}
             assert loaded() == [1, 2], "orders is in no cut"
             assert failing_checks(worker._instance, [check]) == [check]
-            resume(settings, world.declarations, name, ["orders"], spark)
+            resume(world.settings, world.declarations, name, ["orders"], spark)
             worker.load_what_is_due()
             assert loaded() == [2, 2]
             assert not failing_checks(worker._instance, [check])
