@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from lakehouse.catalog.open import DATA_OPERATIONS, changes_data, history, total
+from lakehouse.catalog.open import DATA_OPERATIONS, changes_data, has_rows, history
 from lakehouse.files.stored import known_fields
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 POSITION = "lakehouse.position"  # <epoch>:<position>, for readers
 STATE = "lakehouse.mirror"
-ROWS = ("added-records", "deleted-records", "added-delete-files")
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,7 @@ def is_unchanged(raw: Table, since: int | None) -> bool:
     for snapshot in history(raw.metadata):
         if snapshot.snapshot_id == since:
             return True
-        if changes_data(snapshot) and any(total(snapshot, key) for key in ROWS):
+        if changes_data(snapshot) and has_rows(snapshot):
             return False
     return False
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 # SQLSTATEs of a server that stops: the statement was not carried out, so Iceberg's JDBC catalogs may send it again
 LOST_CONNECTION = ("57P01", "57P02", "57P03")
+_CHANGED = ("added-records", "deleted-records", "added-delete-files")
 ROWS = "lakehouse.rows."  # in the summary of a raw table's snapshot, with the operation: the rows of a cycle
 DATA_OPERATIONS = frozenset({"append", "overwrite", "delete"})
 
@@ -151,12 +152,15 @@ def _published(table: Table, since: int | None) -> dict[str, int] | None:
 
 
 def newest_of(table: Table) -> SnapshotFact | None:
-    """The newest snapshot of a table that changed data; None when it is empty."""
-    snapshot = table.current_snapshot()
-    while snapshot and not changes_data(snapshot):
-        parent = snapshot.parent_snapshot_id
-        snapshot = table.snapshot_by_id(parent) if parent is not None else None
-    return _fact(snapshot) if snapshot else None
+    """The newest snapshot of a table that changed data; None when it is empty.
+
+    One without rows lets in what came before it (a cut has the table again), and is told with the newest rows.
+    """
+    found = filter(changes_data, history(table.metadata))
+    newest = next(found, None)
+    if newest is None:
+        return None
+    return _fact(newest, newest if has_rows(newest) else next(filter(has_rows, found), newest))
 
 
 def changes_data(snapshot: Snapshot) -> bool:
@@ -164,10 +168,15 @@ def changes_data(snapshot: Snapshot) -> bool:
     return snapshot.summary is None or snapshot.summary.operation.value in DATA_OPERATIONS
 
 
-def _fact(snapshot: Snapshot) -> SnapshotFact:
+def has_rows(snapshot: Snapshot) -> bool:
+    """Whether rows came or went with a snapshot that `changes_data`."""
+    return any(total(snapshot, key) for key in _CHANGED)
+
+
+def _fact(snapshot: Snapshot, with_rows: Snapshot) -> SnapshotFact:
     return SnapshotFact(
         snapshot_id=snapshot.snapshot_id,
         committed_at=datetime.fromtimestamp(snapshot.timestamp_ms / 1000, tz=UTC),
         total_rows=total(snapshot, "total-records") - total(snapshot, "total-position-deletes"),
-        added_rows=total(snapshot, "added-records"),
+        added_rows=total(with_rows, "added-records"),
     )

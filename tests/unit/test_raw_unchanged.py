@@ -9,6 +9,7 @@ from pyiceberg.table.snapshots import Operation
 
 from ingestion.mirrors.state import data_snapshot, is_unchanged
 from lakehouse.catalog.lake_catalog import LakeCatalog
+from lakehouse.catalog.open import newest_of
 from lakehouse.catalog.private_pyiceberg import Staging
 from lakehouse.catalog.writing.manifests import TieredAppend
 
@@ -40,6 +41,8 @@ def test_a_mirror_is_refreshed_for_rows_and_not_for_a_snapshot_without_any(raw: 
     join_cut(raw)
     assert data_snapshot(raw) != first, "loads see it"
     assert is_unchanged(raw, first)
+    told = newest_of(raw)
+    assert told is not None and (told.snapshot_id, told.total_rows, told.added_rows) == (data_snapshot(raw), 2, 2)
     raw.delete("id = 2")
     assert not is_unchanged(raw, first)
     second = data_snapshot(raw)
