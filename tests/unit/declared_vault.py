@@ -198,8 +198,12 @@ class DeclaredVault(Vault):
             parsed = f"parsed_{source}__{name}"
             above = SimpleNamespace(nodes=[f"model.p.{parsed}"])
             view = SimpleNamespace(materialized="view", meta={})
-            nodes[f"model.p.stg_{source}__{name}"] = SimpleNamespace(config=view, depends_on=above)
-            nodes[f"model.p.{parsed}"] = SimpleNamespace(config=table, database="", schema="", alias=parsed)
+            nodes[f"model.p.stg_{source}__{name}"] = SimpleNamespace(
+                resource_type="model", config=view, depends_on=above, raw_code=""
+            )
+            nodes[f"model.p.{parsed}"] = SimpleNamespace(
+                resource_type="model", config=table, database="", schema="", alias=parsed
+            )
         return super()._provided() | {
             "graph": {"nodes": nodes},
             "declared_table": lambda source, name: self.nodes[source, name],

@@ -246,8 +246,12 @@ class Vault:
         node = SimpleNamespace(columns=columns, config={"meta": {"raw": {"key": ["id", "line"]}}})
         stage, parsed = (SimpleNamespace(materialized=kind) for kind in ("view", "append_only"))
         nodes = {
-            "model.p.stg": SimpleNamespace(config=stage, depends_on=SimpleNamespace(nodes=["model.p.parsed"])),
-            "model.p.parsed": SimpleNamespace(config=parsed, database="", schema="", alias="parsed"),
+            "model.p.stg": SimpleNamespace(
+                resource_type="model", config=stage, depends_on=SimpleNamespace(nodes=["model.p.parsed"]), raw_code=""
+            ),
+            "model.p.parsed": SimpleNamespace(
+                resource_type="model", config=parsed, database="", schema="", alias="parsed"
+            ),
         }
         return {
             "graph": {"nodes": nodes},
