@@ -10,7 +10,7 @@ from benchmarks.samples import load_samples
 from lakehouse.settings import Settings, load_settings
 from orchestration.worker.loop import open_worker
 
-MINUTES, SETTLE_SECONDS = 10, 60.0
+MINUTES, SETTLE_SECONDS = 10, 180.0  # the first refresh of mirrors comes within them
 LOADS = 50
 TARGET = ("worker", "follower", "daemon")
 
