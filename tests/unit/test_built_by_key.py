@@ -191,10 +191,8 @@ def test_a_table_of_which_only_a_compaction_is_kept_is_not_one_without_rows() ->
     found = []
     for number in (7, 9):
         compaction = SimpleNamespace(snapshot_id=number, parent_snapshot_id=number - 1, summary=summary)
-        metadata = SimpleNamespace(current_snapshot_id=number, current_schema_id=0)
-        table: Any = SimpleNamespace(
-            current_snapshot=lambda it=compaction: it, snapshot_by_id=lambda _: None, metadata=metadata
-        )
+        metadata = SimpleNamespace(current_snapshot_id=number, current_schema_id=0, snapshots=[compaction])
+        table: Any = SimpleNamespace(metadata=metadata)
         found.append(state_of(table))
     assert found == [(7, 0), (9, 0)]
 
