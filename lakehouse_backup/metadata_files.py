@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lakehouse.catalog.open import DATA_OPERATIONS, load_table
+from lakehouse.catalog.open import changes_data, history, load_table
 from maintenance.inventory.lake import Relation, list_objects
 from maintenance.inventory.outcome import TableName
 from maintenance.inventory.reachable import files_of
@@ -104,13 +104,12 @@ def version(location: str) -> int:
 
 
 def _has_rows_of(table: Table, snapshot_id: int) -> bool:
-    snapshot: Snapshot | None = table.current_snapshot()
-    while snapshot is not None and snapshot.snapshot_id != snapshot_id:
-        if snapshot.summary is None or snapshot.summary.operation.value in DATA_OPERATIONS:
+    for snapshot in history(table.metadata):
+        if snapshot.snapshot_id == snapshot_id:
+            return True
+        if changes_data(snapshot):
             return False
-        parent = snapshot.parent_snapshot_id
-        snapshot = table.snapshot_by_id(parent) if parent is not None else None
-    return snapshot is not None
+    return False
 
 
 def cycle_of(snapshot: Snapshot) -> str:

@@ -6,12 +6,9 @@ Every request of ingestion, mirrors and maintenance is recorded on its way to th
 import http.client
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from threading import Thread
 from urllib.parse import parse_qs, urlsplit
 
@@ -20,8 +17,8 @@ import pytest
 from lakehouse.settings import PROJECT_DIR, Settings
 from tests.test_ingestion import ORDERS, TABLES, assert_equal
 from tests.test_kills import fill
-from tests.test_maintenance_kills import EVERYTHING
-from tests.world import World, _plain, make_world
+from tests.test_maintenance_kills import act_apart
+from tests.world import World, make_world
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow, pytest.mark.timeout(1200)]
 ENDS_AT_A_HOP = {"connection", "expect", "transfer-encoding", "keep-alive"}
@@ -60,7 +57,7 @@ def recording(endpoint: str) -> Iterator[tuple[str, set[str]]]:
                 chunks.append(self.rfile.read(size))
                 self.rfile.readline()
             while self.rfile.readline().strip():
-                """Trailers: nothing that is written here has any."""
+                pass  # trailers
             return b"".join(chunks)
 
         def forward(self) -> None:
@@ -101,14 +98,8 @@ def recording(endpoint: str) -> Iterator[tuple[str, set[str]]]:
 
 
 def maintain(world: World, action: str) -> str:
-    """One action on the table of orders, in a process of its own; its status."""
-    place = world.settings.home / f"aws-{world.source.name}.json"
-    place.write_text(_plain(world.settings))
-    place.chmod(0o600)
-    arguments = [str(place), action, f"raw_{world.source.name}", "orders", EVERYTHING.model_dump_json()]
-    command = [sys.executable, "-m", "tests.maintenance_driver", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[1], timeout=400)
-    place.unlink()
+    """The status of one action on the table of orders."""
+    done = act_apart(world, action)
     assert done.returncode == 0, done.stderr[-3000:]
     status: str = json.loads(done.stdout.splitlines()[-1])["status"]
     return status

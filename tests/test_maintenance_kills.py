@@ -57,11 +57,12 @@ FAULTS = [
 QUICK = {"maintenance.actions.compact:_rewrite_data:after"}
 
 
-def run_killed(world: World, action: str, fault: str) -> subprocess.CompletedProcess[str]:
+def act_apart(world: World, action: str, *faults: str) -> subprocess.CompletedProcess[str]:
+    """One action on the table of orders, in a process of its own, with faults."""
     place = world.settings.home / f"maintenance-{world.source.name}.json"
     place.write_text(_plain(world.settings))
     place.chmod(0o600)
-    arguments = [str(place), action, f"raw_{world.source.name}", "orders", EVERYTHING.model_dump_json(), fault]
+    arguments = [str(place), action, f"raw_{world.source.name}", "orders", EVERYTHING.model_dump_json(), *faults]
     command = [sys.executable, "-m", "tests.maintenance_driver", *arguments]
     try:
         return subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[1], timeout=240)
@@ -113,7 +114,7 @@ def test_killed_at_a_step_nothing_is_lost_and_the_next_run_finishes(
             for number in range(3):
                 with session.io.new_output(f"{location}/data/orphan-{number}").create() as stream:
                     stream.write(b"orphan")
-    killed = run_killed(world, action, fault)
+    killed = act_apart(world, action, fault)
     assert killed.returncode == -signal.SIGKILL, killed.stderr[-2000:]
     assert_whole(world)
     fill(world, 3001, 60)

@@ -16,7 +16,7 @@ from ingestion.schema.evolve import source_type
 from ingestion.schema.types import target_type
 from ingestion.schema.types.model import Form
 from ingestion.sources.postgres.catalog.describe import describe
-from lakehouse.catalog.open import has_rows, history, open_catalog
+from lakehouse.catalog.open import changes_rows, history, open_catalog
 from lakehouse.declarations.policies import RawPolicy
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.trino import query
@@ -185,7 +185,7 @@ def test_a_value_that_the_lake_cannot_hold_follows_the_declared_policy_and_is_co
         table = catalog.load_table((f"raw_{world.source.name}", "odd"))
     finally:
         catalog.close()
-    snapshot = next(filter(has_rows, history(table.metadata)))
+    snapshot = next(filter(changes_rows, history(table.metadata)))
     counted = {c: snapshot.summary[f"lakehouse.unrepresentable.{c}"] for c in "dtzn"}
     assert counted == dict.fromkeys("dtzn", "2")
 

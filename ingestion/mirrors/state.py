@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from lakehouse.catalog.open import DATA_OPERATIONS, changes_data, has_rows, history
+from lakehouse.catalog.open import changes_data, changes_rows, history
 from lakehouse.files.stored import known_fields
 
 if TYPE_CHECKING:
@@ -66,14 +66,12 @@ def is_unchanged(raw: Table, since: int | None) -> bool:
     for snapshot in history(raw.metadata):
         if snapshot.snapshot_id == since:
             return True
-        if changes_data(snapshot) and has_rows(snapshot):
+        if changes_rows(snapshot):
             return False
     return False
 
 
 def data_snapshot(table: Table) -> int | None:
     """The newest snapshot that changed rows; a compaction does not."""
-    for snapshot in history(table.metadata):
-        if snapshot.summary is None or snapshot.summary.operation.value in DATA_OPERATIONS:
-            return snapshot.snapshot_id
-    return None
+    newest = next(filter(changes_data, history(table.metadata)), None)
+    return newest.snapshot_id if newest else None

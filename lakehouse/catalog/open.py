@@ -156,11 +156,10 @@ def newest_of(table: Table) -> SnapshotFact | None:
 
     One without rows lets in what came before it (a cut has the table again), and is told with the newest rows.
     """
-    found = filter(changes_data, history(table.metadata))
-    newest = next(found, None)
+    newest = next(filter(changes_data, history(table.metadata)), None)
     if newest is None:
         return None
-    return _fact(newest, newest if has_rows(newest) else next(filter(has_rows, found), newest))
+    return _fact(newest, next(filter(changes_rows, history(table.metadata)), newest))
 
 
 def changes_data(snapshot: Snapshot) -> bool:
@@ -168,9 +167,9 @@ def changes_data(snapshot: Snapshot) -> bool:
     return snapshot.summary is None or snapshot.summary.operation.value in DATA_OPERATIONS
 
 
-def has_rows(snapshot: Snapshot) -> bool:
-    """Whether rows came or went with a snapshot that `changes_data`."""
-    return any(total(snapshot, key) for key in _CHANGED)
+def changes_rows(snapshot: Snapshot) -> bool:
+    """Whether it `changes_data` and has rows: one that only lets a table into the cuts has none."""
+    return changes_data(snapshot) and (snapshot.summary is None or any(total(snapshot, key) for key in _CHANGED))
 
 
 def _fact(snapshot: Snapshot, with_rows: Snapshot) -> SnapshotFact:

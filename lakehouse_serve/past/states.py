@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from math import inf
 from typing import TYPE_CHECKING
 
-from lakehouse.catalog.open import changes_data, history_since, open_catalog
+from lakehouse.catalog.open import changes_rows, history_since, open_catalog
 from lakehouse.catalog.pins import pinned
 from lakehouse.catalog.relations import TableName, list_relations
 from lakehouse.declarations.declared import Source
@@ -169,7 +169,7 @@ def _changed(table: Table | None, earlier: int | None, later: int | None) -> boo
     if table is None or earlier is None or later is None:
         return True
     between = history_since(table.metadata, earlier, later)
-    return between is None or any(changes_data(snapshot) for snapshot in between)
+    return between is None or any(map(changes_rows, between))
 
 
 def state_at(settings: Settings, moment: Moment) -> State:

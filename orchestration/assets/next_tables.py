@@ -39,14 +39,15 @@ def refuse_hidden_marts(manifest: Manifest, project_dir: Path) -> None:
 
 def _hidden(manifest: Manifest, node: Mapping[str, Any], whole: Manifest) -> Iterator[tuple[str, str]]:
     """What stores nothing and is read by a model, each with a table built whole below it."""
-    waiting = [key for key in node["depends_on"]["nodes"] if is_view(manifest["nodes"].get(key, {}))]
-    seen = set[str]()
+    waiting, seen = [*node["depends_on"]["nodes"]], set[str]()
     while waiting:
-        if (view := waiting.pop()) not in seen:
-            seen.add(view)
-            below = manifest["nodes"][view]["depends_on"]["nodes"]
-            yield from ((view, key) for key in below if key in whole)
-            waiting += [key for key in below if is_view(manifest["nodes"].get(key, {}))]
+        view = waiting.pop()
+        if view in seen or not is_view(manifest["nodes"].get(view, {})):
+            continue
+        seen.add(view)
+        below = manifest["nodes"][view]["depends_on"]["nodes"]
+        yield from ((view, key) for key in below if key in whole)
+        waiting += below
 
 
 def sound_tables(manifest: Manifest, statuses: Mapping[str, str]) -> set[TableKey]:

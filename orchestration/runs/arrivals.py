@@ -31,7 +31,7 @@ def raw_read(declared: Declarations, manifest: Mapping[str, Any]) -> list[Read]:
 
 def in_cuts(connection: CatalogConnection, tables: Collection[Name]) -> list[Name]:
     """Those of these raw tables that are in the newest cut of their source."""
-    covered = {(f"raw_{source}", name) for source, name in connection.execute(IN_CUTS).fetchall()}
+    covered = _covered(connection)
     return [table for table in tables if table in covered]
 
 
@@ -43,11 +43,15 @@ def never_arrived(connection: CatalogConnection, catalog: LakeCatalog, reads: Se
     from lakehouse.catalog.open import newest_data_snapshots
 
     is_new = connection.execute("SELECT to_regclass('lakehouse.streams')").fetchone() == (None,)
-    covered = set() if is_new else set(connection.execute(IN_CUTS).fetchall())
-    outside = [read for read in reads if (read.table.source, read.table.name) not in covered]
+    covered = set() if is_new else _covered(connection)
+    outside = [read for read in reads if read.table.asset_key not in covered]
     facts = newest_data_snapshots(catalog, frozenset[Name]().union(*(read.models for read in outside)))
     loaded = {name for name, fact in facts.items() if fact.total_rows}
     return [read.table.asset_key for read in outside if not loaded.intersection(map(".".join, read.models))]
+
+
+def _covered(connection: CatalogConnection) -> set[Name]:
+    return {(f"raw_{source}", name) for source, name in connection.execute(IN_CUTS).fetchall()}
 
 
 def _models(manifest: Mapping[str, Any], source: str) -> frozenset[Name]:

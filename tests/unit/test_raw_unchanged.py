@@ -12,6 +12,7 @@ from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.catalog.open import newest_of
 from lakehouse.catalog.private_pyiceberg import Staging
 from lakehouse.catalog.writing.manifests import TieredAppend
+from lakehouse_serve.past.states import _changed
 
 ROWS = pa.table({"id": pa.array([1, 2], pa.int64())})
 
@@ -41,9 +42,11 @@ def test_a_mirror_is_refreshed_for_rows_and_not_for_a_snapshot_without_any(raw: 
     join_cut(raw)
     assert data_snapshot(raw) != first, "loads see it"
     assert is_unchanged(raw, first)
+    assert not _changed(raw, first, data_snapshot(raw)), "a pin keeps the mirror, which stands at the same rows"
     told = newest_of(raw)
     assert told is not None and (told.snapshot_id, told.total_rows, told.added_rows) == (data_snapshot(raw), 2, 2)
     raw.delete("id = 2")
+    assert _changed(raw, first, data_snapshot(raw))
     assert not is_unchanged(raw, first)
     second = data_snapshot(raw)
     raw.append(ROWS)
