@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import psycopg
@@ -105,9 +106,11 @@ def location_of(catalog: LakeCatalog, mirror: Name) -> str:
 class Published:
     """What one refresh makes visible: the mirrors that changed, views that name other states of them, and its row.
 
-    There is none where views alone change.
+    There is none where views alone change. The refresh knows of no publish of the source after `seen`.
     """
 
+    source: str
+    seen: datetime
     mirrors: Sequence[Next]
     views: Sequence[NextView]
     row: Mapping[str, object] | None
@@ -144,16 +147,28 @@ def _swapped(settings: Settings, catalog: LakeCatalog, lease: Lease, made: Publi
         with store.connect_catalog(settings) as connection, connection.transaction():
             leases.check(connection, lease, settings.ingestion.lease_seconds)
             # The lease's row is locked now, so an earlier attempt has either committed or gone.
+            irregular = _irregular(connection, made)
             landed = row is not None and _names(connection, catalog.name, row.identifier, row.new_location)
             if not landed and _added(connection, catalog.name, row):
                 for mirror in sorted(made.mirrors, key=lambda item: item.mirror):
                     _put(connection, catalog.name, mirror)
-                swap(connection, catalog.name, made.views)
+                swap(connection, catalog.name, made.views, irregular)
                 landed = True
             done.append(landed)
 
     until_answered(attempt, what=f"publish of {lease.source}")
     return done[-1]
+
+
+def _irregular(connection: CatalogConnection, made: Published) -> Collection[str] | None:
+    """The tables whose views get no short text: a publish that the refresh knows nothing of has come in between.
+
+    From here on none does before the end of the transaction; the next one finds the short text and replaces it.
+    """
+    if all(view.short_of is None for view in made.views):
+        return ()
+    leases.hold_off(connection, made.source)
+    return store.irregular_since(connection, made.source, made.seen)
 
 
 def _added(connection: Connection, catalog: str, row: Staged | None) -> bool:

@@ -8,7 +8,7 @@ row in `meta.mirrors` does not name it until it is back.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -21,9 +21,9 @@ from pyiceberg.table.update import SetSnapshotRefUpdate
 from ingestion.mirrors import copies
 from ingestion.mirrors.changes import BEGINNING, Whole, changes_since, whole
 from ingestion.mirrors.columns import ColumnPlan, fit, plan_columns, schema_of
-from ingestion.mirrors.fresh_sql import Position
 from ingestion.mirrors.side_by_side import side_by_side
 from ingestion.mirrors.state import MirrorState, data_snapshot, is_unchanged, read_state
+from ingestion.mirrors.view_parts import Position
 from ingestion.mirrors.views import Mirrored, NextView, forget_old, next_views
 from ingestion.mirrors.write import BRANCH, SMALL_BYTES, Size, Target, write_all, write_changes
 from ingestion.pipeline.repair.lake_side import Log
@@ -143,6 +143,7 @@ def refresh(session: Session, states: CatalogConnection) -> RefreshReport:
         states.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")  # else a publish may come in between
         stream, positions = store.read_stream(states, session.name), store.read_positions(states, session.name)
         seen = store.last_publish(states, session.name) or BEGINNING
+        tells = store.tells_irregular(states, session.name)
     if stream is None or stream.cut_lsn is None or stream.cut_position is None:
         return RefreshReport(session.name, None, None, (), (), tuple(table.name for table in mirrored))
     tables = [table for table in mirrored if table.name in stream.cut_tables]
@@ -156,9 +157,10 @@ def refresh(session: Session, states: CatalogConnection) -> RefreshReport:
         snapshots = {item.table.name: str(_snapshot_id(item.mirror)) for item in items if item.mirror}
         snapshots |= {report.name: str(report.snapshot_id) for report in reports}
         mirrored_no_more = [Mirrored(t, None, None) for t in session.source.tables if not t.is_mirrored]
-        standing = _mirrored(tables, items, built, stream, seen)
+        regular = _regular(session, states, positions, seen) if tells else frozenset()
+        standing = _mirrored(tables, items, built, stream, seen, regular)
         views = next_views(session.settings, session.catalog, [*standing, *mirrored_no_more])
-        _publish(session, states, stream, [made.next for made in built], views, snapshots)
+        _publish(session, states, stream, seen, [made.next for made in built], views, snapshots)
     written, at_cut = {report.name for report in reports}, {item.table.name for item in items}
     unchanged = tuple(name for name in sorted(at_cut - written))
     aside = tuple(table.name for table in mirrored if table.name not in at_cut)
@@ -340,8 +342,23 @@ def _tag(snapshot_id: int) -> SetSnapshotRefUpdate:
     )  # fmt: skip
 
 
+def _regular(
+    session: Session, states: CatalogConnection, positions: Mapping[str, store.TablePosition], seen: datetime
+) -> frozenset[str]:
+    """The tables that stream, and that no publish since has brought anything irregular to."""
+    since = store.irregular_since(states, session.name, seen)
+    if since is None:
+        return frozenset()
+    return frozenset(name for name, position in positions.items() if position.state == "streaming") - since
+
+
 def _mirrored(
-    tables: list[RawTable], items: list[_Mirror], built: list[_Built], stream: store.Stream, seen: datetime
+    tables: list[RawTable],
+    items: list[_Mirror],
+    built: list[_Built],
+    stream: store.Stream,
+    seen: datetime,
+    regular: Collection[str],
 ) -> list[Mirrored]:
     """Where the mirrors of the cut's tables stand now. One whose columns are not all there is not read by its view."""
     assert stream.cut_lsn is not None
@@ -351,7 +368,8 @@ def _mirrored(
     for table in tables:
         state, item = states.get(table.name), read.get(table.name)
         at = Position(state.snapshot, stream.epoch, stream.cut_lsn, seen) if state else None
-        found.append(Mirrored(table, item.log, at, item.columns) if item else Mirrored(table, None, None))
+        is_regular = table.name in regular
+        found.append(Mirrored(table, item.log, at, item.columns, is_regular) if item else Mirrored(table, None, None))
     return found
 
 
@@ -359,6 +377,7 @@ def _publish(
     session: Session,
     states: CatalogConnection,
     stream: store.Stream,
+    seen: datetime,
     nexts: list[copies.Next],
     views: list[NextView],
     snapshots: dict[str, str],
@@ -367,7 +386,8 @@ def _publish(
     is_listed = not nexts and newest_cut(session.catalog, session.name) == (stream.epoch, stream.cut_lsn)
     row = None if is_listed or not snapshots else _row(session, states, stream, snapshots)
     if row or views:
-        copies.publish(session.settings, session.catalog, session.lease, copies.Published(nexts, views, row))
+        made = copies.Published(session.name, seen, nexts, views, row)
+        copies.publish(session.settings, session.catalog, session.lease, made)
         forget_old(open_io(session.settings), views)
 
 

@@ -8,26 +8,32 @@ itself, and the next refresh makes it fresh again.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from threading import Lock
 from typing import Any
 
-from cachetools import LRUCache
 from pyarrow.fs import FileSelector
-from pyiceberg.io import FileIO
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
-from ingestion.mirrors.fresh_sql import Column, FreshView, Position, spark_text, trino_text
+from ingestion.mirrors.fresh_sql import spark_text, trino_text
+from ingestion.mirrors.view_parts import Column, FreshView, Position
 from ingestion.pipeline.repair.lake_side import Log
 from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.catalog.private_pyiceberg import LakeFileIO
-from lakehouse.catalog.relations import list_views, read_metadata
+from lakehouse.catalog.relations import list_views
 from lakehouse.catalog.views.current_views import MARK, is_fresh, past_of, view_of
-from lakehouse.catalog.views.view_versions import Metadata, NextView, current_version, with_version, write_view
+from lakehouse.catalog.views.view_versions import (
+    LONG,
+    Metadata,
+    NextView,
+    current_version,
+    known_metadata,
+    with_version,
+    write_view,
+)
 from lakehouse.catalog.writing.commit import move_pointer
 from lakehouse.declarations import RawTable
 from lakehouse.servers.database import CatalogConnection
@@ -35,23 +41,23 @@ from lakehouse.settings import Settings
 
 NAMED = "lakehouse.mirror"  # in the summary of a view's version: the snapshot and position that its text names
 KEPT, EVERY = timedelta(hours=72), 500  # how long replaced metadata files are kept, and after how many versions
+EACH = 2  # versions that a refresh adds, at most
 OLD = timedelta(minutes=10)  # after which the view of an idle table names the newest cut, so that few are read
-
-_read: LRUCache[str, Metadata] = LRUCache(1024)  # by location: such a file never changes
-_lock = Lock()
 
 
 @dataclass(frozen=True)
 class Mirrored:
     """A table with its mirror at a position; without one the view is to read parsed again.
 
-    `fields` are the ids of the raw table's columns by name, as they were when `log` was made.
+    `fields` are the ids of the raw table's columns by name, as they were when `log` was made. `is_regular` says that
+    raw has nothing after the position that a short text cannot follow.
     """
 
     table: RawTable
     log: Log | None
     at: Position | None
     fields: Mapping[str, int] = field(default_factory=dict)
+    is_regular: bool = False
 
 
 def next_views(settings: Settings, catalog: LakeCatalog, mirrored: Sequence[Mirrored]) -> list[NextView]:
@@ -64,25 +70,32 @@ def next_views(settings: Settings, catalog: LakeCatalog, mirrored: Sequence[Mirr
             continue  # whoever has renamed a column has taken the view back since, or before
         name = view_of(item.table.source, item.table.name)
         base = there.get(name)
-        metadata = _metadata(catalog.file_io, base) if base else None
+        metadata = known_metadata(catalog.file_io, base) if base else None
         if base and metadata and MARK in metadata.get("properties", {}).get("comment", ""):
             changed = _next(metadata, item, settings)
             if changed is not None:
-                found.append(NextView(name, base, write_view(catalog.file_io, changed)))
+                short_of = item.table.name if LONG in current_version(changed)["summary"] else None
+                found.append(NextView(name, base, write_view(catalog.file_io, changed), short_of))
     return found
 
 
-def swap(connection: CatalogConnection, catalog: str, views: Sequence[NextView]) -> None:
-    """Points the views to their next metadata within a transaction, but for those that somebody else has replaced."""
+def swap(
+    connection: CatalogConnection, catalog: str, views: Sequence[NextView], irregular: Collection[str] | None
+) -> None:
+    """Points the views to their next metadata within a transaction, but for those that somebody else has replaced.
+
+    A short text is not for tables that are `irregular` by now (None: it is not known which): theirs stay as they are.
+    """
     for view in sorted(views, key=lambda found: found.view):
-        move_pointer(connection, catalog, view.view, view.base, view.location)
+        if view.short_of is None or (irregular is not None and view.short_of not in irregular):
+            move_pointer(connection, catalog, view.view, view.base, view.location)
 
 
 def forget_old(io: LakeFileIO, views: Sequence[NextView]) -> None:
     """Deletes metadata files that a view named long ago: each refresh writes one. It looks after them now and then."""
     for view in views:
         folder, _, name = view.location.rpartition("/")
-        if int(name.split("-")[0]) % EVERY:
+        if int(name.split("-")[0]) % EVERY >= EACH:
             continue
         scheme, authority, path = io.parse_location(folder, io.properties)
         store, limit = io.fs_by_scheme(scheme, authority), datetime.now(UTC) - KEPT
@@ -90,15 +103,6 @@ def forget_old(io: LakeFileIO, views: Sequence[NextView]) -> None:
             for found in store.get_file_info(FileSelector(path)):
                 if found.mtime is not None and found.mtime < limit and found.base_name != name:
                     store.delete_file(found.path)
-
-
-def _metadata(io: FileIO, location: str) -> Metadata | None:
-    with _lock:
-        known = _read.get(location)
-    if known is None and (known := read_metadata(io, location)) is not None:
-        with _lock:
-            _read[location] = known
-    return known
 
 
 def _next(metadata: Metadata, item: Mirrored, settings: Settings) -> Metadata | None:
@@ -111,15 +115,21 @@ def _next(metadata: Metadata, item: Mirrored, settings: Settings) -> Metadata | 
     view = _view(metadata, version, item, settings)
     if view is None or item.at is None:
         return with_version(metadata, {"trino": past}, {}) if is_fresh(texts["trino"]) else None
-    named = _named(version)
-    if named is not None and not _is_due(named, item.at) and _texts(view, named, past) == texts:
+    named, is_short = _named(version), item.is_regular
+    is_as_named = named is not None and _texts(view, named, past, is_short) == texts
+    if named is not None and is_as_named and not _is_due(named, item.at, is_short):
         return None
-    made = _texts(view, item.at, past)
-    return with_version(metadata, made, _summary(item.at)) if made else None
+    long, summary = _texts(view, item.at, past, False), _summary(item.at)
+    if not long:
+        return None
+    made = with_version(metadata, long, summary)
+    if not is_short:
+        return made
+    return with_version(made, _texts(view, item.at, past, True), summary | {LONG: str(made["current-version-id"])})
 
 
-def _texts(view: FreshView, at: Position, past: str) -> dict[str, str]:
-    texts = {"trino": trino_text(view, at, past), "spark": spark_text(view, at)}
+def _texts(view: FreshView, at: Position, past: str, is_short: bool) -> dict[str, str]:
+    texts = {"trino": trino_text(view, at, past, short=is_short), "spark": spark_text(view, at, short=is_short)}
     return {dialect: text for dialect, text in texts.items() if text} if texts["trino"] else {}
 
 
@@ -143,9 +153,9 @@ def _view(metadata: Metadata, version: Mapping[str, Any], item: Mirrored, settin
     return FreshView(*catalogs, table.source, table.name, columns, item.log.key, table.raw.on_unrepresentable == "null")
 
 
-def _is_due(named: Position, at: Position) -> bool:
-    """Whether the view names another snapshot, or has many cuts to look through."""
-    return named.snapshot != at.snapshot or at.seen - named.seen > OLD
+def _is_due(named: Position, at: Position, is_short: bool) -> bool:
+    """Whether the view names another snapshot, or its long text has many cuts to look through."""
+    return named.snapshot != at.snapshot or (not is_short and at.seen - named.seen > OLD)
 
 
 def _summary(at: Position) -> dict[str, str]:

@@ -19,6 +19,7 @@ from ingestion.pipeline.held import Held
 from ingestion.schema.declared_columns import may_share_keys
 from ingestion.schema.facts import TableFacts
 from ingestion.schema.positions import Position
+from ingestion.sink.irregular import ROWS
 from ingestion.sink.meta_tables import ensure_meta
 from ingestion.sink.publish import TableAppend
 from ingestion.sink.rows import TableTarget
@@ -189,7 +190,7 @@ def meta_metadata(session: Session, states: CatalogConnection, cycle: Cycle, *na
 
 def append_of(session: Session, cycle: Cycle, written: Written) -> TableAppend:
     """The files of one table, with the counts that its snapshot's summary carries."""
-    counted = {f"lakehouse.rows.{op}": str(count) for op, count in sorted(written.operations.items())}
+    counted = {f"{ROWS}{op}": str(count) for op, count in sorted(written.operations.items())}
     replaced = {f"lakehouse.unrepresentable.{column}": str(n) for column, n in sorted(written.unrepresentable.items())}
     summary = {"lakehouse.cycle": cycle.id, **counted, **replaced}
     return TableAppend((f"raw_{session.name}", written.name), written.files, summary)

@@ -22,6 +22,7 @@ from pyiceberg.table.update.snapshot import ExpireSnapshots
 
 from ingestion.schema.positions import Position
 from ingestion.sink.cuts import CUTS, CUTS_SCHEMA, Grown, append_of, grow, remember
+from ingestion.sink.irregular import irregular
 from ingestion.state import lease as leases
 from ingestion.state import store
 from ingestion.state.lease import Lease
@@ -29,7 +30,9 @@ from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.catalog.open import load_table
 from lakehouse.catalog.private_pyiceberg import Staging
 from lakehouse.catalog.statistics import carry
-from lakehouse.catalog.writing.commit import move_pointer
+from lakehouse.catalog.views.current_views import view_of
+from lakehouse.catalog.views.view_versions import Lengthened, lengthened
+from lakehouse.catalog.writing.commit import move_pointer, pointer
 from lakehouse.catalog.writing.evolving import complete
 from lakehouse.catalog.writing.manifests import GrowingAppend, TieredAppend
 from lakehouse.catalog.writing.rewriting import needed_since
@@ -112,9 +115,14 @@ class Staged:
 
 @dataclass(frozen=True)
 class _All:
-    """What a publish has staged; `cut` is the file with its cut."""
+    """What a publish has staged; `cut` is the file with its cut.
+
+    `irregular` are the tables that get what the short text of a fresh view cannot follow, and `views` are theirs.
+    """
 
     tables: list[Staged]
+    irregular: tuple[str, ...]
+    views: Lengthened
     cut: tuple[Grown, GrowingAppend] | None
 
 
@@ -154,7 +162,7 @@ def publish(settings: Settings, catalog: LakeCatalog, lease: Lease, publication:
     for _ in range(MAX_CONFLICTS):
         all_staged = _stage_all(settings, catalog, publication)
         try:
-            _swap(settings, catalog.name, lease, publication, all_staged.tables)
+            _swap(settings, catalog.name, lease, publication, all_staged)
         except _Conflict:
             REGISTRY.add("lakehouse_conflicts_total", source=lease.source)
             continue
@@ -173,10 +181,13 @@ def _stage_all(settings: Settings, catalog: LakeCatalog, publication: Publicatio
     with ThreadPoolExecutor(STAGING_THREADS) as pool:
         most = settings.ingestion.max_snapshots
         staged = [pool.submit(_stage, catalog, item, most) for item in begun]
+        schemas = {identifier: table.schema() for identifier, table in tables.items()}
+        found = irregular(publication.source, publication.appends, publication.cut, schemas)
+        views = lengthened(catalog, catalog.file_io, [view_of(publication.source, name) for name in found])
         if not publication.cut:
-            return _All([item.result() for item in staged], None)
+            return _All([item.result() for item in staged], found, views, None)
         table, grown, update = _stage_cut(settings, catalog, publication, begun)
-        return _All([*(item.result() for item in staged), table], (grown, update))
+        return _All([*(item.result() for item in staged), table], found, views, (grown, update))
 
 
 def stage_append(catalog: LakeCatalog, append: TableAppend, max_snapshots: int) -> Staged:
@@ -271,7 +282,7 @@ def _current_snapshot(table: Table) -> int:
     return snapshot.snapshot_id
 
 
-def _swap(settings: Settings, catalog_name: str, lease: Lease, publication: Publication, staged: list[Staged]) -> None:
+def _swap(settings: Settings, catalog_name: str, lease: Lease, publication: Publication, staged: _All) -> None:
     """The one SQL transaction. After an answer that never came, the cycle id tells whether it landed."""
 
     def attempt() -> None:
@@ -284,10 +295,12 @@ def _swap(settings: Settings, catalog_name: str, lease: Lease, publication: Publ
                 stream = store.read_stream(connection, publication.source)
                 if stream is None or stream.revision != publication.revision:
                     raise Outdated
-            for table in sorted(staged, key=lambda item: item.identifier):
+            for table in sorted(staged.tables, key=lambda item: item.identifier):
                 moved = (catalog_name, table.identifier, table.old_location, table.new_location)
                 if not move_pointer(connection, *moved):
                     raise _Conflict
+            if not _lengthen(connection, catalog_name, staged.views):
+                raise _Conflict
             publication.record(connection)
             if publication.advance_to is not None:
                 store.advance_positions(connection, publication.source, publication.advance_to)
@@ -298,6 +311,17 @@ def _swap(settings: Settings, catalog_name: str, lease: Lease, publication: Publ
                 publication.source,
                 publication.epoch,
                 (cut.position, cut.at, list(cut.tables)) if cut else None,
+                staged.irregular,
             )
 
     until_answered(attempt, what=f"publish of source {lease.source!r}")
+
+
+def _lengthen(connection: CatalogConnection, catalog: str, made: Lengthened) -> bool:
+    """Gives views their long text; False if one is not where it was seen, so that it may have a short one by now.
+
+    A refresh gives short texts while no publish is in its transaction, so none comes in between (`leases.hold_off`).
+    """
+    if any(pointer(connection, catalog, view) != at for view, at in made.seen.items()):
+        return False
+    return all(move_pointer(connection, catalog, item.view, item.base, item.location) for item in made.views)

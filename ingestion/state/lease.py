@@ -91,6 +91,11 @@ def check(connection: CatalogConnection, lease: Lease, seconds: float) -> None:
         raise LeaseLost(f"source {lease.source!r}: another writer took the lease over; this one stops")
 
 
+def hold_off(connection: CatalogConnection, source: str) -> None:
+    """Waits for the publish of a source that is in its transaction, and has the next wait for the end of this one."""
+    connection.execute("SELECT FROM lakehouse.leases WHERE source = %s FOR SHARE", (source,))
+
+
 def _renew(connection: CatalogConnection, lease: Lease, seconds: float) -> bool:
     """Renews the lease and binds it to this session; False when the token has moved on."""
     done = connection.execute(

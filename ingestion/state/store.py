@@ -4,7 +4,7 @@ They live in the catalog's database so that one SQL transaction can swap table m
 the writer's lease. Positions are exclusive: every transaction below one is in the lake.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, LiteralString
@@ -339,6 +339,25 @@ def last_publish(connection: CatalogConnection, source: str) -> datetime | None:
     return row[0]
 
 
+def tells_irregular(connection: CatalogConnection, source: str) -> bool:
+    """Whether whoever publishes records irregular tables; a release before this one does not."""
+    row = connection.execute(
+        "SELECT irregular IS NOT NULL FROM lakehouse.cycles WHERE source = %s ORDER BY published_at DESC LIMIT 1",
+        (source,),
+    ).fetchone()
+    return row is not None and row[0]
+
+
+def irregular_since(connection: CatalogConnection, source: str, seen: datetime) -> frozenset[str] | None:
+    """The tables that publishes after that one brought irregular rows to; None if one of them does not tell."""
+    rows = connection.execute(
+        "SELECT irregular FROM lakehouse.cycles WHERE source = %s AND published_at > %s", (source, seen)
+    ).fetchall()
+    if any(tables is None for (tables,) in rows):
+        return None
+    return frozenset(table for (tables,) in rows for table in tables)
+
+
 def register_staged(
     connection: CatalogConnection, cycle_id: str, source: str, prefixes: list[str], live: Collection[str] = ()
 ) -> None:
@@ -365,12 +384,17 @@ def finish_cycle(
     source: str,
     epoch: int,
     cut: tuple[Position, datetime, list[str]] | None,
+    irregular: Sequence[str] = (),
 ) -> None:
-    """Records a published cycle (to answer "did it land?"), its cut, and forgets its staged prefixes."""
+    """Records a published cycle (to answer "did it land?"), its cut, and forgets its staged prefixes.
+
+    `irregular` are the tables to which it brought rows that the short text of a fresh view cannot follow.
+    """
+    lsn = cut[0].commit_bound - 1 if cut else None
     connection.execute(
-        "INSERT INTO lakehouse.cycles (cycle_id, source, epoch, cut_lsn, published_at)"
-        f" VALUES (%(cycle)s, %(source)s, %(epoch)s, %(lsn)s, {_INGESTION_CLOCK})",
-        {"cycle": cycle_id, "source": source, "epoch": epoch, "lsn": cut[0].commit_bound - 1 if cut else None},
+        "INSERT INTO lakehouse.cycles (cycle_id, source, epoch, cut_lsn, irregular, published_at)"
+        f" VALUES (%(cycle)s, %(source)s, %(epoch)s, %(lsn)s, %(irregular)s, {_INGESTION_CLOCK})",
+        {"cycle": cycle_id, "source": source, "epoch": epoch, "lsn": lsn, "irregular": list(irregular)},
     )
     if cut:
         put_cut(connection, source, *cut)

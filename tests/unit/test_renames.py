@@ -38,7 +38,7 @@ from ingestion.state.store import TablePosition
 from ingestion.tasks.lanes import Findings
 from ingestion.tasks.snapshot import Point, rows_at
 from lakehouse.catalog.relations import list_views, read_metadata
-from lakehouse.catalog.views.current_views import MARK, view_of, with_past
+from lakehouse.catalog.views.current_views import CUT, MARK, view_of, with_past
 from lakehouse.catalog.views.view_versions import current_version, write_view
 from lakehouse.declarations import Column, RawTable
 from lakehouse.declarations.policies import LoadPolicy, RawPolicy
@@ -374,7 +374,7 @@ def test_a_rename_takes_the_current_view_back_and_another_alteration_does_not(
     forms = [facts(1, A, B), facts(2, A, B, C), facts(3, ("z", 2, "text"), B, C)]
     iceberg = ensure_raw_table(catalog, TABLE, forms[0])
     past = 'SELECT "a" FROM "lake"."parsed"."parsed_shop__items"'
-    fresh = with_past(past, "SELECT 1", "x AS (SELECT 1) SELECT * FROM x")
+    fresh = with_past(past, CUT, "SELECT 1", ", x AS (SELECT 1) SELECT * FROM x")
     begun = a_view(catalog, tmp_path, {"trino": fresh, "spark": "SELECT 1"})
     iceberg = follow_source(iceberg, TABLE, steps(TABLE, forms[0], forms[1], consent=False), forms[0], forms[1], NOW)
     assert list_views(catalog, [VIEW]) == {VIEW: begun}

@@ -7,11 +7,12 @@ that nothing reads, so whoever asks for the past still finds it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
-PAST, NEXT = "_lh_past", "_lh_cut"
-_BEGIN, _END = f"WITH {PAST} AS (\n", f"\n), {NEXT} AS (\n"
+PAST, CUT, TAIL = "_lh_past", "_lh_cut", "_lh_tail"  # the first query of a fresh text, and the next: of a long, a short
+_BEGIN, _END = f"WITH {PAST} AS (\n", re.compile(rf"\n\), (?:{CUT}|{TAIL}) AS \(\n")
 TAG = "lakehouse_view"  # of the mirror's snapshot that the view names, so that expiry keeps it
 MARK = "[current definition "  # in the comment of a view that is nothing but the macro `current_table`
 
@@ -28,12 +29,12 @@ def is_fresh(sql: str) -> bool:
 
 def past_of(sql: str) -> str:
     """The text that reads parsed alone; of any other view its text."""
-    return sql.removeprefix(_BEGIN).partition(_END)[0] if is_fresh(sql) else sql
+    return _END.split(sql.removeprefix(_BEGIN), maxsplit=1)[0] if is_fresh(sql) else sql
 
 
-def with_past(past: str, first: str, rest: str) -> str:
-    """A fresh text: dbt's, the query of the cut, and what follows it."""
-    return f"{_BEGIN}{past}{_END}{first}\n), {rest}"
+def with_past(past: str, name: str, first: str, rest: str) -> str:
+    """A fresh text: dbt's, the next query by its name, and what follows its closing parenthesis."""
+    return f"{_BEGIN}{past}\n), {name} AS (\n{first}\n){rest}"
 
 
 def as_loaded(metadata: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from threading import Lock
 from typing import TYPE_CHECKING, Any
+
+from cachetools import LRUCache
 
 from lakehouse.catalog.relations import list_views, read_metadata
 from lakehouse.catalog.views.current_views import MARK, past_of
@@ -19,15 +22,69 @@ if TYPE_CHECKING:
 Metadata = dict[str, Any]
 Name = tuple[str, str]
 KEPT_VERSIONS = 3
+LONG = "lakehouse.long"  # in the summary of a version with a short text: the version with the long one
+
+_read: LRUCache[str, Metadata] = LRUCache(1024)  # by location: such a file never changes
+_lock = Lock()
 
 
 @dataclass(frozen=True)
 class NextView:
-    """A view's next metadata file, and the one that it replaces."""
+    """A view's next metadata file, and the one that it replaces.
+
+    `short_of` is the table of a view that gets a short text: for a publish may have come that it cannot follow.
+    """
 
     view: Name
     base: str
     location: str
+    short_of: str | None = None
+
+
+@dataclass(frozen=True)
+class Lengthened:
+    """Views that are to have no short text: where each one was when it was read, and the next of those that change.
+
+    A view that did not exist was at None.
+    """
+
+    seen: Mapping[Name, str | None]
+    views: tuple[NextView, ...]
+
+
+def lengthened(catalog: SqlCatalog, io: FileIO, views: Collection[Name]) -> Lengthened:
+    """Gives views their long text again where they have a short one; it is written, and no reader sees it yet.
+
+    Whoever publishes it makes sure that each view still is where it was seen.
+    """
+    there = list_views(catalog, views)
+    found = []
+    for view, base in sorted(there.items()):
+        metadata = known_metadata(io, base)
+        if metadata and LONG in current_version(metadata).get("summary", {}):
+            found.append(NextView(view, base, write_view(io, _with_long(metadata))))
+    return Lengthened({view: there.get(view) for view in views}, tuple(found))
+
+
+def _with_long(metadata: Metadata) -> Metadata:
+    """The version with the long text once more; dbt's text if somebody has dropped that version."""
+    short = current_version(metadata)
+    number = int(short["summary"][LONG])
+    long = next((v for v in metadata["versions"] if v["version-id"] == number), None)
+    if long is None:
+        texts = {r["dialect"].lower(): r["sql"] for r in short["representations"]}
+        return with_version(metadata, {"trino": past_of(texts["trino"])}, {})
+    return with_version(metadata, {r["dialect"]: r["sql"] for r in long["representations"]}, long["summary"])
+
+
+def known_metadata(io: FileIO, location: str) -> Metadata | None:
+    """A view's metadata file, remembered; None if it does not exist."""
+    with _lock:
+        known = _read.get(location)
+    if known is None and (known := read_metadata(io, location)) is not None:
+        with _lock:
+            _read[location] = known
+    return known
 
 
 def taken_back(catalog: SqlCatalog, io: FileIO, view: Name) -> NextView | None:

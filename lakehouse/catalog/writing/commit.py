@@ -72,6 +72,16 @@ def move_pointer(connection: psycopg.Connection[Any], catalog: str, name: tuple[
     return done.rowcount == 1
 
 
+def pointer(connection: psycopg.Connection[Any], catalog: str, name: tuple[str, str]) -> str | None:
+    """The metadata file that a table or view points to within a transaction; None if it does not exist."""
+    row = connection.execute(
+        "SELECT metadata_location FROM iceberg_tables"
+        " WHERE catalog_name = %s AND table_namespace = %s AND table_name = %s",
+        (catalog, *name),
+    ).fetchone()
+    return row[0] if row else None
+
+
 def enter(connection: psycopg.Connection[Any], catalog: str, name: tuple[str, str], location: str) -> None:
     """Adds a table to the catalog within a transaction."""
     connection.execute(

@@ -1,0 +1,157 @@
+"""What both texts of a fresh view are made of: what it reads, and how an engine spells it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from pyiceberg.types import (
+    BinaryType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IcebergType,
+    StringType,
+    TimestampType,
+    TimestamptzType,
+    TimeType,
+)
+
+from ingestion.pipeline.repair.spelling import SpelledColumn
+from lakehouse.catalog.trino_types import trino_type
+from lakehouse.text.sql import ident, literal, spark_ident, spark_literal
+
+LARGE = (StringType, BinaryType, DecimalType)  # an update may leave out values of these types alone
+SMALL_DIGITS = (
+    24  # a number of so many is no longer than what Postgres puts in the place of a value that it stores apart
+)
+UUID = 2950  # a type whose values are never stored apart, though a text in the lake
+KEY = "_lh_key_"
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where the rows of a mirror stand; every cut that was published until `seen` is at or before it."""
+
+    snapshot: int
+    epoch: int
+    cut_lsn: int
+    seen: datetime
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the view, and of raw and the mirror; `type` is the view's."""
+
+    source: SpelledColumn
+    name: str
+    type: IcebergType
+
+    @property
+    def may_be_left_out(self) -> bool:
+        """Whether an update may not carry it."""
+        type_ = self.source.lake_type
+        is_small = isinstance(type_, DecimalType) and type_.precision <= SMALL_DIGITS
+        return isinstance(type_, LARGE) and not is_small and self.source.source.type_oid != UUID
+
+
+@dataclass(frozen=True)
+class FreshView:
+    """What a fresh view reads: source and table, the view's columns in order, and the key.
+
+    `catalog` is the lake's name in Trino, `spark_catalog` in Spark.
+    """
+
+    catalog: str
+    spark_catalog: str
+    source: str
+    table: str
+    columns: Sequence[Column]
+    key: Sequence[SpelledColumn]
+    nulls_in_keys: bool
+
+    @property
+    def left_out(self) -> list[Column]:
+        """The columns whose values an update may leave out."""
+        names = {column.lake_name for column in self.key}
+        return [c for c in self.columns if c.may_be_left_out and c.source.lake_name not in names]
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How an engine spells what SQL does not settle. `cast` returns None for a column that it cannot show."""
+
+    ident: Callable[[str], str]
+    literal: Callable[[str], str]
+    version: str
+    boxed: str
+    unboxed: str
+    contains: str
+    text: str
+    cast: Callable[[str, Column], str | None]
+
+
+def _trino_cast(value: str, column: Column) -> str | None:
+    if isinstance(column.type, TimeType):
+        return f"CAST(from_unixtime_nanos({value} * 1000) AS time(6))"
+    type_ = trino_type(str(column.type))
+    return f"CAST({value} AS {type_})" if type_ else None
+
+
+def _spark_cast(value: str, column: Column) -> str | None:
+    if isinstance(column.type, TimeType):
+        return None
+    names = {"long": "bigint", "timestamptz": "timestamp", "timestamp": "timestamp_ntz"}
+    type_ = str(column.type)
+    return f"CAST({value} AS {names.get(type_, type_.replace('list<', 'array<'))})"
+
+
+TRINO = Dialect(
+    ident, literal, "FOR VERSION AS OF {}", "ARRAY[{}]", "{}[1]", "contains({}, {})", "varchar",
+    _trino_cast,
+)  # fmt: skip
+SPARK = Dialect(
+    spark_ident, spark_literal, "VERSION AS OF {}", "array({})", "{}[0]", "array_contains({}, {})",
+    "string", _spark_cast,
+)  # fmt: skip
+
+
+def mirror_of(view: FreshView, at: Position, say: Dialect) -> str:
+    """The mirror at the snapshot, called `m`."""
+    mirror = relation_of(say, view.catalog, f"mirror_{view.source}", view.table)
+    return f"{mirror} {say.version.format(at.snapshot)} AS m"
+
+
+def own_key(view: FreshView, say: Dialect) -> list[str]:
+    """The key of the mirror's rows, as `comparable` has it."""
+    return [comparable(view, column, f"m.{say.ident(column.lake_name)}", say) for column in view.key]
+
+
+def select_list(view: FreshView, say: Dialect, value: Callable[[Column], str]) -> str:
+    """The view's columns, of these values."""
+    return ", ".join(f"{say.cast(value(column), column)} AS {say.ident(column.name)}" for column in view.columns)
+
+
+def key_names(view: FreshView) -> list[str]:
+    """What the columns of a comparable key are called."""
+    return [f"{KEY}{n}" for n in range(len(view.key))]
+
+
+def comparable(view: FreshView, column: SpelledColumn, value: str, say: Dialect) -> str:
+    """For an `=`: a NaN does not equal itself, nor does the null that stands for what the lake cannot hold."""
+    unrepresentable = isinstance(column.lake_type, DateType | TimestampType | TimestamptzType | DecimalType)
+    if isinstance(column.lake_type, DoubleType | FloatType) or (view.nulls_in_keys and unrepresentable):
+        return f"coalesce(CAST({value} AS {say.text}), '')"
+    return value
+
+
+def moment(moment: datetime) -> str:
+    """A literal."""
+    return f"TIMESTAMP '{moment.astimezone(UTC).strftime('%Y-%m-%d %H:%M:%S.%f')} UTC'"
+
+
+def relation_of(say: Dialect, *parts: str) -> str:
+    """A name of several parts."""
+    return ".".join(map(say.ident, parts))

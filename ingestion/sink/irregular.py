@@ -1,0 +1,55 @@
+"""Which tables get from a publish what the short text of a fresh view cannot follow.
+
+That text takes the newest version that raw has of a key for its row. So it can follow versions that carry all values
+and belong to the publish's own cut, and neither a truncate, nor an update that left values out, nor rows that no cut
+has yet. The metrics of the files tell, and files without metrics count as irregular.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from pyiceberg.conversions import from_bytes
+from pyiceberg.manifest import DataFile
+from pyiceberg.schema import Schema
+from pyiceberg.types import ListType, LongType
+
+if TYPE_CHECKING:
+    from ingestion.sink.publish import Cut, TableAppend
+
+ROWS = "lakehouse.rows."  # in the summary of a snapshot, before the operation of which it has so many
+TRUNCATE = "t"
+
+
+def irregular(
+    source: str, appends: Iterable[TableAppend], cut: Cut | None, schemas: Mapping[tuple[str, str], Schema]
+) -> tuple[str, ...]:
+    """The tables of a source whose rows in this publish are not all regular; `cut` is the publish's."""
+    raw = [append for append in appends if append.identifier[0] == f"raw_{source}"]
+    return tuple(append.identifier[1] for append in raw if not _is_regular(append, cut, schemas[append.identifier]))
+
+
+def _is_regular(append: TableAppend, cut: Cut | None, schema: Schema) -> bool:
+    if not append.data_files and append.delete is None:
+        return True
+    counted = {key.removeprefix(ROWS) for key in append.summary if key.startswith(ROWS)}
+    if cut is None or append.identifier[1] not in cut.tables or not counted or TRUNCATE in counted:
+        return False
+    below = cut.position.commit_bound
+    return append.delete is None and all(
+        _carries_all(f, schema) and _is_below(f, schema, below) for f in append.data_files
+    )
+
+
+def _carries_all(file: DataFile, schema: Schema) -> bool:
+    """Whether no version names values that it left out."""
+    left_out = schema.find_field("_unchanged").field_type
+    assert isinstance(left_out, ListType)
+    nulls, values = (file.null_value_counts or {}), (file.value_counts or {})
+    return left_out.element_id in values and nulls.get(left_out.element_id) == values[left_out.element_id]
+
+
+def _is_below(file: DataFile, schema: Schema, bound: int) -> bool:
+    newest = (file.upper_bounds or {}).get(schema.find_field("_commit_lsn").field_id)
+    return newest is not None and int(from_bytes(LongType(), newest)) < bound

@@ -1,0 +1,235 @@
+"""What a publish brings that a short text cannot follow, and what becomes of the table's view then."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+import pytest
+from pyiceberg.schema import Schema
+from pyiceberg.types import ListType, LongType, NestedField, StringType
+
+from ingestion.mirrors import copies
+from ingestion.schema.positions import Lsn
+from ingestion.sink import publish as sink
+from ingestion.sink.irregular import irregular
+from ingestion.sink.publish import Cut, Publication, TableAppend
+from ingestion.sink.writer import TableWriter, writable_metadata
+from ingestion.state import lease as leases
+from ingestion.state import store
+from ingestion.state.lease import Lease, mirrors_of
+from lakehouse.catalog.lake_catalog import LakeCatalog
+from lakehouse.catalog.relations import list_views, read_metadata
+from lakehouse.catalog.views.current_views import MARK, TAIL, view_of, with_past
+from lakehouse.catalog.views.view_versions import LONG, NextView, current_version, with_version, write_view
+from lakehouse.migrations import ensure_state
+from lakehouse.settings import Settings
+
+NOW = datetime(2026, 11, 26, tzinfo=UTC)
+RAW, VIEW = ("raw_shop", "items"), view_of("shop", "items")
+SCHEMA = Schema(
+    NestedField(1, "id", LongType(), required=False),
+    NestedField(2, "_op", StringType(), required=False),
+    NestedField(3, "_commit_lsn", LongType(), required=False),
+    NestedField(4, "_unchanged", ListType(5, StringType(), element_required=False), required=False),
+)
+PAST, LONG_TEXT = "SELECT 1 AS id", "SELECT 2 AS id"
+SHORT_TEXT = with_past(PAST, TAIL, "SELECT 3 AS id", "\nSELECT 3 AS id")
+
+
+class Shop:
+    """A raw table, its current view, and who may publish: the follower and the refresh."""
+
+    def __init__(self, settings: Settings, catalog: LakeCatalog, states: Any) -> None:
+        self.settings, self.catalog, self.states = settings, catalog, states
+        self.lease, self.mirrors = self._lease("shop"), self._lease(mirrors_of("shop"))
+        store.create_stream(states, "shop", "slot", store.Cluster("7", 1), 2)
+        catalog.create_namespace_if_not_exists("raw_shop")
+        catalog.create_table(RAW, SCHEMA)
+        self.number = 0
+
+    def _lease(self, name: str) -> Lease:
+        lease = leases.acquire(self.states, name, 600, "once")
+        assert lease is not None
+        return lease
+
+    def append(self, op: str = "u", lsn: int = 10, left_out: list[str] | None = None) -> TableAppend:
+        """A version, written as a task writes it."""
+        table = self.catalog.load_table(RAW)
+        writer = TableWriter(writable_metadata(table, "c"), table.io, 1 << 20)
+        rows = {"id": [1, 2], "_op": [op] * 2, "_commit_lsn": [lsn - 1, lsn], "_unchanged": [None, left_out]}
+        writer.add(pa.table(rows, schema=writer.schema))
+        return TableAppend(RAW, writer.close(), {f"lakehouse.rows.{op}": "2"})
+
+    def publish(self, *appends: TableAppend, tables: tuple[str, ...] = ("items",), lsn: int = 100) -> None:
+        """With a cut of these tables."""
+        self.number += 1
+        cut = Cut(1, Lsn(lsn), NOW, tables)
+        sink.publish(
+            self.settings, self.catalog, self.lease, Publication(f"c{self.number}", "shop", 1, appends, cut=cut)
+        )
+
+    def make_view(self) -> None:
+        version = {
+            "version-id": 1, "timestamp-ms": 1, "schema-id": 0, "summary": {}, "default-namespace": [],
+            "representations": [{"type": "sql", "sql": LONG_TEXT, "dialect": "trino"}],
+        }  # fmt: skip
+        metadata = {
+            "location": f"{self.catalog.properties['warehouse']}/view", "properties": {"comment": f"Items. {MARK}x]"},
+            "schemas": [], "current-version-id": 1, "versions": [version], "version-log": [],
+        }  # fmt: skip
+        location = write_view(self.catalog.file_io, metadata)
+        self.states.execute(
+            "INSERT INTO iceberg_tables (catalog_name, table_namespace, table_name, metadata_location, iceberg_type)"
+            " VALUES (%s, %s, %s, %s, 'VIEW')",
+            (self.catalog.name, *VIEW, location),
+        )
+
+    def shortened(self, seen: datetime) -> None:
+        """What a refresh publishes that knows of no publish after that one."""
+        base = list_views(self.catalog, [VIEW])[VIEW]
+        metadata = read_metadata(self.catalog.file_io, base)
+        assert metadata is not None
+        long = with_version(metadata, {"trino": LONG_TEXT}, {"at": "1"})
+        short = with_version(long, {"trino": SHORT_TEXT}, {"at": "1", LONG: str(long["current-version-id"])})
+        view = NextView(VIEW, base, write_view(self.catalog.file_io, short), "items")
+        copies.publish(self.settings, self.catalog, self.mirrors, copies.Published("shop", seen, (), (view,), None))
+
+    @property
+    def seen(self) -> datetime:
+        found = store.last_publish(self.states, "shop")
+        assert found is not None
+        return found
+
+    @property
+    def text(self) -> str:
+        """What a reader of the view gets."""
+        metadata = read_metadata(self.catalog.file_io, list_views(self.catalog, [VIEW])[VIEW])
+        assert metadata is not None
+        [text] = current_version(metadata)["representations"]
+        return str(text["sql"])
+
+
+@pytest.fixture
+def shop(cluster: str, catalog_settings: Settings, postgres_catalog: LakeCatalog) -> Iterator[Shop]:
+    with psycopg.connect(cluster, autocommit=True) as states:
+        states.execute("DROP SCHEMA IF EXISTS lakehouse CASCADE")
+        ensure_state(states)
+        made = Shop(catalog_settings, postgres_catalog, states)
+        made.make_view()
+        made.publish(made.append())
+        yield made
+        states.execute("DELETE FROM iceberg_tables WHERE iceberg_type = 'VIEW'")
+
+
+def test_what_makes_a_publish_irregular(shop: Shop) -> None:
+    def found(*appends: TableAppend, tables: tuple[str, ...] = ("items",), lsn: int = 11, cut: bool = True) -> Any:
+        schemas = {RAW: SCHEMA, ("meta", "spool"): SCHEMA}
+        return irregular("shop", appends, Cut(1, Lsn(lsn), NOW, tables) if cut else None, schemas)
+
+    assert found(shop.append("u"), shop.append("d"), shop.append("c")) == ()
+    assert found(TableAppend(RAW, (), {})) == found(TableAppend(("meta", "spool"), (), {}), cut=False) == ()
+    assert found(shop.append("t")) == ("items",), "a truncate"
+    assert found(shop.append(left_out=["big"])) == ("items",), "a value that was left out"
+    assert found(shop.append(), tables=("other",)) == found(shop.append(), cut=False) == ("items",), "in no cut"
+    assert found(shop.append(), lsn=10) == ("items",), "beyond the cut"
+    untold = shop.append()
+    assert found(TableAppend(RAW, untold.data_files, {})) == ("items",), "nobody says what it is"
+
+
+def test_a_publish_of_what_a_short_text_cannot_follow_gives_the_view_its_long_text(shop: Shop) -> None:
+    assert shop.text == LONG_TEXT
+    shop.shortened(shop.seen)
+    assert shop.text == SHORT_TEXT
+    shop.publish(shop.append("c"))
+    assert shop.text == SHORT_TEXT
+    shop.publish(shop.append("u", left_out=["big"]))
+    assert shop.text == LONG_TEXT
+    seen = shop.seen
+    shop.publish(shop.append("u"))
+    assert store.irregular_since(shop.states, "shop", seen) == frozenset()
+    shop.shortened(seen)
+    assert shop.text == SHORT_TEXT, "the next refresh has read what was irregular"
+
+
+def test_a_refresh_gives_no_short_text_after_an_irregular_publish_that_it_knows_nothing_of(shop: Shop) -> None:
+    seen = shop.seen
+    shop.publish(shop.append("t"))
+    shop.publish(shop.append("u"))
+    assert store.irregular_since(shop.states, "shop", seen) == {"items"}
+    shop.shortened(seen)
+    assert shop.text == LONG_TEXT
+
+
+def test_a_short_text_that_comes_while_an_irregular_publish_is_staged_is_replaced_with_it(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swap, seen, staged = sink._swap, shop.seen, []
+
+    def after_a_refresh(*given: Any) -> None:
+        staged.append(given)
+        if len(staged) == 1:
+            shop.shortened(seen)
+            assert shop.text == SHORT_TEXT
+        swap(*given)
+
+    monkeypatch.setattr(sink, "_swap", after_a_refresh)
+    shop.publish(shop.append("t"))
+    assert (shop.text, len(staged)) == (LONG_TEXT, 2)
+    assert shop.catalog.load_table(RAW).scan().to_arrow().num_rows == 4, "landed once"
+
+
+def test_a_view_that_is_made_and_shortened_while_an_irregular_publish_is_staged_is_not_passed_over(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swap, seen, staged = sink._swap, shop.seen, []
+    shop.states.execute("DELETE FROM iceberg_tables WHERE iceberg_type = 'VIEW'")
+
+    def after_a_refresh(*given: Any) -> None:
+        staged.append(given)
+        if len(staged) == 1:
+            shop.make_view()
+            shop.shortened(seen)
+        swap(*given)
+
+    monkeypatch.setattr(sink, "_swap", after_a_refresh)
+    shop.publish(shop.append(left_out=["big"]))
+    assert (shop.text, len(staged)) == (LONG_TEXT, 2)
+
+
+def test_a_short_text_waits_for_the_publish_that_is_in_its_transaction(shop: Shop, cluster: str) -> None:
+    seen = shop.seen
+    with psycopg.connect(cluster) as publishing:
+        leases.check(publishing, shop.lease, 600)
+        store.finish_cycle(publishing, "c9", "shop", 1, None, ["items"])
+        impatient = psycopg.connect(cluster, autocommit=True, options="-c lock_timeout=200ms")
+        with impatient as refreshing, pytest.raises(psycopg.errors.LockNotAvailable):
+            leases.hold_off(refreshing, "shop")
+        publishing.commit()
+    shop.shortened(seen)
+    assert shop.text == LONG_TEXT
+
+
+def test_nobody_gets_a_short_text_beside_a_release_that_does_not_tell(shop: Shop) -> None:
+    seen = shop.seen
+    assert store.tells_irregular(shop.states, "shop")
+    shop.states.execute("INSERT INTO lakehouse.cycles (cycle_id, source, epoch) VALUES ('old', 'shop', 1)")
+    assert store.irregular_since(shop.states, "shop", seen) is None
+    assert not store.tells_irregular(shop.states, "shop")
+    shop.shortened(seen)
+    assert shop.text == LONG_TEXT
+
+
+def test_a_view_whose_long_text_somebody_dropped_reads_parsed(shop: Shop) -> None:
+    shop.shortened(shop.seen)
+    base = list_views(shop.catalog, [VIEW])[VIEW]
+    metadata = read_metadata(shop.catalog.file_io, base)
+    assert metadata is not None
+    slim = metadata | {"versions": [current_version(metadata)]}
+    location = write_view(shop.catalog.file_io, slim)
+    shop.states.execute(
+        "UPDATE iceberg_tables SET metadata_location = %s WHERE metadata_location = %s", (location, base)
+    )
+    shop.publish(shop.append("t"))
+    assert shop.text == PAST
