@@ -8,7 +8,8 @@ A source continues from its slot if only rows were ingested since the backup and
 If a table was altered, added, parked or resumed since, or lacks files, its state is unknown. Its rows are still rolled
 forward, but ingestion refuses the source until `lakehouse ingest --recover` has compared it with the tables.
 
-All other tables move to their newest complete state. The next loads bring dbt's tables up to date.
+All other tables move to their newest complete state. The next loads bring dbt's tables up to date. Current views are
+those of the backup: a short text may not be able to follow what raw has got since, so each view gets its long one.
 """
 
 from __future__ import annotations
@@ -16,9 +17,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from ingestion.schema.positions import Position
 from ingestion.state import store
+from lakehouse.catalog.views.current_views import view_of
+from lakehouse.catalog.views.view_versions import lengthened
 from lakehouse.catalog.writing.commit import enter, move_pointer, remove
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import CatalogConnection
@@ -27,6 +31,10 @@ from lakehouse_backup.cuts import newest_cuts
 from lakehouse_backup.pointers import find_pointers
 from lakehouse_backup.positions import restore_position
 from maintenance.inventory.session import Session
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog.sql import SqlCatalog
+    from pyiceberg.io import FileIO
 
 SlotOf = Callable[[str], Position | None]  # source → confirmed position of its slot; None if it cannot be read
 
@@ -66,6 +74,7 @@ def roll_forward(
                     forward.going_on.append(source)
                 else:
                     forward.to_recover[source] = reason
+            lengthen_views(states, session.catalog, session.io)
     return forward
 
 
@@ -73,6 +82,14 @@ def _sources(states: CatalogConnection) -> list[str]:
     if states.execute("SELECT to_regclass('lakehouse.streams')").fetchone() == (None,):
         return []
     return [row[0] for row in states.execute("SELECT source FROM lakehouse.streams ORDER BY source").fetchall()]
+
+
+def lengthen_views(states: CatalogConnection, catalog: SqlCatalog, io: FileIO) -> None:
+    """Gives the current views of all tables their long text, within a transaction."""
+    tables = [(source, table) for source in _sources(states) for table in store.read_positions(states, source)]
+    made = lengthened(catalog, io, [view_of(*table) for table in tables])
+    for item in made.views:
+        _move(states, catalog.name, item.view, item.base, item.location)
 
 
 def _move(states: CatalogConnection, catalog: str, name: tuple[str, str], old: str, new: str) -> None:

@@ -70,6 +70,11 @@ def is_fresh_view(world: World, table: str) -> bool:
     return is_fresh(texts(world, table)["trino"])
 
 
+def is_short_view(world: World, table: str) -> bool:
+    """Whether it reads the mirror, and no cuts."""
+    return is_fresh_view(world, table) and "_lh_cut" not in texts(world, table)["trino"]
+
+
 def seen_in_trino(world: World, table: str, shown: tuple[str, ...] = ()) -> list[str]:
     """The rows of the view, in an order."""
     named = columns(shown or world.source.table(table).landed)

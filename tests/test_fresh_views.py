@@ -21,6 +21,7 @@ from lakehouse.text.sql import relation
 from tests.fresh import (
     in_source,
     is_fresh_view,
+    is_short_view,
     make_view,
     make_views,
     name_of,
@@ -67,6 +68,15 @@ def assert_fresh(world: World, spark: Any, *tables: str) -> None:
 def test_a_fresh_view_is_the_source_at_the_newest_cut(world: World, spark: Any) -> None:
     assert_fresh(world, spark)
     world.sql(
+        "UPDATE pairs SET n = n + 1 WHERE a = 4",
+        "INSERT INTO pairs VALUES (9, 'z', 1)",
+        "DELETE FROM pairs WHERE a = 5",
+        "UPDATE items SET big = 'small' WHERE id = 30",
+    )
+    world.ingest(spark)
+    assert_fresh(world, spark)
+    assert all(is_short_view(world, table) for table in ("items", "pairs", "still"))
+    world.sql(
         "UPDATE items SET name = 'u' WHERE id <= 20",  # leaves out the large value
         "DELETE FROM items WHERE id = 20",
         "INSERT INTO items VALUES (20, 'again', 1, NULL), (50, NULL, NULL, 'x')",
@@ -76,6 +86,7 @@ def test_a_fresh_view_is_the_source_at_the_newest_cut(world: World, spark: Any) 
     )
     world.ingest(spark)
     assert_fresh(world, spark)
+    assert not is_short_view(world, "items") and is_short_view(world, "pairs")
     before = seen_in_trino(world, "items")
     world.sql("BEGIN; TRUNCATE items; INSERT INTO items VALUES (7, 'after', 1, 'x'); COMMIT", "DELETE FROM still")
     world.ingest(spark)
@@ -83,6 +94,7 @@ def test_a_fresh_view_is_the_source_at_the_newest_cut(world: World, spark: Any) 
     assert_fresh(world, spark, "pairs", "still")
     refreshed(world, spark)
     assert_fresh(world, spark)
+    assert all(is_short_view(world, table) for table in ("items", "pairs", "still"))
 
 
 @pytest.mark.slow
@@ -98,6 +110,7 @@ def test_a_key_change_that_left_a_value_out_is_shown_with_the_next_refresh(world
 @pytest.mark.slow
 def test_what_lands_while_a_table_is_in_no_cut_is_not_shown(world: World, spark: Any) -> None:
     before = seen_in_trino(world, "items")
+    assert is_short_view(world, "items")
     pause(world.settings, world.source.table("items"))
     world.sql("DELETE FROM items WHERE id < 9", "UPDATE pairs SET n = 0")
     world.ingest(spark)
@@ -107,8 +120,10 @@ def test_what_lands_while_a_table_is_in_no_cut_is_not_shown(world: World, spark:
     resume(world.settings, world.declarations, world.source.name, ["items"], spark)
     world.ingest(spark)
     assert seen_in_trino(world, "items") == before, "until the next refresh"
+    assert not is_short_view(world, "items")
     refreshed(world, spark)
     assert_fresh(world, spark)
+    assert is_short_view(world, "items")
     world.sql("UPDATE items SET name = 'w'")
     resnapshot(world.settings, world.declarations, world.source.name, ["items"], spark)
     refreshed(world, spark)
@@ -271,6 +286,33 @@ def test_a_publish_while_a_refresh_reads_its_cut_is_not_passed_over(
     monkeypatch.setattr(made.store, "last_publish", later)
     refreshed(world, spark)
     assert_fresh(world, spark, "items")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("before", ["next_views", "_publish"])
+def test_what_lands_during_a_refresh_and_no_short_text_follows_leaves_the_long_one(
+    world: World, spark: Any, monkeypatch: pytest.MonkeyPatch, before: str
+) -> None:
+    made = import_module("ingestion.mirrors.refresh")
+    begin = getattr(made, before)
+
+    def later(*arguments: Any) -> Any:
+        world.sql("UPDATE items SET name = 'left out' WHERE id = 3", "TRUNCATE pairs")
+        world.ingest(spark)
+        return begin(*arguments)
+
+    world.sql("DELETE FROM items WHERE id = 1", "UPDATE pairs SET n = 0")
+    world.ingest(spark)
+    pairs = seen_in_trino(world, "pairs")
+    with monkeypatch.context() as patched:
+        patched.setattr(made, before, later)
+        refreshed(world, spark)
+    assert not is_short_view(world, "items") and not is_short_view(world, "pairs")
+    assert_fresh(world, spark, "items")
+    assert seen_in_trino(world, "pairs") == pairs == seen_in_spark(world, spark, "pairs")
+    refreshed(world, spark)
+    assert_fresh(world, spark)
+    assert is_short_view(world, "items") and is_short_view(world, "pairs")
 
 
 @pytest.mark.slow

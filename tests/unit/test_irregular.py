@@ -25,6 +25,7 @@ from lakehouse.catalog.views.current_views import MARK, TAIL, view_of, with_past
 from lakehouse.catalog.views.view_versions import LONG, NextView, current_version, with_version, write_view
 from lakehouse.migrations import ensure_state
 from lakehouse.settings import Settings
+from lakehouse_backup.roll_forward import lengthen_views
 
 NOW = datetime(2026, 11, 26, tzinfo=UTC)
 RAW, VIEW = ("raw_shop", "items"), view_of("shop", "items")
@@ -233,3 +234,15 @@ def test_a_view_whose_long_text_somebody_dropped_reads_parsed(shop: Shop) -> Non
     )
     shop.publish(shop.append("t"))
     assert shop.text == PAST
+
+
+def test_a_catalog_that_is_rolled_forward_has_no_short_texts(shop: Shop) -> None:
+    """Its views are those of the backup, and its raw tables have got who knows what since."""
+    shop.states.execute(
+        'INSERT INTO lakehouse.positions (source, "table", epoch, lsn, state)'
+        " VALUES ('shop', 'items', 1, 0, 'streaming')"
+    )
+    shop.shortened(shop.seen)
+    with shop.states.transaction():
+        lengthen_views(shop.states, shop.catalog, shop.catalog.file_io)
+    assert shop.text == LONG_TEXT
