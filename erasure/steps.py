@@ -215,7 +215,7 @@ def publish_live_files(writer: Ingestion, states: CatalogConnection, tables: Seq
     cut = None
     if stream.cut_position is not None and stream.cut_at is not None:
         cut = Cut(stream.epoch, stream.cut_position, stream.cut_at, tuple(stream.cut_tables))
-    appends = tuple(TableAppend(identifier, (), SUMMARY) for identifier in tables)
+    appends = tuple(TableAppend(identifier, (), SUMMARY, is_rewritten=True) for identifier in tables)
     publication = Publication(uuid.uuid4().hex, writer.name, stream.epoch, appends, cut=cut)
     publish(writer.settings, writer.catalog, writer.lease, publication)
 

@@ -1,7 +1,7 @@
 """The two texts of a fresh view: the rows of the mirror whose keys nothing has touched since, and the newest others.
 
 Both name the mirror's snapshot and its position as literals, so no text takes rows of one state and the position of
-another. The long one is right whatever raw has after the position, and the short one while that is regular.
+another. The long one follows whatever it can of what raw has after the position, and the short one what is regular.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from lakehouse.catalog.views.current_views import CUT, TAIL, with_past
 
 
 def trino_text(view: FreshView, at: Position, past: str, *, short: bool = False) -> str | None:
-    """The text for Trino; None if it cannot show one of the columns."""
+    """The text for Trino, the short one of a position that has a tag; None if it cannot show one of the columns."""
     parts = _parts(view, at, TRINO, short)
     return with_past(past, *parts) if parts else None
 

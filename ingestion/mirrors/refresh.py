@@ -8,7 +8,7 @@ row in `meta.mirrors` does not name it until it is back.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -16,13 +16,12 @@ from typing import Any
 
 import psycopg
 from pyiceberg.table import Table
-from pyiceberg.table.update import SetSnapshotRefUpdate
 
 from ingestion.mirrors import copies
 from ingestion.mirrors.changes import BEGINNING, Whole, changes_since, whole
 from ingestion.mirrors.columns import ColumnPlan, fit, plan_columns, schema_of
 from ingestion.mirrors.side_by_side import side_by_side
-from ingestion.mirrors.state import MirrorState, data_snapshot, is_unchanged, read_state
+from ingestion.mirrors.state import MirrorState, data_snapshot, read_state
 from ingestion.mirrors.view_parts import Position
 from ingestion.mirrors.views import Mirrored, NextView, forget_old, next_views
 from ingestion.mirrors.write import BRANCH, SMALL_BYTES, Size, Target, write_all, write_changes
@@ -35,10 +34,11 @@ from ingestion.sink.publish import surplus_snapshots
 from ingestion.state import store
 from lakehouse.catalog.file_io import open_io
 from lakehouse.catalog.lake_catalog import LakeCatalog
-from lakehouse.catalog.open import load_table, total
+from lakehouse.catalog.open import is_unchanged, load_table, total
 from lakehouse.catalog.private_pyiceberg import Staging
 from lakehouse.catalog.statistics import carry
 from lakehouse.catalog.views.current_views import TAG
+from lakehouse.catalog.views.regular import moved, newest_tag
 from lakehouse.catalog.writing.next_tables import Name, next_name
 from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
@@ -105,7 +105,7 @@ class _Mirror:
         """Whether nothing has happened to it."""
         if self.state is None or self.columns != dict(self.state.columns) or not self.is_tagged:
             return False
-        return is_unchanged(self.raw, self.state.raw_snapshot)
+        return is_unchanged(self.raw.metadata, self.state.raw_snapshot)
 
     @property
     def is_tagged(self) -> bool:
@@ -138,12 +138,11 @@ def refresh(session: Session, states: CatalogConnection) -> RefreshReport:
     one meanwhile, and LakehouseError.
     """
     mirrored = session.source.mirrored
-    before = _raw_snapshots(session)  # before the cut is read: all that these hold is in it
+    before, tags = _raw_snapshots(session)  # before the cut is read: all that these hold is in it
     with states.transaction():
         states.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")  # else a publish may come in between
         stream, positions = store.read_stream(states, session.name), store.read_positions(states, session.name)
         seen = store.last_publish(states, session.name) or BEGINNING
-        tells = store.tells_irregular(states, session.name)
     if stream is None or stream.cut_lsn is None or stream.cut_position is None:
         return RefreshReport(session.name, None, None, (), (), tuple(table.name for table in mirrored))
     tables = [table for table in mirrored if table.name in stream.cut_tables]
@@ -157,7 +156,7 @@ def refresh(session: Session, states: CatalogConnection) -> RefreshReport:
         snapshots = {item.table.name: str(_snapshot_id(item.mirror)) for item in items if item.mirror}
         snapshots |= {report.name: str(report.snapshot_id) for report in reports}
         mirrored_no_more = [Mirrored(t, None, None) for t in session.source.tables if not t.is_mirrored]
-        regular = _regular(session, states, positions, seen) if tells else frozenset()
+        regular = _regular(session, states, positions, tags, seen)
         standing = _mirrored(tables, items, built, stream, seen, regular)
         views = next_views(session.settings, session.catalog, [*standing, *mirrored_no_more])
         _publish(session, states, stream, seen, [made.next for made in built], views, snapshots)
@@ -181,9 +180,12 @@ def _forget_copies(session: Session, states: CatalogConnection, due: list[_Mirro
         copies.forget(states, session.catalog, [item.table.mirror_identifier for item in due])
 
 
-def _raw_snapshots(session: Session) -> dict[Name, int | None]:
+def _raw_snapshots(session: Session) -> tuple[dict[Name, int | None], dict[str, str]]:
+    """The newest snapshot of each raw table, and of each table the tag that moves along with it."""
     raws = session.catalog.load_tables([table.identifier for table in session.source.mirrored])
-    return {name: data_snapshot(raw) for name, raw in raws.items()}
+    tags = {name[1]: (raw, tag) for name, raw in raws.items() if (tag := newest_tag(raw.metadata))}
+    moving = {table: name for table, (raw, (name, snapshot)) in tags.items() if is_unchanged(raw.metadata, snapshot)}
+    return {name: data_snapshot(raw) for name, raw in raws.items()}, moving
 
 
 def _items(
@@ -326,7 +328,7 @@ def _stage(catalog: LakeCatalog, copy: Table, item: _Mirror, state: MirrorState,
 
     staging = Staging(copy)
     staging.set_properties(state.properties())
-    staging.apply((_tag(state.snapshot),))
+    staging.apply((moved(TAG, state.snapshot),))  # so that expiry keeps the snapshot that the view names
     if surplus := surplus_snapshots(copy.metadata, max_snapshots, time.time_ns() // 1_000_000):
         statistics = carry(copy.metadata, frozenset(surplus))
         ExpireSnapshots(staging).by_ids(surplus).commit()
@@ -334,22 +336,19 @@ def _stage(catalog: LakeCatalog, copy: Table, item: _Mirror, state: MirrorState,
     return staging.stage(catalog, copy).metadata_location
 
 
-def _tag(snapshot_id: int) -> SetSnapshotRefUpdate:
-    """Has expiry keep the snapshot that the view names."""
-    return SetSnapshotRefUpdate(
-        ref_name=TAG, type="tag", snapshot_id=snapshot_id,
-        max_ref_age_ms=None, max_snapshot_age_ms=None, min_snapshots_to_keep=None,
-    )  # fmt: skip
-
-
 def _regular(
-    session: Session, states: CatalogConnection, positions: Mapping[str, store.TablePosition], seen: datetime
-) -> frozenset[str]:
-    """The tables that stream, and that no publish since has brought anything irregular to."""
+    session: Session,
+    states: CatalogConnection,
+    positions: Mapping[str, store.TablePosition],
+    tags: Mapping[str, str],
+    seen: datetime,
+) -> dict[str, str]:
+    """The tags of the tables that stream, and that no publish since has brought anything irregular to."""
     since = store.irregular_since(states, session.name, seen)
     if since is None:
-        return frozenset()
-    return frozenset(name for name, position in positions.items() if position.state == "streaming") - since
+        return {}
+    streaming = {name for name, position in positions.items() if position.state == "streaming"}
+    return {name: tag for name, tag in tags.items() if name in streaming and name not in since}
 
 
 def _mirrored(
@@ -358,7 +357,7 @@ def _mirrored(
     built: list[_Built],
     stream: store.Stream,
     seen: datetime,
-    regular: Collection[str],
+    regular: Mapping[str, str],
 ) -> list[Mirrored]:
     """Where the mirrors of the cut's tables stand now. One whose columns are not all there is not read by its view."""
     assert stream.cut_lsn is not None
@@ -367,9 +366,9 @@ def _mirrored(
     found = []
     for table in tables:
         state, item = states.get(table.name), read.get(table.name)
-        at = Position(state.snapshot, stream.epoch, stream.cut_lsn, seen) if state else None
-        is_regular = table.name in regular
-        found.append(Mirrored(table, item.log, at, item.columns, is_regular) if item else Mirrored(table, None, None))
+        tag = regular.get(table.name)
+        at = Position(state.snapshot, stream.epoch, stream.cut_lsn, seen, tag) if state else None
+        found.append(Mirrored(table, item.log, at, item.columns) if item else Mirrored(table, None, None))
     return found
 
 

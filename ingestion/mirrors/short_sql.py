@@ -1,8 +1,8 @@
 """The short text of a fresh view: the mirror's rows whose keys are not in the tail, and the newest of the others.
 
 It is right while every version in the tail carries all its values and is in a cut: then the newest one of a key is its
-row, and what raw has after the position is all there is to know. The publish that brings anything else gives the view
-its long text again (see `ingestion.sink.irregular`).
+row, and what raw has after the position is all there is to know. It reads raw at a tag that stays before anything else
+(see `lakehouse.catalog.views.regular`), and the publish that brings such gives the view its long text again.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def _tail(view: FreshView, at: Position, say: Dialect) -> str:
         f"{comparable(view, column, f'r.{say.ident(column.lake_name)}', say)} AS {KEY}{n}"
         for n, column in enumerate(view.key)
     ]
+    raw, tag = relation_of(say, view.catalog, f"raw_{view.source}", view.table), say.literal(at.regular or "")
     return (
-        f"SELECT {', '.join(events)}, r._op, r._commit_lsn, r._seq "
-        f"FROM {relation_of(say, view.catalog, f'raw_{view.source}', view.table)} AS r "
+        f"SELECT {', '.join(events)}, r._op, r._commit_lsn, r._seq FROM {raw} {say.version.format(tag)} AS r "
         f"WHERE r._epoch = {at.epoch} AND r._commit_lsn > {at.cut_lsn}"
     )

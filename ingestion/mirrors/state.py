@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from lakehouse.catalog.open import changes_data, changes_rows, history
+from lakehouse.catalog.open import changes_data, history
 from lakehouse.files.stored import known_fields
 
 if TYPE_CHECKING:
@@ -58,17 +58,6 @@ def read_state(mirror: Table, epoch: int) -> MirrorState | None:
     fields = known_fields(MirrorState, json.loads(stored))
     state = MirrorState(**fields | {"ingested_at": datetime.fromisoformat(fields["ingested_at"])})
     return state if state.epoch == epoch and data_snapshot(mirror) == state.snapshot else None
-
-
-def is_unchanged(raw: Table, since: int | None) -> bool:
-    """Whether no row has come to a raw table, or gone, since a snapshot: a compaction, and a cut that has the table
-    again, make snapshots too."""
-    for snapshot in history(raw.metadata):
-        if snapshot.snapshot_id == since:
-            return True
-        if changes_rows(snapshot):
-            return False
-    return False
 
 
 def data_snapshot(table: Table) -> int | None:

@@ -33,12 +33,17 @@ KEY = "_lh_key_"
 
 @dataclass(frozen=True)
 class Position:
-    """Where the rows of a mirror stand; every cut that was published until `seen` is at or before it."""
+    """Where the rows of a mirror stand; every cut that was published until `seen` is at or before it.
+
+    `regular` is the tag of raw at which a short text reads (see `lakehouse.catalog.views.regular`); None where there
+    can be none.
+    """
 
     snapshot: int
     epoch: int
     cut_lsn: int
     seen: datetime
+    regular: str | None = None
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -36,6 +36,7 @@ from lakehouse.catalog.views.view_versions import (
 )
 from lakehouse.catalog.writing.commit import move_pointer
 from lakehouse.declarations import RawTable
+from lakehouse.files.stored import known_fields
 from lakehouse.servers.database import CatalogConnection
 from lakehouse.settings import Settings
 
@@ -49,15 +50,13 @@ OLD = timedelta(minutes=10)  # after which the view of an idle table names the n
 class Mirrored:
     """A table with its mirror at a position; without one the view is to read parsed again.
 
-    `fields` are the ids of the raw table's columns by name, as they were when `log` was made. `is_regular` says that
-    raw has nothing after the position that a short text cannot follow.
+    `fields` are the ids of the raw table's columns by name, as they were when `log` was made.
     """
 
     table: RawTable
     log: Log | None
     at: Position | None
     fields: Mapping[str, int] = field(default_factory=dict)
-    is_regular: bool = False
 
 
 def next_views(settings: Settings, catalog: LakeCatalog, mirrored: Sequence[Mirrored]) -> list[NextView]:
@@ -115,9 +114,9 @@ def _next(metadata: Metadata, item: Mirrored, settings: Settings) -> Metadata | 
     view = _view(metadata, version, item, settings)
     if view is None or item.at is None:
         return with_version(metadata, {"trino": past}, {}) if is_fresh(texts["trino"]) else None
-    named, is_short = _named(version), item.is_regular
+    named, is_short = _named(version), item.at.regular is not None
     is_as_named = named is not None and _texts(view, named, past, is_short) == texts
-    if named is not None and is_as_named and not _is_due(named, item.at, is_short):
+    if named is not None and is_as_named and not _is_due(named, item.at):
         return None
     long, summary = _texts(view, item.at, past, False), _summary(item.at)
     if not long:
@@ -153,19 +152,20 @@ def _view(metadata: Metadata, version: Mapping[str, Any], item: Mirrored, settin
     return FreshView(*catalogs, table.source, table.name, columns, item.log.key, table.raw.on_unrepresentable == "null")
 
 
-def _is_due(named: Position, at: Position, is_short: bool) -> bool:
-    """Whether the view names another snapshot, or its long text has many cuts to look through."""
-    return named.snapshot != at.snapshot or (not is_short and at.seen - named.seen > OLD)
+def _is_due(named: Position, at: Position) -> bool:
+    """Whether the view names another snapshot or tag, or its long text has many cuts to look through."""
+    if at.regular is not None:
+        return (named.snapshot, named.regular) != (at.snapshot, at.regular)
+    return named.snapshot != at.snapshot or at.seen - named.seen > OLD
 
 
 def _summary(at: Position) -> dict[str, str]:
-    stored = {"snapshot": at.snapshot, "epoch": at.epoch, "cut_lsn": at.cut_lsn, "seen": at.seen.isoformat()}
-    return {NAMED: json.dumps(stored)}
+    return {NAMED: json.dumps(asdict(at) | {"seen": at.seen.isoformat()})}
 
 
 def _named(version: Mapping[str, Any]) -> Position | None:
     stored = version.get("summary", {}).get(NAMED)
     if stored is None:
         return None
-    found = json.loads(stored)
-    return Position(found["snapshot"], found["epoch"], found["cut_lsn"], datetime.fromisoformat(found["seen"]))
+    found = known_fields(Position, json.loads(stored))
+    return Position(**found | {"seen": datetime.fromisoformat(found["seen"])})

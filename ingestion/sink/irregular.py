@@ -31,15 +31,15 @@ def irregular(
 
 
 def _is_regular(append: TableAppend, cut: Cut | None, schema: Schema) -> bool:
-    if not append.data_files and append.delete is None:
+    if append.is_rewritten or append.delete is not None:
+        return False
+    if not append.data_files:
         return True
     counted = {key.removeprefix(ROWS) for key in append.summary if key.startswith(ROWS)}
     if cut is None or append.identifier[1] not in cut.tables or not counted or TRUNCATE in counted:
         return False
     below = cut.position.commit_bound
-    return append.delete is None and all(
-        _carries_all(f, schema) and _is_below(f, schema, below) for f in append.data_files
-    )
+    return all(_carries_all(file, schema) and _is_below(file, schema, below) for file in append.data_files)
 
 
 def _carries_all(file: DataFile, schema: Schema) -> bool:

@@ -31,6 +31,7 @@ from lakehouse.catalog.open import load_table
 from lakehouse.catalog.private_pyiceberg import Staging
 from lakehouse.catalog.statistics import carry
 from lakehouse.catalog.views.current_views import view_of
+from lakehouse.catalog.views.regular import next_tag
 from lakehouse.catalog.views.view_versions import Lengthened, lengthened
 from lakehouse.catalog.writing.commit import move_pointer, pointer
 from lakehouse.catalog.writing.evolving import complete
@@ -58,13 +59,15 @@ MAX_CONFLICTS = 50
 class TableAppend:
     """Data files to append to one table; no files still make a snapshot, so that a cut can name one.
 
-    `delete` names rows that go in the same commit: records that leave the spool as they land.
+    `delete` names rows that go in the same commit: records that leave the spool as they land. `is_rewritten` says that
+    rows have gone or changed in the snapshots before it.
     """
 
     identifier: tuple[str, str]
     data_files: tuple[DataFile, ...]
     summary: dict[str, str]
     delete: BooleanExpression | None = None
+    is_rewritten: bool = False
 
 
 @dataclass(frozen=True)
@@ -96,12 +99,13 @@ class Publication:
 
 @dataclass(frozen=True)
 class _Begun:
-    """An append that has its snapshot's id but is not written yet."""
+    """An append that has its snapshot's id but is not written yet; whether it `is_regular` matters of raw tables."""
 
     table: Table
     append: TableAppend
     transaction: Staging
     update: TieredAppend
+    is_regular: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -177,12 +181,15 @@ def publish(settings: Settings, catalog: LakeCatalog, lease: Lease, publication:
 def _stage_all(settings: Settings, catalog: LakeCatalog, publication: Publication) -> _All:
     """Stages all tables and the cut at once: most of it is waiting for the object store."""
     tables = catalog.load_tables([append.identifier for append in publication.appends])
-    begun = [_begin(tables[append.identifier], append) for append in publication.appends]
+    schemas = {identifier: table.schema() for identifier, table in tables.items()}
+    found = irregular(publication.source, publication.appends, publication.cut, schemas)
+    begun = []
+    for append in publication.appends:
+        is_raw = append.identifier[0] == f"raw_{publication.source}"
+        begun.append(_begin(tables[append.identifier], append, append.identifier[1] not in found if is_raw else None))
     with ThreadPoolExecutor(STAGING_THREADS) as pool:
         most = settings.ingestion.max_snapshots
         staged = [pool.submit(_stage, catalog, item, most) for item in begun]
-        schemas = {identifier: table.schema() for identifier, table in tables.items()}
-        found = irregular(publication.source, publication.appends, publication.cut, schemas)
         views = lengthened(catalog, catalog.file_io, [view_of(publication.source, name) for name in found])
         if not publication.cut:
             return _All([item.result() for item in staged], found, views, None)
@@ -195,13 +202,13 @@ def stage_append(catalog: LakeCatalog, append: TableAppend, max_snapshots: int) 
     return _stage(catalog, _begin(catalog.load_table(append.identifier), append), max_snapshots)
 
 
-def _begin(table: Table, append: TableAppend) -> _Begun:
+def _begin(table: Table, append: TableAppend, is_regular: bool | None = None) -> _Begun:
     """Only the snapshot's id, unless there are rows to delete."""
     transaction = Staging(table)
     if append.delete is not None:
         transaction.delete(append.delete, snapshot_properties=append.summary)
     update = TieredAppend(Operation.APPEND, transaction, table.io, snapshot_properties=append.summary)
-    return _Begun(table, append, transaction, update)
+    return _Begun(table, append, transaction, update, is_regular)
 
 
 def _stage(catalog: LakeCatalog, begun: _Begun, max_snapshots: int) -> Staged:
@@ -209,6 +216,8 @@ def _stage(catalog: LakeCatalog, begun: _Begun, max_snapshots: int) -> Staged:
     with begun.update as update:
         for file in begun.append.data_files:
             update.append_data_file(file)
+    if begun.is_regular is not None:
+        transaction.apply(next_tag(table.metadata, begun.update.snapshot_id, begun.is_regular))
     drop_surplus(transaction, table.metadata, max_snapshots)
     staged = transaction.stage(catalog, table)
     catalog.remember(identifier, staged.metadata_location, staged.metadata)

@@ -339,15 +339,6 @@ def last_publish(connection: CatalogConnection, source: str) -> datetime | None:
     return row[0]
 
 
-def tells_irregular(connection: CatalogConnection, source: str) -> bool:
-    """Whether whoever publishes records irregular tables; a release before this one does not."""
-    row = connection.execute(
-        "SELECT irregular IS NOT NULL FROM lakehouse.cycles WHERE source = %s ORDER BY published_at DESC LIMIT 1",
-        (source,),
-    ).fetchone()
-    return row is not None and row[0]
-
-
 def irregular_since(connection: CatalogConnection, source: str, seen: datetime) -> frozenset[str] | None:
     """The tables that publishes after that one brought irregular rows to; None if one of them does not tell."""
     rows = connection.execute(

@@ -172,6 +172,17 @@ def changes_rows(snapshot: Snapshot) -> bool:
     return changes_data(snapshot) and (snapshot.summary is None or any(total(snapshot, key) for key in _CHANGED))
 
 
+def is_unchanged(metadata: TableMetadata, since: int | None) -> bool:
+    """Whether no row has come to a table, or gone, since a snapshot: a compaction, and a cut that has the table again,
+    make snapshots too."""
+    for snapshot in history(metadata):
+        if snapshot.snapshot_id == since:
+            return True
+        if changes_rows(snapshot):
+            return False
+    return False
+
+
 def _fact(snapshot: Snapshot, with_rows: Snapshot) -> SnapshotFact:
     return SnapshotFact(
         snapshot_id=snapshot.snapshot_id,

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from lakehouse.catalog.open import history
 from lakehouse.catalog.pins import CUT, TAG
-from lakehouse.catalog.writing.commit import commit_on
+from lakehouse.catalog.views.regular import after_rewrites
+from lakehouse.catalog.writing.commit import commit_on, until_committed
 from lakehouse.declarations.policies import ExpirePolicy, MaintenancePolicy
 from maintenance.actions.action import action
 from maintenance.actions.need import Need, Rate, Work
@@ -97,6 +98,7 @@ def expire_snapshots(session: Session, table: TableName, policy: MaintenancePoli
         if expiry := _decide(session, table, loaded, rule):
             return Outcome(NAME, table, "planned", f"expires {expiry}", before=before)
         return Outcome(NAME, table, "skipped", _why_not(before, rule), before=before)
+    until_committed(session.catalog, table, lambda found: after_rewrites(found.metadata))
     expiry, files = _expire(session, table, rule)
     purged = purge(session, table, policy.keep_removed_hours)
     return _outcome(session, table, rule, before, expiry, files, purged)

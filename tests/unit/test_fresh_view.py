@@ -20,9 +20,9 @@ from lakehouse.catalog.views.current_views import as_loaded, is_fresh, past_of
 BEGIN = datetime(2026, 11, 20, tzinfo=UTC)
 PAST = 'SELECT "id" FROM lake.parsed.parsed_s__t'
 EPOCH, CUT = 1, 100
-AT = Position(7, EPOCH, CUT, BEGIN)
+AT = Position(7, EPOCH, CUT, BEGIN, "lakehouse_regular_1")
 DIALECT = [  # Trino's → DuckDB's
-    (r" FOR VERSION AS OF \d+", ""),
+    (r" FOR VERSION AS OF (\d+|'[^']*')", ""),
     (r"\bcontains\(", "list_contains("),
     (r"last_value\((CASE .*? END)\) IGNORE NULLS OVER", r"last_value(\1 IGNORE NULLS) OVER"),
     (r"TIMESTAMP '([^']*) UTC'", r"TIMESTAMPTZ '\1+00'"),
@@ -268,6 +268,7 @@ def test_keys_of_several_columns_are_compared_and_numbers_with_fractions_by_thei
 def test_the_short_text_reads_no_cuts_and_looks_at_no_more_than_the_versions_of_a_key() -> None:
     text = trino_text(WIDE, AT, "SELECT 1", short=True) or ""
     assert "meta" not in text and "OVER ()" not in text
+    assert "FOR VERSION AS OF 'lakehouse_regular_1' AS r" in text, "what comes later may not be regular"
 
 
 def step(rng: random.Random, state: dict[int, tuple[Any, ...]], text: str, *, regular: bool = False) -> list[Row]:

@@ -22,7 +22,9 @@ from ingestion.state.lease import Lease, mirrors_of
 from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.catalog.relations import list_views, read_metadata
 from lakehouse.catalog.views.current_views import MARK, TAIL, view_of, with_past
+from lakehouse.catalog.views.regular import KEPT, PREFIX, after_rewrites, newest_tag
 from lakehouse.catalog.views.view_versions import LONG, NextView, current_version, with_version, write_view
+from lakehouse.catalog.writing.commit import until_committed
 from lakehouse.migrations import ensure_state
 from lakehouse.settings import Settings
 from lakehouse_backup.roll_forward import lengthen_views
@@ -135,6 +137,7 @@ def test_what_makes_a_publish_irregular(shop: Shop) -> None:
     assert found(shop.append(left_out=["big"])) == ("items",), "a value that was left out"
     assert found(shop.append(), tables=("other",)) == found(shop.append(), cut=False) == ("items",), "in no cut"
     assert found(shop.append(), lsn=10) == ("items",), "beyond the cut"
+    assert found(TableAppend(RAW, (), {}, is_rewritten=True)) == ("items",), "rows went before it"
     untold = shop.append()
     assert found(TableAppend(RAW, untold.data_files, {})) == ("items",), "nobody says what it is"
 
@@ -214,12 +217,55 @@ def test_a_short_text_waits_for_the_publish_that_is_in_its_transaction(shop: Sho
 
 def test_nobody_gets_a_short_text_beside_a_release_that_does_not_tell(shop: Shop) -> None:
     seen = shop.seen
-    assert store.tells_irregular(shop.states, "shop")
     shop.states.execute("INSERT INTO lakehouse.cycles (cycle_id, source, epoch) VALUES ('old', 'shop', 1)")
     assert store.irregular_since(shop.states, "shop", seen) is None
-    assert not store.tells_irregular(shop.states, "shop")
     shop.shortened(seen)
     assert shop.text == LONG_TEXT
+
+
+def test_a_tag_shows_nothing_irregular_after_what_it_began_with(shop: Shop) -> None:
+    """Whatever an engine finds behind a tag that it has read from a text before."""
+
+    def behind(tag: str) -> list[int]:
+        raw = shop.catalog.load_table(RAW)
+        found = raw.scan(snapshot_id=raw.metadata.refs[tag].snapshot_id).to_arrow()
+        return sorted(lsn for lsn in found["_commit_lsn"].to_pylist() if lsn % 10 == 0)
+
+    def newest() -> str:
+        found = newest_tag(shop.catalog.load_table(RAW).metadata)
+        assert found is not None
+        return found[0]
+
+    first = newest()
+    shop.publish(shop.append(lsn=20), lsn=21)
+    assert (newest(), behind(first)) == (first, [10, 20])
+    shop.publish(shop.append("t", lsn=30), lsn=31)
+    second = newest()
+    assert second != first and (behind(first), behind(second)) == ([10, 20], [10, 20, 30])
+    shop.publish(shop.append(lsn=40), lsn=41)
+    shop.publish(TableAppend(RAW, (), {}), lsn=51)
+    assert (behind(first), behind(second)) == ([10, 20], [10, 20, 30, 40]) and newest() == second
+    shop.publish(TableAppend(RAW, (), {}, is_rewritten=True), lsn=61)
+    assert newest() not in (first, second) and behind(second) == [10, 20, 30, 40]
+    for number in range(2 * KEPT):
+        shop.publish(shop.append("t", lsn=100 + number), lsn=200 + number)
+    tags = [name for name in shop.catalog.load_table(RAW).metadata.refs if name.startswith(PREFIX)]
+    assert len(tags) == KEPT and newest() in tags and first not in tags
+
+
+def test_the_newest_tag_moves_on_after_a_compaction_and_no_other(shop: Shop) -> None:
+    raw = shop.catalog.load_table(RAW)
+    assert after_rewrites(raw.metadata) == ()
+    tag = newest_tag(raw.metadata)
+    assert tag is not None
+    with raw.transaction() as transaction, transaction.update_snapshot().fast_append():
+        pass
+    raw = shop.catalog.load_table(RAW)
+    until_committed(shop.catalog, RAW, lambda found: after_rewrites(found.metadata))
+    found = shop.catalog.load_table(RAW)
+    assert newest_tag(found.metadata) == (tag[0], raw.metadata.current_snapshot_id)
+    found.append(pa.table({"id": [9]}, schema=pa.schema([("id", pa.int64())])))
+    assert after_rewrites(shop.catalog.load_table(RAW).metadata) == (), "rows that no publish has judged"
 
 
 def test_a_view_whose_long_text_somebody_dropped_reads_parsed(shop: Shop) -> None:

@@ -1,0 +1,64 @@
+"""Tags of a raw table up to which it is regular, so that the short text of a fresh view is right at any age.
+
+An engine reads the text of a view first, and the metadata of raw later. By then raw may have what the text cannot
+follow, so the text reads raw at a tag that is named once and never used again. Each publish of regular rows moves the
+newest tag along, in the metadata file that has the rows. The publish of others begins the next one, and the one before
+stays where it is. So what a tag shows after the position of a text that names it is regular: the text takes a position
+that is not before what the tag began with.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lakehouse.catalog.open import is_unchanged
+
+if TYPE_CHECKING:
+    from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.table.update import TableUpdate
+
+PREFIX = "lakehouse_regular_"  # before the snapshot that the tag began with
+KEPT = 10  # for queries that have read a text a moment ago
+
+
+def newest_tag(metadata: TableMetadata) -> tuple[str, int] | None:
+    """The tag that moves along, and its snapshot; None of a table that no publish of this release has reached."""
+    tags = _tags(metadata)
+    return tags[-1] if tags else None
+
+
+def next_tag(metadata: TableMetadata, snapshot_id: int, is_regular: bool) -> tuple[TableUpdate, ...]:
+    """What a publish of this snapshot does to the tags; tags that are old go."""
+    from pyiceberg.table.update import RemoveSnapshotRefUpdate
+
+    tags = [name for name, _ in _tags(metadata)]
+    if is_regular and tags:
+        return (moved(tags[-1], snapshot_id),)
+    old = tags[: max(0, len(tags) + 1 - KEPT)]
+    return (moved(f"{PREFIX}{snapshot_id}", snapshot_id), *(RemoveSnapshotRefUpdate(ref_name=name) for name in old))
+
+
+def after_rewrites(metadata: TableMetadata) -> tuple[TableUpdate, ...]:
+    """Moves the newest tag to the current snapshot if nothing but rewrites of files came since: else the files before
+    them would stay for as long as nothing is published to the table."""
+    tag, current = newest_tag(metadata), metadata.current_snapshot_id
+    if tag is None or current is None or tag[1] == current or not is_unchanged(metadata, tag[1]):
+        return ()
+    return (moved(tag[0], current),)
+
+
+def moved(tag: str, snapshot_id: int) -> TableUpdate:
+    """The update that makes or moves a tag."""
+    from pyiceberg.table.update import SetSnapshotRefUpdate
+
+    return SetSnapshotRefUpdate(
+        ref_name=tag, type="tag", snapshot_id=snapshot_id,
+        max_ref_age_ms=None, max_snapshot_age_ms=None, min_snapshots_to_keep=None,
+    )  # fmt: skip
+
+
+def _tags(metadata: TableMetadata) -> list[tuple[str, int]]:
+    """Oldest first: each begins with a snapshot of its own."""
+    numbers = {snapshot.snapshot_id: snapshot.sequence_number or 0 for snapshot in metadata.snapshots}
+    tags = [(name, ref.snapshot_id) for name, ref in metadata.refs.items() if name.startswith(PREFIX)]
+    return sorted(tags, key=lambda tag: numbers[tag[1]])
