@@ -22,9 +22,13 @@ from benchmarks.scenarios.mirrors import (
     verify,
 )
 from benchmarks.workloads import SOURCE, columns_of
+from lakehouse.catalog.open import open_catalog
+from lakehouse.catalog.relations import list_views, read_metadata
 from lakehouse.catalog.views.current_views import MARK, view_of
+from lakehouse.catalog.views.view_versions import LONG, current_version
 from lakehouse.declarations import Declarations
 from lakehouse.declarations.policies import MaintenancePolicy
+from lakehouse.errors import LakehouseError
 from lakehouse.servers.trino import connect, query
 from lakehouse_stack.control.start_stop import running
 from maintenance.actions.compact import compact
@@ -40,6 +44,7 @@ NIGHTLY = MaintenancePolicy.model_validate(
     {"schedule_group": "nightly", "compact": {"target_file_size_mb": 128, "min_input_files": 2, "sort_by": ["id"]}}
 )
 COPY, ALONE = "plain copy", "view over raw alone"
+FRESH, LONG_TEXT = "fresh view", "long text of the fresh view"  # which it has where updates leave values out
 Grow = Callable[[psycopg.Connection, Declarations, str], None]
 
 
@@ -96,11 +101,12 @@ def _reads(bench: Bench, table: str, rows: int, versions: int, results: Results,
             with closing(Session(bench.settings)) as session:
                 compact(session, TableName(f"mirror_{SOURCE}", table), NIGHTLY)
             with _fresh_view(bench, table, declarations):
-                after = (COPY, "mirror, after maintenance", "fresh view, nothing after the refresh")
+                tail = "nothing after the refresh"
+                after = (COPY, "mirror, after maintenance", f"{FRESH}, {tail}", f"{LONG_TEXT}, {tail}")
                 _read(bench, table, versions, results, after)
                 changes = _follow_on(bench, connection, declarations, rows)
-                fresh = f"fresh view, {changes:,} changes in {PUBLISHES} publishes after the refresh"
-                _read(bench, table, versions, results, (COPY, fresh))
+                tail = f"{changes:,} changes in {PUBLISHES} publishes after the refresh"
+                _read(bench, table, versions, results, (COPY, f"{FRESH}, {tail}", f"{LONG_TEXT}, {tail}"))
         verify(bench, declarations)
 
 
@@ -131,6 +137,19 @@ def _fresh_view(bench: Bench, table: str, declarations: Declarations) -> Iterato
         query(bench.settings, f"DROP VIEW {_view(table)}")
 
 
+def _long_text(bench: Bench, table: str) -> str:
+    """The one that the view would get back with an irregular publish. Raises LakehouseError if it has no short one."""
+    view = view_of(SOURCE, table)
+    with closing(open_catalog(bench.settings)) as catalog:
+        metadata = read_metadata(catalog.file_io, list_views(catalog, [view])[view])
+    assert metadata is not None
+    number = current_version(metadata)["summary"].get(LONG)
+    long = [v["representations"] for v in metadata["versions"] if str(v["version-id"]) == number]
+    if not long:
+        raise LakehouseError(f"{'.'.join(view)} has no short text, so there is none to compare the long one with")
+    return next(str(r["sql"]) for r in long[0] if r["dialect"] == "trino")
+
+
 def _view(table: str) -> str:
     return ".".join(view_of(SOURCE, table))
 
@@ -151,7 +170,7 @@ def _read(bench: Bench, table: str, versions: int, results: Results, contenders:
     rows = query(bench.settings, f"SELECT max(id) FROM mirror_{SOURCE}.{table}")[0][0]
     for run in range(WARM_UPS + bench.runs):
         for name in contenders:
-            relation = _relation(name, table)
+            relation = _relation(bench, name, table)
             shown = READ[table.split("_")[0]]
             _measure(bench, f"SELECT {shown} FROM {relation}", scans[name], run >= WARM_UPS)
             key = 1 + run * 7919 % rows
@@ -189,13 +208,15 @@ def _measure(bench: Bench, sql: str, read: _Read, counts: bool) -> None:
         read.splits = cursor.stats["totalSplits"]
 
 
-def _relation(contender: str, table: str) -> str:
+def _relation(bench: Bench, contender: str, table: str) -> str:
     if contender == COPY:
         return f"marts.copy_of_{table}"
     if contender.startswith("mirror"):
         return f"mirror_{SOURCE}.{table}"
-    if contender.startswith("fresh"):
+    if contender.startswith(FRESH):
         return _view(table)
+    if contender.startswith(LONG_TEXT):
+        return f"({_long_text(bench, table)})"
     columns = ", ".join(column.name for column in columns_of(table))
     order = "PARTITION BY id ORDER BY _epoch DESC, _commit_lsn DESC, _seq DESC"
     versions = f"SELECT *, row_number() OVER ({order}) AS nth FROM raw_{SOURCE}.{table}"
