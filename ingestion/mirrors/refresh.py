@@ -38,7 +38,7 @@ from lakehouse.catalog.open import is_unchanged, load_table, total
 from lakehouse.catalog.private_pyiceberg import Staging
 from lakehouse.catalog.statistics import carry
 from lakehouse.catalog.views.current_views import TAG
-from lakehouse.catalog.views.regular import moved, newest_tag
+from lakehouse.catalog.views.regular import has_schema, moved, newest_tag
 from lakehouse.catalog.writing.next_tables import Name, next_name
 from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
@@ -156,7 +156,7 @@ def refresh(session: Session, states: CatalogConnection) -> RefreshReport:
         snapshots = {item.table.name: str(_snapshot_id(item.mirror)) for item in items if item.mirror}
         snapshots |= {report.name: str(report.snapshot_id) for report in reports}
         mirrored_no_more = [Mirrored(t, None, None) for t in session.source.tables if not t.is_mirrored]
-        regular = _regular(session, states, positions, tags, seen)
+        regular = _regular(session, states, items, positions, tags, seen)
         standing = _mirrored(tables, items, built, stream, seen, regular)
         views = next_views(session.settings, session.catalog, [*standing, *mirrored_no_more])
         _publish(session, states, stream, seen, [made.next for made in built], views, snapshots)
@@ -180,12 +180,15 @@ def _forget_copies(session: Session, states: CatalogConnection, due: list[_Mirro
         copies.forget(states, session.catalog, [item.table.mirror_identifier for item in due])
 
 
-def _raw_snapshots(session: Session) -> tuple[dict[Name, int | None], dict[str, str]]:
-    """The newest snapshot of each raw table, and of each table the tag that moves along with it."""
+def _raw_snapshots(session: Session) -> tuple[dict[Name, int | None], dict[str, tuple[str, int]]]:
+    """The newest snapshot of each raw table; the tag that moves along with it, and the schema that this shows."""
     raws = session.catalog.load_tables([table.identifier for table in session.source.mirrored])
-    tags = {name[1]: (raw, tag) for name, raw in raws.items() if (tag := newest_tag(raw.metadata))}
-    moving = {table: name for table, (raw, (name, snapshot)) in tags.items() if is_unchanged(raw.metadata, snapshot)}
-    return {name: data_snapshot(raw) for name, raw in raws.items()}, moving
+    tags = {}
+    for (_, name), raw in raws.items():
+        tag = newest_tag(raw.metadata)
+        if tag and is_unchanged(raw.metadata, tag[1]) and has_schema(raw.metadata, tag[1]):
+            tags[name] = (tag[0], raw.metadata.current_schema_id)
+    return {name: data_snapshot(raw) for name, raw in raws.items()}, tags
 
 
 def _items(
@@ -339,16 +342,25 @@ def _stage(catalog: LakeCatalog, copy: Table, item: _Mirror, state: MirrorState,
 def _regular(
     session: Session,
     states: CatalogConnection,
+    items: list[_Mirror],
     positions: Mapping[str, store.TablePosition],
-    tags: Mapping[str, str],
+    tags: Mapping[str, tuple[str, int]],
     seen: datetime,
 ) -> dict[str, str]:
-    """The tags of the tables that stream, and that no publish since has brought anything irregular to."""
+    """The tags of the tables that stream, and that no publish since has brought anything irregular to.
+
+    A tag shows the columns that the table had then; of a table that has others by now there is none.
+    """
     since = store.irregular_since(states, session.name, seen)
     if since is None:
         return {}
-    streaming = {name for name, position in positions.items() if position.state == "streaming"}
-    return {name: tag for name, tag in tags.items() if name in streaming and name not in since}
+    named = {item.table.name: tags[item.table.name] for item in items if item.table.name in tags}
+    current = {item.table.name: item.raw.metadata.current_schema_id for item in items}
+    return {
+        name: tag
+        for name, (tag, schema) in named.items()
+        if positions[name].state == "streaming" and name not in since and schema == current[name]
+    }
 
 
 def _mirrored(

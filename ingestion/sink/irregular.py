@@ -2,7 +2,7 @@
 
 That text takes the newest version that raw has of a key for its row. So it can follow versions that carry all values
 and belong to the publish's own cut, and neither a truncate, nor an update that left values out, nor rows that no cut
-has yet. The metrics of the files tell, and files without metrics count as irregular.
+has yet, nor columns that were altered. The metrics of the files tell, and files without metrics count as irregular.
 """
 
 from __future__ import annotations
@@ -15,7 +15,11 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
 from pyiceberg.types import ListType, LongType
 
+from lakehouse.catalog.views.regular import has_schema, newest_tag
+
 if TYPE_CHECKING:
+    from pyiceberg.table.metadata import TableMetadata
+
     from ingestion.sink.publish import Cut, TableAppend
 
 ROWS = "lakehouse.rows."  # in the summary of a snapshot, before the operation of which it has so many
@@ -23,23 +27,29 @@ TRUNCATE = "t"
 
 
 def irregular(
-    source: str, appends: Iterable[TableAppend], cut: Cut | None, schemas: Mapping[tuple[str, str], Schema]
+    source: str, appends: Iterable[TableAppend], cut: Cut | None, tables: Mapping[tuple[str, str], TableMetadata]
 ) -> tuple[str, ...]:
     """The tables of a source whose rows in this publish are not all regular; `cut` is the publish's."""
     raw = [append for append in appends if append.identifier[0] == f"raw_{source}"]
-    return tuple(append.identifier[1] for append in raw if not _is_regular(append, cut, schemas[append.identifier]))
+    return tuple(append.identifier[1] for append in raw if not _is_regular(append, cut, tables[append.identifier]))
 
 
-def _is_regular(append: TableAppend, cut: Cut | None, schema: Schema) -> bool:
-    if append.is_rewritten or append.delete is not None:
+def _is_regular(append: TableAppend, cut: Cut | None, metadata: TableMetadata) -> bool:
+    if append.is_rewritten or append.delete is not None or not _keeps_columns(metadata):
         return False
     if not append.data_files:
         return True
     counted = {key.removeprefix(ROWS) for key in append.summary if key.startswith(ROWS)}
     if cut is None or append.identifier[1] not in cut.tables or not counted or TRUNCATE in counted:
         return False
-    below = cut.position.commit_bound
+    schema, below = metadata.schema(), cut.position.commit_bound
     return all(_carries_all(file, schema) and _is_below(file, schema, below) for file in append.data_files)
+
+
+def _keeps_columns(metadata: TableMetadata) -> bool:
+    """Whether the table has the columns that it had when the newest tag was moved."""
+    tag = newest_tag(metadata)
+    return tag is None or has_schema(metadata, tag[1])
 
 
 def _carries_all(file: DataFile, schema: Schema) -> bool:

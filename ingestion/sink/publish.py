@@ -181,8 +181,8 @@ def publish(settings: Settings, catalog: LakeCatalog, lease: Lease, publication:
 def _stage_all(settings: Settings, catalog: LakeCatalog, publication: Publication) -> _All:
     """Stages all tables and the cut at once: most of it is waiting for the object store."""
     tables = catalog.load_tables([append.identifier for append in publication.appends])
-    schemas = {identifier: table.schema() for identifier, table in tables.items()}
-    found = irregular(publication.source, publication.appends, publication.cut, schemas)
+    known = {identifier: table.metadata for identifier, table in tables.items()}
+    found = irregular(publication.source, publication.appends, publication.cut, known)
     begun = []
     for append in publication.appends:
         is_raw = append.identifier[0] == f"raw_{publication.source}"

@@ -15,7 +15,7 @@ from ingestion.schema.positions import Lsn
 from ingestion.sink import publish as sink
 from ingestion.sink.irregular import irregular
 from ingestion.sink.publish import Cut, Publication, TableAppend
-from ingestion.sink.writer import TableWriter, writable_metadata
+from ingestion.sink.writer import TableWriter, fitted, writable_metadata
 from ingestion.state import lease as leases
 from ingestion.state import store
 from ingestion.state.lease import Lease, mirrors_of
@@ -62,7 +62,9 @@ class Shop:
         table = self.catalog.load_table(RAW)
         writer = TableWriter(writable_metadata(table, "c"), table.io, 1 << 20)
         rows = {"id": [1, 2], "_op": [op] * 2, "_commit_lsn": [lsn - 1, lsn], "_unchanged": [None, left_out]}
-        writer.add(pa.table(rows, schema=writer.schema))
+        writer.add(
+            pa.table(rows | {name: [None] * 2 for name in writer.schema.names if name not in rows}, writer.schema)
+        )
         return TableAppend(RAW, writer.close(), {f"lakehouse.rows.{op}": "2"})
 
     def publish(self, *appends: TableAppend, tables: tuple[str, ...] = ("items",), lsn: int = 100) -> None:
@@ -128,8 +130,9 @@ def shop(cluster: str, catalog_settings: Settings, postgres_catalog: LakeCatalog
 
 def test_what_makes_a_publish_irregular(shop: Shop) -> None:
     def found(*appends: TableAppend, tables: tuple[str, ...] = ("items",), lsn: int = 11, cut: bool = True) -> Any:
-        schemas = {RAW: SCHEMA, ("meta", "spool"): SCHEMA}
-        return irregular("shop", appends, Cut(1, Lsn(lsn), NOW, tables) if cut else None, schemas)
+        raw = shop.catalog.load_table(RAW).metadata
+        known = {RAW: raw, ("meta", "spool"): raw}
+        return irregular("shop", appends, Cut(1, Lsn(lsn), NOW, tables) if cut else None, known)
 
     assert found(shop.append("u"), shop.append("d"), shop.append("c")) == ()
     assert found(TableAppend(RAW, (), {})) == found(TableAppend(("meta", "spool"), (), {}), cut=False) == ()
@@ -140,6 +143,11 @@ def test_what_makes_a_publish_irregular(shop: Shop) -> None:
     assert found(TableAppend(RAW, (), {}, is_rewritten=True)) == ("items",), "rows went before it"
     untold = shop.append()
     assert found(TableAppend(RAW, untold.data_files, {})) == ("items",), "nobody says what it is"
+    with shop.catalog.load_table(RAW).update_schema() as update:
+        update.add_column("more", LongType())
+    assert found(shop.append()) == found(TableAppend(RAW, (), {})) == ("items",), "a tag shows the columns of then"
+    shop.publish(shop.append())
+    assert found(shop.append()) == ()
 
 
 def test_a_publish_of_what_a_short_text_cannot_follow_gives_the_view_its_long_text(shop: Shop) -> None:

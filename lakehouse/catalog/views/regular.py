@@ -3,8 +3,8 @@
 An engine reads the text of a view first, and the metadata of raw later. By then raw may have what the text cannot
 follow, so the text reads raw at a tag that is named once and never used again. Each publish of regular rows moves the
 newest tag along, in the metadata file that has the rows. The publish of others begins the next one, and the one before
-stays where it is. So what a tag shows after the position of a text that names it is regular: the text takes a position
-that is not before what the tag began with.
+stays where it is. So what a tag shows after the position of a text that names it is regular, and has the columns of the
+text: it takes a position that is not before what the tag began with.
 """
 
 from __future__ import annotations
@@ -27,6 +27,12 @@ def newest_tag(metadata: TableMetadata) -> tuple[str, int] | None:
     return tags[-1] if tags else None
 
 
+def has_schema(metadata: TableMetadata, snapshot_id: int) -> bool:
+    """Whether a snapshot shows the columns that the table has now: engines read a tag with those of its snapshot."""
+    found = metadata.snapshot_by_id(snapshot_id)
+    return found is not None and found.schema_id == metadata.current_schema_id
+
+
 def next_tag(metadata: TableMetadata, snapshot_id: int, is_regular: bool) -> tuple[TableUpdate, ...]:
     """What a publish of this snapshot does to the tags; tags that are old go."""
     from pyiceberg.table.update import RemoveSnapshotRefUpdate
@@ -42,7 +48,9 @@ def after_rewrites(metadata: TableMetadata) -> tuple[TableUpdate, ...]:
     """Moves the newest tag to the current snapshot if nothing but rewrites of files came since: else the files before
     them would stay for as long as nothing is published to the table."""
     tag, current = newest_tag(metadata), metadata.current_snapshot_id
-    if tag is None or current is None or tag[1] == current or not is_unchanged(metadata, tag[1]):
+    if tag is None or current is None or tag[1] == current:
+        return ()
+    if not (is_unchanged(metadata, tag[1]) and has_schema(metadata, tag[1])):
         return ()
     return (moved(tag[0], current),)
 
