@@ -62,9 +62,7 @@ class Shop:
         table = self.catalog.load_table(RAW)
         writer = TableWriter(writable_metadata(table, "c"), table.io, 1 << 20)
         rows = {"id": [1, 2], "_op": [op] * 2, "_commit_lsn": [lsn - 1, lsn], "_unchanged": [None, left_out]}
-        writer.add(
-            pa.table(rows | {name: [None] * 2 for name in writer.schema.names if name not in rows}, writer.schema)
-        )
+        writer.add(fitted(pa.table(rows), writer.schema))
         return TableAppend(RAW, writer.close(), {f"lakehouse.rows.{op}": "2"})
 
     def publish(self, *appends: TableAppend, tables: tuple[str, ...] = ("items",), lsn: int = 100) -> None:
