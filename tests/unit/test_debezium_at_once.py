@@ -15,6 +15,7 @@ from debezium_recorded import Message, Read, read, settings, shape, table
 from ingestion.schema.types import convert
 from ingestion.sources.debezium import gathered
 from ingestion.sources.debezium.at_once.decimals import decimals
+from ingestion.sources.debezium.at_once.parsed import DEPTH
 from ingestion.sources.debezium.values import _digits
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import DebeziumSettings
@@ -104,6 +105,8 @@ def dumped(value: Any) -> str:
 class Topic:
     """One topic, generated: `strange` is the share of events that are out of the ordinary."""
 
+    ops = "ccccuuud"
+
     def __init__(
         self, chance: Chance, columns: dict[str, str], key: tuple[str, ...], *, told: bool, strange: float
     ) -> None:
@@ -133,9 +136,9 @@ class Topic:
 
     def _event(self, xid: int, order: int) -> None:
         chance = self._chance
-        op, row = chance.choice("ccccuuud"), self._row()
+        op, row = chance.choice(self.ops), self._row()
         before = None
-        if op == "d" or chance.random() < 0.1:
+        if op == "d" or (chance.random() < 0.1 and self.ops != "c"):
             before = {name: value if name in self._key else None for name, value in row.items()}
         if op == "u":
             row = {name: self._form(name, value) for name, value in row.items()}
@@ -211,7 +214,7 @@ class Topic:
 
 def one_by_one(monkeypatch: pytest.MonkeyPatch, *arguments: Any, **given: Any) -> Read | str:
     with monkeypatch.context() as patched:
-        patched.setattr(gathered.Gathered, "_take_at_once", lambda *_: False)
+        patched.setattr(gathered, "scanned", lambda *_, **__: None)
         patched.setattr(gathered, "ends_at_once", lambda *_: None)
         patched.setattr(gathered, "TOGETHER", 1 << 30)
         return tried(*arguments, **given)
@@ -358,6 +361,39 @@ def test_ordinary_envelopes_are_read_at_once(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(gathered.Gathered, "_add", add_one)
     found = read(topic.messages, table("a", columns), given=settings(), now=LATE)
     assert sum(map(len, found.rows.values())) > 200 and len(opened) < 5 and not found.unread
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("again", ["null", '{"id":7}', "7", ""])
+def test_inserts_are_read_without_what_was_before(monkeypatch: pytest.MonkeyPatch, seed: int, again: str) -> None:
+    """None of them has a row before, whatever is in a row, or a message that says it twice."""
+    chance = Chance(seed)
+    columns, key = columns_by(chance, [kind for kind in VALUES if not kind.endswith("[]")])
+    topic = Topic(chance, columns, key, told=True, strange=0.0)
+    topic.ops = "c"
+    for xid in range(700, 720):
+        topic.transact(xid)
+    events = [m for m in topic.messages if m["topic"] == "public.a" and m["value"]]
+    assert all(m["value"].startswith('{"before":null,') for m in events)
+    if again:
+        of = chance.choice(events)
+        of["value"] = f'{of["value"][:-1]},"before":{again}}}'
+    assert assert_the_same(monkeypatch, topic.messages, table("a", columns, key), settings()) > 40
+
+
+@pytest.mark.parametrize("depth", [DEPTH - 20, DEPTH - 1, DEPTH, DEPTH + 1, 3 * DEPTH])
+def test_what_is_nested_too_deeply_is_read_by_itself(monkeypatch: pytest.MonkeyPatch, depth: int) -> None:
+    """Python's reader gives up on it, and Arrow's does not."""
+    topic = Topic(Chance(5), {"id": "bigint", "v": "text"}, ("id",), told=True, strange=0.0)
+    for xid in range(700, 712):
+        topic.transact(xid)
+    events = [m for m in topic.messages if m["topic"] == "public.a" and m["value"]]
+    for of, bracket in ((events[3], "[]"), (events[9], "{}")):
+        nested = "[" * depth + "]" * depth if bracket == "[]" else '{"a":' * depth + "1" + "}" * depth
+        of["value"] = f'{of["value"][:-1]},"more":{nested}}}'
+    events[12]["value"] = f'{events[12]["value"][:-1]},"more":"{"[" * depth}"}}'
+    events[13]["value"] = f'{events[13]["value"][:-1]},"more":{"7" * (depth * 5)}}}'
+    assert_the_same(monkeypatch, topic.messages, table("a", {"id": "bigint", "v": "text"}), settings())
 
 
 @pytest.mark.parametrize("seed", range(20))

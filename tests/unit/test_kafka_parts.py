@@ -8,7 +8,7 @@ import pytest
 from held_topics import PARTITIONS, Lake, declared, make_lake
 
 from ingestion.sources.kafka import reading
-from ingestion.sources.kafka.fetching import Range
+from ingestion.sources.kafka.fetching import Range, some_at_once
 from ingestion.sources.kafka.reading import EVENTS, spread
 from ingestion.state import store
 from lakehouse.catalog.lake_catalog import LakeCatalog
@@ -42,6 +42,15 @@ def rows(lake: Lake, name: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.stack
+def test_so_many_are_begun_before_they_are_taken_and_no_more() -> None:
+    for count, most in ((0, 1), (1, 3), (5, 3), (9, 1)):
+        begun: list[int] = []
+        items = (begun.append(number) or number for number in range(count))  # type: ignore[func-returns-value]
+        for taken, item in enumerate(some_at_once(items, most)):
+            assert item == taken and len(begun) == min(count, taken + most + 1)
+        assert len(begun) == count
+
+
 @pytest.mark.parametrize("events", [1, EVENTS])
 def test_rows_are_numbered_as_by_one_task(lake: Lake, monkeypatch: pytest.MonkeyPatch, events: int) -> None:
     monkeypatch.setattr(reading, "EVENTS", events)

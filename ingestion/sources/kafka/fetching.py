@@ -1,6 +1,7 @@
 """Fetches ranges of offsets from the brokers as columns, one batch ahead of those who decode and write them."""
 
 import time
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -159,3 +160,13 @@ def ahead(items: Iterable[T]) -> Generator[T]:
         while (item := made.result()) is not None:
             made = pool.submit(lambda: next(upcoming, None))
             yield item
+
+
+def some_at_once(begun: Iterable[T], count: int) -> Iterator[T]:
+    """The items in their order, each once so many behind it have been asked for: what begins with them goes on."""
+    waiting: deque[T] = deque()
+    for item in begun:
+        waiting.append(item)
+        if len(waiting) > count:
+            yield waiting.popleft()
+    yield from waiting
