@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 OPENED = 20_000  # envelopes that are kept as they were opened
 TOGETHER = 64  # messages that are read one by one where one of them is unlike the others
 PARTS = 16  # into which more of them are split
-THREADS = min(4, pa.cpu_count())  # that look at messages, each at a batch of its own
+THREADS = min(4, os.cpu_count() or 1)  # that look at messages, each at a batch; Spark tells its tasks of one core
 MILLISECOND = timedelta(milliseconds=1)
 
 

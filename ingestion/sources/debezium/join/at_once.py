@@ -112,8 +112,8 @@ class _Events:
         """Whether two events may be the same one: by a number that stands for what tells them apart."""
         keyed = np.array([name in follows.keyed for name in self.relations])[self.relation]
         parts = (self.xid, self.lsn, self.relation, self.op, self.identity)
-        mixed = _mixed(*(part[keyed] for part in parts))
-        return len(np.unique(mixed)) < len(mixed)
+        ranked = np.sort(_mixed(*(part[keyed] for part in parts)))  # np.unique would take ten times as long
+        return bool((ranked[1:] == ranked[:-1]).any())
 
     def stops(self, lands: np.ndarray, count: int) -> list[int] | None:
         """Of each partition the index of the first event that waits, -1 for none; None where one that lands is behind
