@@ -42,13 +42,22 @@ def rows(lake: Lake, name: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.stack
-def test_so_many_are_begun_before_they_are_taken_and_no_more() -> None:
-    for count, most in ((0, 1), (1, 3), (5, 3), (9, 1)):
-        begun: list[int] = []
-        items = (begun.append(number) or number for number in range(count))  # type: ignore[func-returns-value]
-        for taken, item in enumerate(some_at_once(items, most)):
-            assert item == taken and len(begun) == min(count, taken + most + 1)
-        assert len(begun) == count
+def test_what_is_begun_before_it_is_taken_weighs_no_more_than_so_much() -> None:
+    chance = random.Random(1)
+    for _ in range(200):
+        weights = [chance.choice((1, 2, 9)) for _ in range(chance.randrange(12))]
+        most, begun = chance.choice((1, 3, 6)), list[int]()
+
+        def items(weights: list[int] = weights, begun: list[int] = begun) -> Iterator[tuple[int, int]]:
+            for number, weight in enumerate(weights):
+                begun.append(number)
+                yield weight, number
+
+        for taken, item in enumerate(some_at_once(items(), most)):
+            assert item == taken
+            assert sum(weights[taken : len(begun) - 1]) <= most, "all but the newest fitted"
+            assert len(begun) == len(weights) or sum(weights[taken : len(begun)]) > most, "as many as fit"
+        assert len(begun) == len(weights)
 
 
 @pytest.mark.parametrize("events", [1, EVENTS])

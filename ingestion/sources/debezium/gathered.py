@@ -112,8 +112,8 @@ class Gathered:
     def fetch(self) -> None:
         """Reads all messages into the spool; some batches are opened while those before them are added."""
         with ThreadPoolExecutor(THREADS) as pool:
-            begun = ((of, self._look(pool, *of)) for of in self._messages())
-            for (shape, messages), looked in some_at_once(begun, THREADS):
+            begun = ((of[1].nbytes, (*of, self._look(pool, *of))) for of in self._messages())
+            for shape, messages, looked in some_at_once(begun, THREADS * self.reader.batch_bytes):
                 blocks, found = looked.result()
                 self.spool.extend(blocks)
                 self._take(shape, messages, found)

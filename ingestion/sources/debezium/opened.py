@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -71,7 +71,7 @@ class OpenBodies(Protocol):
         """The fields, a row for each message; None where one of them has to be looked at by itself."""
 
 
-Bodies = pa.Array | OpenBodies
+Bodies: TypeAlias = "pa.Array | OpenBodies"
 
 
 @dataclass

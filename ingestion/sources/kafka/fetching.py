@@ -162,11 +162,13 @@ def ahead(items: Iterable[T]) -> Generator[T]:
             yield item
 
 
-def some_at_once(begun: Iterable[T], count: int) -> Iterator[T]:
-    """The items in their order, each once so many behind it have been asked for: what begins with them goes on."""
-    waiting: deque[T] = deque()
-    for item in begun:
-        waiting.append(item)
-        if len(waiting) > count:
-            yield waiting.popleft()
-    yield from waiting
+def some_at_once(begun: Iterable[tuple[int, T]], most: int) -> Iterator[T]:
+    """The items in their order, each with its weight: what begins with them goes on while those that wait, and the one
+    that comes next, weigh no more than `most` together."""
+    waiting: deque[tuple[int, T]] = deque()
+    for of in begun:
+        waiting.append(of)
+        while waiting and sum(weight for weight, _ in waiting) > most:
+            yield waiting.popleft()[1]
+    for _, item in waiting:
+        yield item

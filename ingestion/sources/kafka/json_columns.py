@@ -7,6 +7,8 @@ over one, since JSON has none within its text and wants a comma between two obje
 brace, and has exactly one object if there are as many rows as events.
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -57,7 +59,7 @@ def json_table(
     text = np.frombuffer(joined.as_buffer(), np.uint8)
     if not _is_bounded(text, lengths) or not _is_plain(joined, text, without):
         return None
-    ends = np.count_nonzero(text == ord("\n"))
+    ends = sum(np.count_nonzero(part == ord("\n")) for part in _parts(text))
     is_line_each = ends == len(values) - 1  # else a part that begins at a line may not begin at an event
     in_parts = is_line_each and not one_chunk
     size = max(BLOCK_BYTES, 2 * int(lengths.max())) if in_parts else len(text) + 1
@@ -93,8 +95,12 @@ def _is_plain(joined: pa.Scalar, text: np.ndarray, without: bytes | None) -> boo
 def _has(text: np.ndarray, pair: bytes) -> bool:
     """Whether two bytes are there, one behind the other: Python's own search stops at each that is like the first."""
     first, second = pair
-    parts = (text[at : at + PART_BYTES + 1] for at in range(0, len(text), PART_BYTES))
-    return any(((part[:-1] == first) & (part[1:] == second)).any() for part in parts)
+    return any(((part[:-1] == first) & (part[1:] == second)).any() for part in _parts(text, 1))
+
+
+def _parts(text: np.ndarray, more: int = 0) -> Iterator[np.ndarray]:
+    """Parts of it, with some bytes `more` of the next one."""
+    return (text[at : at + PART_BYTES + more] for at in range(0, len(text), PART_BYTES))
 
 
 def _arrow(source: SourceType) -> pa.DataType:
