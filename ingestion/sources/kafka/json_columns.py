@@ -48,10 +48,10 @@ def json_columns(shape: Shape, values: pa.Array) -> dict[str, pa.Array] | None:
 
 
 def json_table(
-    schema: pa.Schema, values: pa.Array, without: bytes | None = None, *, one_chunk: bool = False
+    schema: pa.Schema, values: pa.Array, without: bytes | None = None, *, one_thread: bool = False
 ) -> pa.Table | None:
     """The fields of a schema, a row for each value, none of which is null; None if Arrow cannot tell them, or
-    `without`, an escape, is in a value. `one_chunk`: the columns have one, which one thread makes."""
+    `without`, an escape, is in a value. `one_thread`: by the one that asks, beside others, and not by Arrow's."""
     lengths = pc.binary_length(values).to_numpy().astype(np.int64)
     if (lengths < 2).any() or int(lengths.sum()) + len(values) > MOST_BYTES:
         return None
@@ -61,11 +61,10 @@ def json_table(
         return None
     ends = sum(np.count_nonzero(part == ord("\n")) for part in _parts(text))
     is_line_each = ends == len(values) - 1  # else a part that begins at a line may not begin at an event
-    in_parts = is_line_each and not one_chunk
-    size = max(BLOCK_BYTES, 2 * int(lengths.max())) if in_parts else len(text) + 1
+    size = max(BLOCK_BYTES, 2 * int(lengths.max())) if is_line_each else len(text) + 1
     options = pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
     try:
-        block = pj.ReadOptions(use_threads=in_parts, block_size=size)
+        block = pj.ReadOptions(use_threads=is_line_each and not one_thread, block_size=size)
         table = pj.read_json(pa.BufferReader(joined.as_buffer()), block, options)
     except (pa.ArrowException, OverflowError):
         return None

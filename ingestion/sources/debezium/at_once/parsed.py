@@ -42,7 +42,7 @@ def _table(schema: pa.Schema, values: Bodies) -> pa.Table | None:
     elif _has_odd(values):
         return None
     else:
-        found = json_table(schema, values, without=b"\\u0000", one_chunk=True)
+        found = json_table(schema, values, without=b"\\u0000", one_thread=True)
     return None if found is None else found.combine_chunks()
 
 
