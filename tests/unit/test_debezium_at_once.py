@@ -2,7 +2,7 @@
 
 import json
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from random import Random as Chance
@@ -10,12 +10,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from debezium_recorded import Message, Read, read, settings, shape, table
+from debezium_recorded import Message, Read, RecordedReader, read, settings, shape, table
 
 from ingestion.schema.types import convert
 from ingestion.sources.debezium import gathered
 from ingestion.sources.debezium.at_once.decimals import decimals
+from ingestion.sources.debezium.at_once.parsed import DEPTH
 from ingestion.sources.debezium.values import _digits
+from ingestion.sources.kafka.fetching import Range
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import DebeziumSettings
 
@@ -104,10 +106,12 @@ def dumped(value: Any) -> str:
 class Topic:
     """One topic, generated: `strange` is the share of events that are out of the ordinary."""
 
+    ops = "ccccuuud"
+
     def __init__(
         self, chance: Chance, columns: dict[str, str], key: tuple[str, ...], *, told: bool, strange: float
     ) -> None:
-        self._chance, self._columns, self._key, self._told, self._strange = chance, columns, key, told, strange
+        self._chance, self.columns, self._key, self._told, self._strange = chance, columns, key, told, strange
         self._lsn, self._offset, self._id = 30_000_000, -1, 0
         self.messages: list[Message] = []
         self.schema: dict[str, Any] | None = None
@@ -133,9 +137,9 @@ class Topic:
 
     def _event(self, xid: int, order: int) -> None:
         chance = self._chance
-        op, row = chance.choice("ccccuuud"), self._row()
+        op, row = chance.choice(self.ops), self._row()
         before = None
-        if op == "d" or chance.random() < 0.1:
+        if op == "d" or (chance.random() < 0.1 and self.ops != "c"):
             before = {name: value if name in self._key else None for name, value in row.items()}
         if op == "u":
             row = {name: self._form(name, value) for name, value in row.items()}
@@ -165,7 +169,7 @@ class Topic:
 
     def _form(self, name: str, value: Any) -> Any:
         """The value, or now and then what Debezium writes instead of one that did not come."""
-        kind, chance = self._columns[name], self._chance
+        kind, chance = self.columns[name], self._chance
         if name in self._key or chance.random() > 0.1:
             return value
         if chance.random() < self._strange / 3:
@@ -176,9 +180,9 @@ class Topic:
 
     def _row(self) -> dict[str, Any]:
         chance, row = self._chance, dict[str, Any]()
-        for name, kind in self._columns.items():
+        for name, kind in self.columns.items():
             odd = UNREPRESENTABLE.get(kind)
-            strange = self._strange / len(self._columns)
+            strange = self._strange / len(self.columns)
             row[name] = chance.choice(odd) if odd and chance.random() < strange else VALUES[kind](chance)
             if name not in self._key and chance.random() < 0.1:
                 row[name] = None
@@ -211,7 +215,7 @@ class Topic:
 
 def one_by_one(monkeypatch: pytest.MonkeyPatch, *arguments: Any, **given: Any) -> Read | str:
     with monkeypatch.context() as patched:
-        patched.setattr(gathered.Gathered, "_take_at_once", lambda *_: False)
+        patched.setattr(gathered, "scanned", lambda *_, **__: None)
         patched.setattr(gathered, "ends_at_once", lambda *_: None)
         patched.setattr(gathered, "TOGETHER", 1 << 30)
         return tried(*arguments, **given)
@@ -310,6 +314,52 @@ def test_what_is_read_at_once_is_what_is_read_one_by_one(monkeypatch: pytest.Mon
     assert count > 150 or strange
 
 
+@pytest.mark.parametrize("seed", range(9))
+def test_batches_of_any_size_land_the_same(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """Several are opened beside each other, of several schemas, and some of them one by one."""
+    chance = Chance(seed)
+    columns, key = columns_by(chance, [kind for kind in SCHEMAS if kind != "bigint"])
+    topic = Topic(chance, columns, key, told=True, strange=chance.choice((0.0, 0.02)))
+    for xid in range(700, 760):
+        if xid % 9 == 0:
+            topic.columns = {n: k for n, k in columns.items() if n in key or chance.random() < 0.8}
+            topic.schema = schema_of(topic.columns)
+        topic.transact(xid)
+    whole, sizes = RecordedReader.messages, chance.choice(((1,), (1, 3, 200), (40, 70)))
+
+    def in_batches(reader: RecordedReader, ranges: Sequence[Range]) -> Iterator[tuple[str, pa.Table]]:
+        for name, messages in whole(reader, ranges):
+            while messages.num_rows:
+                size = chance.choice(sizes)
+                yield name, messages.slice(0, size)
+                messages = messages.slice(size)
+
+    of, given = table("a", declared(columns), key), settings()
+    alone = one_by_one(monkeypatch, topic.messages, of, given=given, now=LATE)
+    monkeypatch.setattr(RecordedReader, "messages", in_batches)
+    for threads in (1, 4):
+        monkeypatch.setattr(gathered, "THREADS", threads)
+        found = tried(topic.messages, of, given=given, now=LATE)
+        if isinstance(alone, str) or isinstance(found, str):
+            assert alone == found
+            continue
+        assert found.parked == alone.parked and found.position == alone.position
+        assert set(found.noticed.warnings) == set(alone.noticed.warnings)
+        assert alone.parked or landed(found, of, given) == landed(alone, of, given)
+        assert alone.parked or sorted(found.unread.get("a", ())) == sorted(alone.unread.get("a", ()))
+        assert alone.parked or records(found) == records(alone)
+
+
+@pytest.mark.parametrize("begins", [True, False])
+def test_a_converter_begins_or_ceases_to_write_schemas(monkeypatch: pytest.MonkeyPatch, begins: bool) -> None:
+    columns = {"id": "bigint", "v": "text"}
+    topic = Topic(Chance(4), columns, ("id",), told=True, strange=0.0)
+    for xid in range(700, 720):
+        topic.schema = schema_of(columns) if (xid >= 710) == begins else None
+        topic.transact(xid)
+    assert assert_the_same(monkeypatch, topic.messages, table("a", columns), settings()) > 40
+
+
 ENDS: tuple[dict[str, Any] | Bare, ...] = (
     {}, {"status": "x"}, {"id": "7"}, {"id": "x:1"}, {"id": "7:-1"}, {"id": f"7:{1 << 63}"}, {"id": None},
     {"ts_ms": None}, {"ts_ms": "1"}, {"ts_ms": 1 << 60}, {"data_collections": None}, {"data_collections": {}},
@@ -358,6 +408,39 @@ def test_ordinary_envelopes_are_read_at_once(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(gathered.Gathered, "_add", add_one)
     found = read(topic.messages, table("a", columns), given=settings(), now=LATE)
     assert sum(map(len, found.rows.values())) > 200 and len(opened) < 5 and not found.unread
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("again", ["null", '{"id":7}', "7", ""])
+def test_inserts_are_read_without_what_was_before(monkeypatch: pytest.MonkeyPatch, seed: int, again: str) -> None:
+    """None of them has a row before, whatever is in a row, or a message that says it twice."""
+    chance = Chance(seed)
+    columns, key = columns_by(chance, [kind for kind in VALUES if not kind.endswith("[]")])
+    topic = Topic(chance, columns, key, told=True, strange=0.0)
+    topic.ops = "c"
+    for xid in range(700, 720):
+        topic.transact(xid)
+    events = [m for m in topic.messages if m["topic"] == "public.a" and m["value"]]
+    assert all(m["value"].startswith('{"before":null,') for m in events)
+    if again:
+        of = chance.choice(events)
+        of["value"] = f'{of["value"][:-1]},"before":{again}}}'
+    assert assert_the_same(monkeypatch, topic.messages, table("a", columns, key), settings()) > 40
+
+
+@pytest.mark.parametrize("depth", [DEPTH - 20, DEPTH - 1, DEPTH, DEPTH + 1, 3 * DEPTH])
+def test_what_is_nested_too_deeply_is_read_by_itself(monkeypatch: pytest.MonkeyPatch, depth: int) -> None:
+    """Python's reader gives up on it, and Arrow's does not."""
+    topic = Topic(Chance(5), {"id": "bigint", "v": "text"}, ("id",), told=True, strange=0.0)
+    for xid in range(700, 712):
+        topic.transact(xid)
+    events = [m for m in topic.messages if m["topic"] == "public.a" and m["value"]]
+    for of, bracket in ((events[3], "[]"), (events[9], "{}")):
+        nested = "[" * depth + "]" * depth if bracket == "[]" else '{"a":' * depth + "1" + "}" * depth
+        of["value"] = f'{of["value"][:-1]},"more":{nested}}}'
+    events[12]["value"] = f'{events[12]["value"][:-1]},"more":"{"[" * depth}"}}'
+    events[13]["value"] = f'{events[13]["value"][:-1]},"more":{"7" * (depth * 5)}}}'
+    assert_the_same(monkeypatch, topic.messages, table("a", {"id": "bigint", "v": "text"}), settings())
 
 
 @pytest.mark.parametrize("seed", range(20))

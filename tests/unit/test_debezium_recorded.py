@@ -14,8 +14,9 @@ from debezium_recorded import ITEMS, PAIRS, Message, Read, read, recorded, setti
 from ingestion.schema.problem import TableProblem
 from ingestion.sources.base import UnreadableRecord
 from ingestion.sources.debezium import gathered
+from ingestion.sources.debezium import spool as spool_module
 from ingestion.sources.debezium.records import EnvelopeRecords
-from ingestion.sources.debezium.spool import Spool, Tables
+from ingestion.sources.debezium.spool import Spool, Tables, blocks_of
 from lakehouse.errors import LakehouseError
 
 PLAIN = recorded("plain")
@@ -287,12 +288,19 @@ def test_a_number_that_cannot_be_read_lands_nowhere_as_text(value: Any) -> None:
     assert not any(found.rows.values())
 
 
-def test_messages_that_are_too_many_wait_on_disk() -> None:
-    spool, given = Spool(in_memory=100), [None, b"", b"x" * 70, None, b"y" * 70, b"z"]
-    for value in given:
-        spool.add(value)
-    assert [spool.value(index) for index in (5, 2, 0, 4)] == [b"z", b"x" * 70, b"", b"y" * 70]
-    assert spool._file._rolled
+def test_messages_that_are_too_many_wait_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spool_module, "BLOCK_BYTES", 100)
+    chance = random.Random(1)
+    given = [
+        chance.choice((None, b"", chance.randbytes(chance.choice((1, 70, 99, 100, 101, 950))))) for _ in range(400)
+    ]
+    spool, values = Spool(in_memory=1000), pa.array([b"before", *given, b"behind"], pa.binary())
+    for first in range(1, 401, 40):
+        spool.extend([*blocks_of(values.slice(first, 40))])
+    spool.extend([*blocks_of(values.slice(0, 0))])
+    assert len(spool) == 400 and spool._file._rolled
+    for index in [*range(400), *chance.sample(range(400), 200)]:
+        assert spool.value(index) == (given[index] or b"")
     spool.close()
 
 
@@ -408,7 +416,7 @@ def test_a_converter_that_writes_defaults_for_nulls_is_told_of(monkeypatch: pyte
     assert given != schemas
     for at_once in (True, False):
         if not at_once:
-            monkeypatch.setattr(gathered.Gathered, "_take_at_once", lambda *_: False)
+            monkeypatch.setattr(gathered, "scanned", lambda *_, **__: None)
         [says] = read(given, ITEMS_TABLE).noticed.warnings
         assert "topic public.items: a NULL in name comes as the column's default" in says
 
@@ -524,7 +532,7 @@ def test_a_null_that_may_be_a_large_array_that_did_not_come_is_no_null(
     rows = []
     for at_once in (True, False):
         if not at_once:
-            monkeypatch.setattr(gathered.Gathered, "_take_at_once", lambda *_: False)
+            monkeypatch.setattr(gathered, "scanned", lambda *_, **__: None)
         found = read(messages, of, now=datetime(2027, 1, 1, tzinfo=UTC))
         assert [r["_offset"] for r in found.rows["arrays"]] == [1, 2, 3, 6, 7]
         assert found.rows["arrays"][2]["_unchanged"] == ["t", "u"]

@@ -8,7 +8,7 @@ import pytest
 from held_topics import PARTITIONS, Lake, declared, make_lake
 
 from ingestion.sources.kafka import reading
-from ingestion.sources.kafka.fetching import Range
+from ingestion.sources.kafka.fetching import Range, some_at_once
 from ingestion.sources.kafka.reading import EVENTS, spread
 from ingestion.state import store
 from lakehouse.catalog.lake_catalog import LakeCatalog
@@ -42,6 +42,24 @@ def rows(lake: Lake, name: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.stack
+def test_what_is_begun_before_it_is_taken_weighs_no_more_than_so_much() -> None:
+    chance = random.Random(1)
+    for _ in range(200):
+        weights = [chance.choice((1, 2, 9)) for _ in range(chance.randrange(12))]
+        most, begun = chance.choice((1, 3, 6)), list[int]()
+
+        def items(weights: list[int] = weights, begun: list[int] = begun) -> Iterator[tuple[int, int]]:
+            for number, weight in enumerate(weights):
+                begun.append(number)
+                yield weight, number
+
+        for taken, item in enumerate(some_at_once(items(), most)):
+            assert item == taken
+            assert sum(weights[taken : len(begun) - 1]) <= most, "all but the newest fitted"
+            assert len(begun) == len(weights) or sum(weights[taken : len(begun)]) > most, "as many as fit"
+        assert len(begun) == len(weights)
+
+
 @pytest.mark.parametrize("events", [1, EVENTS])
 def test_rows_are_numbered_as_by_one_task(lake: Lake, monkeypatch: pytest.MonkeyPatch, events: int) -> None:
     monkeypatch.setattr(reading, "EVENTS", events)

@@ -6,11 +6,12 @@ What is opened is what the JSON converter with schemas would have written: the s
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ingestion.sources.debezium.avro_schema import AvroSchemas, Printer, double_text, short, single_text
 from ingestion.sources.debezium.opened import ConnectType, JsonOpener, Opened, Opener, Types
@@ -51,15 +52,16 @@ class AvroOpener:
         plan = self._plan(schema)
         return Opened(_record(datum if plan.in_text is None else plan.in_text(datum)), plan.types)
 
-    def bodies(self, messages: Sequence[bytes]) -> tuple[Types | None, AvroBodies | Sequence[bytes]] | None:
+    def bodies(self, messages: pa.Array) -> tuple[Types | None, AvroBodies | pa.Array] | None:
         """Messages that have one schema all, as columns are made of them; None where each has to be looked at."""
-        if not _is_framed(messages[0]):
-            return None if any(map(_is_framed, messages)) else self._json.bodies(messages)
-        frame = messages[0][:FRAME]
-        if len(frame) < FRAME or not all(message.startswith(frame) for message in messages):
+        first = messages[0].as_py()
+        if not _is_framed(first):
+            return None if pc.any(pc.starts_with(messages, b"\0")).as_py() else self._json.bodies(messages)
+        frame = first[:FRAME]
+        if len(frame) < FRAME or not pc.all(pc.starts_with(messages, frame)).as_py():
             return None
         try:
-            schema, _ = self._values.bare(messages[0])
+            schema, _ = self._values.bare(first)
         except Unread:
             return None
         plan = self._plan(schema)
@@ -98,14 +100,14 @@ class AvroBodies:
 
     values: AvroValues
     printer: Printer | None
-    messages: Sequence[bytes]
+    messages: pa.Array
 
     def table(self, schema: pa.Schema) -> pa.Table | None:
         """Their fields, a row for each; None where one of them has to be looked at by itself."""
         parts = []
         for first in range(0, len(self.messages), TOGETHER):
             try:
-                data = [self._datum(message) for message in self.messages[first : first + TOGETHER]]
+                data = [self._datum(message) for message in self.messages[first : first + TOGETHER].to_pylist()]
                 arrays = [pa.array([datum.get(item.name) for datum in data], item.type) for item in schema]
             except (Unread, *_BROKEN):
                 return None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
@@ -18,10 +20,12 @@ from ingestion.sources.debezium.avro import opener_of
 from ingestion.sources.debezium.envelope import EPOCH, Envelope, Unwrapped, end_of, envelope_of
 from ingestion.sources.debezium.join.heads import EMPTY, EVENT, LOOSE, SNAPSHOT, UNREAD, Heads, identity_of
 from ingestion.sources.debezium.join.joined import Told
-from ingestion.sources.debezium.opened import Bodies, Opener, Types
+from ingestion.sources.debezium.opened import Opener, Types
 from ingestion.sources.debezium.rows import check_relation
 from ingestion.sources.debezium.shape import Shape
-from ingestion.sources.debezium.spool import Spool, Tables, one_chunk
+from ingestion.sources.debezium.spool import Block, Spool, Tables, blocks_of
+from ingestion.sources.kafka.events import one_chunk
+from ingestion.sources.kafka.fetching import some_at_once
 from ingestion.sources.kafka.reading import Range
 from ingestion.sources.kafka.values import Unread
 
@@ -31,7 +35,18 @@ if TYPE_CHECKING:
 OPENED = 20_000  # envelopes that are kept as they were opened
 TOGETHER = 64  # messages that are read one by one where one of them is unlike the others
 PARTS = 16  # into which more of them are split
+THREADS = min(4, os.cpu_count() or 1)  # that look at messages, each at a batch; Spark tells its tasks of one core
 MILLISECOND = timedelta(milliseconds=1)
+
+
+@dataclass(frozen=True)
+class _Looked:
+    """What a look at messages in columns has found. `is_unlike`: fewer of them may be alike where these are not."""
+
+    is_unlike: bool
+    readers: Readers | None = None
+    types: Types | None = None
+    found: Scanned | None = None
 
 
 @dataclass
@@ -89,11 +104,19 @@ class Gathered:
                     ) from None
                 yield Told(message["offset"], message["at"], end)
 
+    def close(self) -> None:
+        """Deletes what was spooled."""
+        self.spool.close()
+        self.kept.close()
+
     def fetch(self) -> None:
-        """Reads all messages into the spool."""
-        for topic, messages in self.reader.messages(self.reader.ranges):
-            self.spool.extend(one_chunk(messages.column("value")))
-            self._take(self.reader.shapes[topic], messages)
+        """Reads all messages into the spool; some batches are opened while those before them are added."""
+        with ThreadPoolExecutor(THREADS) as pool:
+            begun = ((of[1].nbytes, (*of, self._look(pool, *of))) for of in self._messages())
+            for shape, messages, looked in some_at_once(begun, THREADS * self.reader.batch_bytes):
+                blocks, found = looked.result()
+                self.spool.extend(blocks)
+                self._take(shape, messages, found)
         if flat := sorted(set(self.unwrapped) - self.wrapped):
             raise self.reader.refused(
                 f"topic {', '.join(flat)} has rows without their envelope (no op, no source), which tell "
@@ -101,30 +124,49 @@ class Gathered:
                 "ExtractNewRecordState from the connector, or declare kind kafka"
             )
 
-    def _take(self, shape: Shape, messages: pa.Table) -> None:
-        """All at once; where they are not alike, in smaller parts, and the smallest one by one."""
-        values = one_chunk(messages.column("value")).drop_null().to_pylist()
-        opened = self.opener(shape.format).bodies(values) if values else None
-        readers = self.column_readers(shape, opened[0]) if opened is not None else None
-        if opened is not None and readers is not None and self._take_at_once(shape, readers, messages, *opened):
-            return
-        is_unlike = bool(values) and (opened is None or readers is not None)
-        if is_unlike and messages.num_rows > TOGETHER:
-            size = -(-messages.num_rows // PARTS)
-            for first in range(0, messages.num_rows, size):
-                self._take(shape, messages.slice(first, size))
-            return
-        self.parts.append(Part(shape, len(self.heads), len(self.heads) + messages.num_rows))
-        self._add_each(shape, messages)
+    def _messages(self) -> Iterator[tuple[Shape, pa.Table]]:
+        for topic, messages in self.reader.messages(self.reader.ranges):
+            yield self.reader.shapes[topic], messages
 
-    def _take_at_once(
-        self, shape: Shape, readers: Readers, messages: pa.Table, types: Types | None, bodies: Bodies
-    ) -> bool:
+    def _look(self, pool: Executor, shape: Shape, messages: pa.Table) -> Future[tuple[list[Block], _Looked]]:
+        """Begins to look at messages in columns, and to make blocks of them."""
+        values = one_chunk(messages.column("value"))
+        look = self._looking(shape, values)
+        return pool.submit(lambda: ([*blocks_of(values)], look()))
+
+    def _looking(self, shape: Shape, values: pa.Array) -> Callable[[], _Looked]:
+        """How messages of a topic are looked at all at once, which another thread may do."""
+        there = values.drop_null()
+        opened = self.opener(shape.format).bodies(there) if len(there) else None
+        readers = self.column_readers(shape, opened[0]) if opened is not None else None
+        is_unlike = len(there) > 0 and (opened is None or readers is not None)
+        if opened is None or readers is None:
+            return lambda: _Looked(is_unlike)
+        types, bodies = opened
         is_told = self.reader.told is not None
         alone = not is_told and shape.topic in self.reader.wide
-        found = scanned(shape, readers, bodies, told=is_told, alone=alone)
-        if found is None:
-            return False
+
+        def look() -> _Looked:
+            return _Looked(is_unlike, readers, types, scanned(shape, readers, bodies, told=is_told, alone=alone))
+
+        return look
+
+    def _take(self, shape: Shape, messages: pa.Table, looked: _Looked) -> None:
+        """All at once; where they are not alike, in smaller parts, and the smallest one by one."""
+        if looked.readers is not None and looked.found is not None:
+            self._take_at_once(shape, looked.readers, messages, looked.types, looked.found)
+        elif looked.is_unlike and messages.num_rows > TOGETHER:
+            size = -(-messages.num_rows // PARTS)
+            for first in range(0, messages.num_rows, size):
+                part = messages.slice(first, size)
+                self._take(shape, part, self._looking(shape, one_chunk(part.column("value")))())
+        else:
+            self.parts.append(Part(shape, len(self.heads), len(self.heads) + messages.num_rows))
+            self._add_each(shape, messages)
+
+    def _take_at_once(
+        self, shape: Shape, readers: Readers, messages: pa.Table, types: Types | None, found: Scanned
+    ) -> None:
         if shape.topic not in self.checked:
             found.is_odd[found.without_before()[:1]] = True
         part = part_of(shape, readers, len(self.heads), len(self.kept), messages, found)
@@ -139,7 +181,6 @@ class Gathered:
                 self._add_each(shape, messages.slice(first, end - first))
             else:
                 self.heads.extend(**{name: values[first:end] for name, values in columns.items()})
-        return True
 
     def column_readers(self, shape: Shape, types: Types | None) -> Readers | None:
         """Reads columns of messages of these types at once; None where that is not possible."""

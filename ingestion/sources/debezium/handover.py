@@ -25,7 +25,8 @@ from ingestion.sources.debezium.gathered import MILLISECOND, Gathered
 from ingestion.sources.debezium.join.heads import EVENT
 from ingestion.sources.debezium.join.joined import CLOCKS, SKEW, STALLED, Told
 from ingestion.sources.debezium.reading import EnvelopeReader
-from ingestion.sources.debezium.spool import Spool, one_chunk
+from ingestion.sources.debezium.spool import Spool
+from ingestion.sources.kafka.events import one_chunk
 from ingestion.sources.kafka.reading import Range
 from ingestion.sources.kafka.values import Unread
 
@@ -61,8 +62,7 @@ def position_after(
         for r in reader.ranges:
             seen.count_left(Range(r.topic, r.partition, offsets[r.topic, r.partition], r.end, 0))
     finally:
-        work.spool.close()
-        work.kept.close()
+        work.close()
     _check_whole(reader, seen, told, reached)
     at = max([datetime.now(UTC), *(end.at for end in ends)]) + LATER
     parts = Offsets.of({**starts, **offsets, (of.topic, of.partition): of.first}).parts
@@ -124,8 +124,8 @@ class _Seen:
     def _scanned(self, topic: str, messages: pa.Table) -> Scanned | None:
         """Messages in columns, None where each has to be looked at."""
         reader, shape = self._work.reader, self._work.reader.shapes[topic]
-        values = one_chunk(messages.column("value")).drop_null().to_pylist()
-        opened = self._work.opener(shape.format).bodies(values) if values else None
+        values = one_chunk(messages.column("value")).drop_null()
+        opened = self._work.opener(shape.format).bodies(values) if len(values) else None
         readers = self._work.column_readers(shape, opened[0]) if opened else None
         if opened is None or readers is None:
             return None

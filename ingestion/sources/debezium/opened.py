@@ -4,12 +4,13 @@ This is the seam between how messages are written and what an envelope is: anoth
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ingestion.sources.kafka.values import Number, Unread, no_json
 
@@ -52,8 +53,9 @@ class Opener(Protocol):
     def open(self, message: bytes) -> Opened:
         """What a message says; raises Unread."""
 
-    def bodies(self, messages: Sequence[bytes]) -> "tuple[Types | None, Bodies] | None":
-        """What `open` parses of messages that have one schema all, or none; None where it has to look at each."""
+    def bodies(self, messages: pa.Array) -> "tuple[Types | None, Bodies] | None":
+        """What `open` parses of messages that have one schema all, or none; None where it has to look at each. None of
+        them is null, and there is one."""
 
     def key(self, key: bytes) -> Mapping[str, Any]:
         """The columns of a message's key; raises Unread."""
@@ -69,7 +71,7 @@ class OpenBodies(Protocol):
         """The fields, a row for each message; None where one of them has to be looked at by itself."""
 
 
-Bodies = Sequence[bytes] | OpenBodies
+Bodies: TypeAlias = "pa.Array | OpenBodies"
 
 
 @dataclass
@@ -93,18 +95,18 @@ class JsonOpener:
         self._head = head if _wraps(head, message) else b""
         return Opened(_object(found["payload"]), self._types)
 
-    def bodies(self, messages: Sequence[bytes]) -> tuple[Types | None, Sequence[bytes]] | None:
+    def bodies(self, messages: pa.Array) -> tuple[Types | None, pa.Array] | None:
         """As the protocol: JSON."""
-        if not messages[0].startswith(b'{"schema":'):
+        first = messages[0].as_py()
+        if not first.startswith(b'{"schema":'):
             return None, messages
         try:
-            self.open(messages[0])
+            self.open(first)
         except Unread:
             return None
         head = self._head
-        if not head or not all(message.startswith(head) and message.endswith(b"}") for message in messages):
-            return None
-        return self._types, [message[len(head) : -1] for message in messages]
+        is_wrapped = head and pc.all(pc.and_(pc.starts_with(messages, head), pc.ends_with(messages, b"}"))).as_py()
+        return (self._types, pc.binary_slice(messages, len(head), -1)) if is_wrapped else None
 
     def key(self, key: bytes) -> Mapping[str, Any]:
         """As the protocol."""

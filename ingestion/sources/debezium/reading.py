@@ -80,8 +80,7 @@ class EnvelopeReader:
             for piece in work.pieces(joined, landing):
                 take(piece)
         finally:
-            work.spool.close()
-            work.kept.close()
+            work.close()
         return Noticed(reached=SourceNow(_reached(self, joined), self.now, 0), warnings=tuple(warnings(work, joined)))
 
     def messages(self, ranges: Sequence[Range]) -> Iterator[tuple[str, pa.Table]]:

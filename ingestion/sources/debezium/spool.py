@@ -1,52 +1,81 @@
-"""The messages of a read until it is known which of them land: in memory, on disk where they are too many."""
+"""The messages of a read until it is known which of them land: in memory, on disk where they are too many.
+
+Messages of a topic are much alike: to compress them takes less time than to write them as they are.
+"""
 
 from array import array
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from tempfile import SpooledTemporaryFile
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 IN_MEMORY = 64 * 1024 * 1024
+BLOCK_BYTES = 1024 * 1024  # of messages that are compressed together
+CODEC = "lz4"
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some messages, compressed; `ends` is where each ends among them."""
+
+    data: pa.Buffer
+    ends: np.ndarray
+
+
+def blocks_of(values: pa.Array) -> Iterator[Block]:
+    """Messages as blocks; a null is an empty one."""
+    if not len(values):
+        return
+    _, offset_buffer, data = values.buffers()
+    offsets = np.frombuffer(offset_buffer, np.int32)[values.offset : values.offset + len(values) + 1].astype(np.int64)
+    numbers = (offsets[1:] - offsets[0] - 1) // BLOCK_BYTES  # a block has the messages that end within it
+    bounds = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(values)]
+    for first, end in pairwise(bounds):
+        size = int(offsets[end] - offsets[first])
+        packed = pa.compress(data.slice(int(offsets[first]), size), CODEC) if size else pa.py_buffer(b"")
+        yield Block(packed, offsets[first + 1 : end + 1] - offsets[first])
 
 
 class Spool:
-    """Values by the index of their message."""
+    """Messages by their index."""
 
     def __init__(self, in_memory: int = IN_MEMORY) -> None:
         self._file = SpooledTemporaryFile(max_size=in_memory)  # noqa: SIM115 - closed by whoever made it
-        self._starts = array("q", [0])
+        self._ends = array("q")  # of each message within its block
+        self._firsts, self._starts = array("q"), array("q", [0])  # of each block: its first message, and its place
+        self._open = -1, b""
 
-    def add(self, value: bytes | None) -> None:
-        """Adds a message."""
-        self._starts.append(self._starts[-1] + len(value or b""))
-        if value:
-            self._file.seek(self._starts[-2])
-            self._file.write(value)
+    def extend(self, blocks: Sequence[Block]) -> None:
+        """Adds messages."""
+        for block in blocks:
+            self._firsts.append(len(self._ends))
+            self._ends.frombytes(block.ends.tobytes())
+            self._file.seek(self._starts[-1])
+            self._file.write(block.data)
+            self._starts.append(self._starts[-1] + block.data.size)
 
     def __len__(self) -> int:
-        return len(self._starts) - 1
-
-    def extend(self, values: pa.Array) -> None:
-        """Adds messages in a column."""
-        if not len(values):
-            return
-        _, offset_buffer, data = values.buffers()
-        offsets = np.frombuffer(offset_buffer, np.int32)[values.offset : values.offset + len(values) + 1]
-        at = self._starts[-1]
-        self._starts.frombytes((offsets[1:].astype(np.int64) - int(offsets[0]) + at).tobytes())
-        if data is not None and offsets[-1] > offsets[0]:
-            self._file.seek(at)
-            self._file.write(memoryview(data)[offsets[0] : offsets[-1]])
-
-    def size(self, index: int) -> int:
-        """How many bytes a message has."""
-        return self._starts[index + 1] - self._starts[index]
+        return len(self._ends)
 
     def value(self, index: int) -> bytes:
-        """The value of a message."""
-        self._file.seek(self._starts[index])
-        return self._file.read(self.size(index))
+        """The bytes of a message."""
+        number = bisect_right(self._firsts, index) - 1
+        first = self._ends[index - 1] if index > self._firsts[number] else 0
+        return self._block(number)[first : self._ends[index]]
+
+    def _block(self, number: int) -> bytes:
+        """A block as it was; the one that was asked for last is at hand."""
+        if self._open[0] != number:
+            self._file.seek(self._starts[number])
+            data = self._file.read(self._starts[number + 1] - self._starts[number])
+            last = self._firsts[number + 1] if number + 1 < len(self._firsts) else len(self._ends)
+            size = self._ends[last - 1]
+            self._open = number, pa.decompress(data, size, CODEC, asbytes=True) if data else b""
+        return self._open[1]
 
     def close(self) -> None:
         """Deletes it."""
@@ -54,42 +83,43 @@ class Spool:
 
 
 class Tables:
-    """Tables by their number: as they are in memory, on disk those that are too many."""
+    """Tables by their number: as they are in memory, compressed on disk those that are too many."""
 
     def __init__(self, in_memory: int = IN_MEMORY) -> None:
         self._left, self._tables = in_memory, dict[int, pa.Table]()
-        self._others = Spool(1)
+        self._file = SpooledTemporaryFile(max_size=1)  # noqa: SIM115 - closed by whoever made it
+        self._starts = array("q", [0])
 
     def add(self, table: pa.Table) -> None:
         """Adds a table, which shares no memory with others."""
         size = table.get_total_buffer_size()
-        fits = size <= self._left
-        if fits:
+        data = b"" if size <= self._left else _as_bytes(table)
+        if not data:
             self._left -= size
             self._tables[len(self)] = table
-        self._others.add(None if fits else _as_bytes(table))
+        self._file.seek(self._starts[-1])
+        self._file.write(data)
+        self._starts.append(self._starts[-1] + len(data))
 
     def __len__(self) -> int:
-        return len(self._others)
+        return len(self._starts) - 1
 
     def table(self, number: int) -> pa.Table:
         """One of them."""
         found = self._tables.get(number)
-        return pa.ipc.open_stream(self._others.value(number)).read_all() if found is None else found
+        if found is not None:
+            return found
+        self._file.seek(self._starts[number])
+        return pa.ipc.open_stream(self._file.read(self._starts[number + 1] - self._starts[number])).read_all()
 
     def close(self) -> None:
         """Deletes them."""
         self._tables = {}
-        self._others.close()
+        self._file.close()
 
 
-def one_chunk(column: pa.ChunkedArray) -> Any:
-    """A column as one array."""
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-
-
-def _as_bytes(table: pa.Table) -> bytes:
+def _as_bytes(table: pa.Table) -> pa.Buffer:
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as stream:
+    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression=CODEC)) as stream:
         stream.write_table(table)
-    return sink.getvalue().to_pybytes()
+    return sink.getvalue()

@@ -40,6 +40,11 @@ class Decoded:
     unread: dict[int, str]
 
 
+def one_chunk(column: pa.ChunkedArray) -> Any:
+    """A column as one array, which shares the memory of its only chunk."""
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
 def decode_in_parts(shape: Shape, events: pa.Table, values: Values) -> Iterator[tuple[pa.Table, Decoded]]:
     """Events in order, part by part; all are one where that is as quick."""
     at_once = _ordinary(shape, events, values)
@@ -60,7 +65,7 @@ def _ordinary(shape: Shape, events: pa.Table, values: Values) -> Decoded | None:
     """Events that are read in columns; None where one of them has to be looked at by itself."""
     if not isinstance(values, JsonValues) or events.column("value").null_count:
         return None
-    parsed = json_columns(shape, events.column("value").to_pylist())
+    parsed = json_columns(shape, one_chunk(events.column("value")))
     if parsed is None:
         return None
     columns = {}

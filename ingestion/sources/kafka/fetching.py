@@ -1,6 +1,7 @@
 """Fetches ranges of offsets from the brokers as columns, one batch ahead of those who decode and write them."""
 
 import time
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -159,3 +160,15 @@ def ahead(items: Iterable[T]) -> Generator[T]:
         while (item := made.result()) is not None:
             made = pool.submit(lambda: next(upcoming, None))
             yield item
+
+
+def some_at_once(begun: Iterable[tuple[int, T]], most: int) -> Iterator[T]:
+    """The items in their order, each with its weight: what begins with them goes on while those that wait, and the one
+    that comes next, weigh no more than `most` together."""
+    waiting: deque[tuple[int, T]] = deque()
+    for of in begun:
+        waiting.append(of)
+        while waiting and sum(weight for weight, _ in waiting) > most:
+            yield waiting.popleft()[1]
+    for _, item in waiting:
+        yield item

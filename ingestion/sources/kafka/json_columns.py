@@ -7,10 +7,11 @@ over one, since JSON has none within its text and wants a comma between two obje
 brace, and has exactly one object if there are as many rows as events.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from ingestion.schema.types.model import Form, SourceType
@@ -25,11 +26,13 @@ TYPED = (
 )  # the others come as text
 
 BLOCK_BYTES = 2 * 1024 * 1024  # that are parsed in a thread of their own
+PART_BYTES = 128 * 1024  # that are looked at before they leave the cache of a core
+MOST_BYTES = (1 << 31) - 2  # of an array with offsets of 32 bits
 
 
-def json_columns(shape: Shape, values: Sequence[bytes]) -> dict[str, pa.Array] | None:
+def json_columns(shape: Shape, values: pa.Array) -> dict[str, pa.Array] | None:
     """The declared columns, typed or as text; None if they have to be read one by one."""
-    if not values or not shape.fields:
+    if not len(values) or not shape.fields:
         return None
     schema = pa.schema([(field.name, _arrow(field.source_type)) for field in shape.fields])
     table = json_table(schema, values)
@@ -44,42 +47,59 @@ def json_columns(shape: Shape, values: Sequence[bytes]) -> dict[str, pa.Array] |
     return {name: table.column(name).combine_chunks() for name in schema.names}
 
 
-def json_table(schema: pa.Schema, values: Sequence[bytes], without: bytes | None = None) -> pa.Table | None:
-    """The fields of a schema, a row for each value; None if Arrow cannot tell them, or `without`, an escape, is in a
-    value."""
-    joined = b"\n".join(values)
-    lengths = np.fromiter(map(len, values), np.int64, len(values))
-    if not _is_bounded(joined, lengths) or not _is_plain(joined, without):
+def json_table(
+    schema: pa.Schema, values: pa.Array, without: bytes | None = None, *, one_thread: bool = False
+) -> pa.Table | None:
+    """The fields of a schema, a row for each value, none of which is null; None if Arrow cannot tell them, or
+    `without`, an escape, is in a value. `one_thread`: by the one that asks, beside others, and not by Arrow's."""
+    lengths = pc.binary_length(values).to_numpy().astype(np.int64)
+    if (lengths < 2).any() or int(lengths.sum()) + len(values) > MOST_BYTES:
         return None
-    is_line_each = joined.count(b"\n") == len(values) - 1  # else a part that begins at a line may not begin at an event
-    size = max(BLOCK_BYTES, 2 * int(lengths.max())) if is_line_each else len(joined) + 1
+    joined = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values), b"\n")[0]
+    text = np.frombuffer(joined.as_buffer(), np.uint8)
+    if not _is_bounded(text, lengths) or not _is_plain(joined, text, without):
+        return None
+    ends = sum(np.count_nonzero(part == ord("\n")) for part in _parts(text))
+    is_line_each = ends == len(values) - 1  # else a part that begins at a line may not begin at an event
+    size = max(BLOCK_BYTES, 2 * int(lengths.max())) if is_line_each else len(text) + 1
     options = pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
     try:
-        block = pj.ReadOptions(use_threads=is_line_each, block_size=size)
-        table = pj.read_json(pa.BufferReader(joined), block, options)
+        block = pj.ReadOptions(use_threads=is_line_each and not one_thread, block_size=size)
+        table = pj.read_json(pa.BufferReader(joined.as_buffer()), block, options)
     except (pa.ArrowException, OverflowError):
         return None
     return table.select(schema.names) if table.num_rows == len(values) else None
 
 
-def _is_bounded(joined: bytes, lengths: np.ndarray) -> bool:
+def _is_bounded(text: np.ndarray, lengths: np.ndarray) -> bool:
     """Whether each event begins and ends with a brace."""
-    if (lengths < 2).any():
-        return False
-    text, ends = np.frombuffer(joined, np.uint8), np.cumsum(lengths + 1) - 1
+    ends = np.cumsum(lengths + 1) - 1
     return bool((text[ends - lengths] == ord("{")).all() and (text[ends - 1] == ord("}")).all())
 
 
-def _is_plain(joined: bytes, without: bytes | None) -> bool:
+def _is_plain(joined: pa.Scalar, text: np.ndarray, without: bytes | None) -> bool:
     """Whether it is text, without a surrogate: Arrow looks at neither."""
-    if b"\\u" in joined and any(escape in joined for escape in (b"\\ud", b"\\uD", without) if escape is not None):
-        return False
-    ends = pa.array([0, len(joined)], pa.int64()).buffers()[1]
+    if _has(text, b"\\u"):
+        said = joined.as_py()
+        if any(escape in said for escape in (b"\\ud", b"\\uD", without) if escape is not None):
+            return False
+    ends = pa.array([0, len(text)], pa.int64()).buffers()[1]
     try:
-        pa.Array.from_buffers(pa.large_string(), 1, [None, ends, pa.py_buffer(joined)]).validate(full=True)
+        pa.Array.from_buffers(pa.large_string(), 1, [None, ends, joined.as_buffer()]).validate(full=True)
     except pa.ArrowInvalid:
         return False
     return True
+
+
+def _has(text: np.ndarray, pair: bytes) -> bool:
+    """Whether two bytes are there, one behind the other: Python's own search stops at each that is like the first."""
+    first, second = pair
+    return any(((part[:-1] == first) & (part[1:] == second)).any() for part in _parts(text, 1))
+
+
+def _parts(text: np.ndarray, more: int = 0) -> Iterator[np.ndarray]:
+    """Parts of it, with some bytes `more` of the next one."""
+    return (text[at : at + PART_BYTES + more] for at in range(0, len(text), PART_BYTES))
 
 
 def _arrow(source: SourceType) -> pa.DataType:

@@ -28,6 +28,7 @@ READING = {
     "auto.offset.reset": "error",
     "enable.partition.eof": True,
     "fetch.wait.max.ms": 100,
+    "fetch.queue.backoff.ms": 10,  # a queue that was full is empty long before the second that is the default
     "queued.max.messages.kbytes": 65536,
 }
 

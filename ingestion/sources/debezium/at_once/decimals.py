@@ -4,6 +4,7 @@ import numpy as np
 import pyarrow as pa
 
 MAX_BYTES = 16  # of a decimal128
+MAX_TEXT = 24  # of so many bytes in base64
 MAX_DIGITS = 38
 _ALPHABET = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 _NONE = 64
@@ -20,10 +21,10 @@ def decimals(values: pa.Array, scale: int) -> pa.Array | None:
     offsets = np.frombuffer(offset_buffer, np.int32)[values.offset : values.offset + len(values) + 1]
     data = np.frombuffer(data_buffer or b"", np.uint8)
     lengths = np.where(valid, np.diff(offsets), 0)
-    if (lengths[valid] == 0).any():
+    if (lengths[valid] == 0).any() or lengths.max(initial=0) > MAX_TEXT:
         return None
     numbers = np.zeros((len(values), MAX_BYTES), np.uint8)
-    for length in np.unique(lengths[valid]).tolist():
+    for length in np.flatnonzero(np.bincount(lengths[valid])).tolist():
         rows = np.flatnonzero(lengths == length)
         if length % 4 or not _decode(data[offsets[rows][:, None] + np.arange(length)], rows, numbers):
             return None

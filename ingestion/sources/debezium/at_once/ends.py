@@ -1,6 +1,6 @@
 """The ends of transactions, a batch of the transaction topic at a time, where each is as Debezium writes it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -9,6 +9,7 @@ from ingestion.sources.debezium.envelope import End
 from ingestion.sources.debezium.join.joined import Told
 from ingestion.sources.debezium.moments import LAKE_MOMENTS
 from ingestion.sources.debezium.opened import Opener
+from ingestion.sources.kafka.events import one_chunk
 from ingestion.sources.kafka.json_columns import json_table
 
 _PART = pa.struct([("data_collection", pa.string()), ("event_count", pa.int64())])
@@ -22,15 +23,15 @@ _SIZE = 1_800  # of a message that is looked at by itself, since Python's parser
 def ends_at_once(opener: Opener, messages: pa.Table) -> Iterator[Told] | None:
     """The ENDs among messages; None where one of them has to be looked at by itself."""
     messages = messages.filter(messages.column("value").is_valid())
-    values = messages.column("value").to_pylist()
-    opened = opener.bodies(values) if values else None
+    values = one_chunk(messages.column("value"))
+    opened = opener.bodies(values) if len(values) else None
     if opened is None:
         return None
     bodies = opened[1]
-    if not isinstance(bodies, Sequence):
+    if not isinstance(bodies, pa.Array):
         table = bodies.table(_SCHEMA)
     else:
-        is_short = max(map(len, bodies)) <= _SIZE
+        is_short = pc.max(pc.binary_length(bodies)).as_py() <= _SIZE
         table = json_table(_SCHEMA, bodies, without=b"\\u0000") if is_short else None
     if table is None:
         return None

@@ -11,7 +11,7 @@ from ingestion.sources.debezium.at_once.readers import Readers
 from ingestion.sources.debezium.at_once.scan import Scanned
 from ingestion.sources.debezium.join.heads import EMPTY
 from ingestion.sources.debezium.shape import Shape
-from ingestion.sources.debezium.spool import one_chunk
+from ingestion.sources.kafka.events import one_chunk
 
 _OF_EVENTS = {"kind": EMPTY, "xid": 0, "lsn": 0, "order": 0, "in_table": 0, "op": ord(" "), "identity": 0}
 

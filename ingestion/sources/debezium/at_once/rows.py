@@ -77,8 +77,8 @@ class _Images:
         self._after = _parts(kept, "after")
         op = kept.column("op")
         self._is_delete, self.is_update, is_create, self._is_truncate = (
-            pc.equal(op, one).to_numpy(zero_copy_only=False) for one in "duct"
-        )
+            pc.fill_null(pc.equal(op, one), False).to_numpy(zero_copy_only=False) for one in "duct"
+        )  # a message that is odd may have none
         self.is_alone = is_create & kept.column("alone").to_numpy(zero_copy_only=False)
         self._deletes = pa.array(self._is_delete) if self._is_delete.any() else None
         self._forms = placeholders(shape.modes)

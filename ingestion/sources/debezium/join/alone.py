@@ -4,17 +4,19 @@ A change of a key comes as a delete and, after its tombstone, a create, which be
 last of its partition waits for a moment, for what may follow.
 """
 
+from array import array
 from dataclasses import replace
 
 from ingestion.sources.debezium.join.heads import EMPTY, EVENT, Heads
-from ingestion.sources.debezium.join.joined import SETTLED, Follows, Joined, Reached
+from ingestion.sources.debezium.join.joined import SETTLED, Follows, Joined, Reached, nowhere
 from ingestion.sources.debezium.join.pairs import key_changes
 
 
 def place_alone(heads: Heads, before: Reached, follows: Follows) -> Joined:
     """Places the events of a read under one number, which is the next one."""
     number = max(before.bound, 1)
-    joined = Joined([number if kind != EMPTY else -1 for kind in heads.kind], [-1] * len(heads))
+    numbers = array("q", (number if kind != EMPTY else -1 for kind in heads.kind))
+    joined = Joined(numbers, nowhere(len(heads)))
     joined.old = key_changes(heads, joined, follows.relations)
     joined.offsets = list(follows.ends)
     for partition, index in _last_deletes(heads, {*joined.old.values()}, follows).items():

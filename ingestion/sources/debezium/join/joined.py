@@ -1,5 +1,8 @@
 """What a join of events to transactions goes by, and what it finds."""
 
+from __future__ import annotations
+
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -77,8 +80,8 @@ class Joined:
     transactions `endless` there will never be an END, and that of those `forgotten` is not in its topic any more.
     """
 
-    numbers: list[int]
-    places: list[int]
+    numbers: array[int]
+    places: array[int]
     old: dict[int, int] = field(default_factory=dict)
     offsets: list[int] = field(default_factory=list)
     told_to: int = 0
@@ -89,12 +92,17 @@ class Joined:
     forgotten: frozenset[int] = frozenset()
 
 
+def nowhere(count: int) -> array[int]:
+    """The numbers, or places, of so many events none of which lands."""
+    return array("q", [-1]) * count
+
+
 @dataclass
 class Ended:
     """The ENDs of a read: those that are new, the transactions that had landed before, and where each is first told."""
 
     told_to: int
-    new: list["New"] = field(default_factory=list)
+    new: list[New] = field(default_factory=list)
     again: set[int] = field(default_factory=set)
     firsts: dict[int, int] = field(default_factory=dict)
 

@@ -25,6 +25,7 @@ from ingestion.sources.debezium.join.joined import (
     OutOfOrder,
     Reached,
     Told,
+    nowhere,
 )
 from ingestion.sources.debezium.join.pairs import key_changes
 from ingestion.sources.debezium.join.rest import FAR, place_rest, told_to
@@ -40,11 +41,12 @@ def join_each(heads: Heads, told: Sequence[Told], ended: Ended, before: Reached,
     """Places events whatever became of them on their way, each by itself."""
     firsts = _firsts(heads, ended, follows)
     gone, forgotten, under_way = without_end(heads, told, firsts, before, follows)
-    joined = Joined([-1] * len(heads), [-1] * len(heads), repeated=firsts.repeated, endless=gone, forgotten=forgotten)
+    numbers, places = nowhere(len(heads)), nowhere(len(heads))
+    joined = Joined(numbers, places, repeated=firsts.repeated, endless=gone, forgotten=forgotten)
     landed = _landed(heads, ended, firsts, before, follows, under_way)
-    for end, places in landed:
-        for index, place in places:
-            joined.numbers[index], joined.places[index] = end.lsn, place
+    for end, events in landed:
+        for index, place in events:
+            numbers[index], places[index] = end.lsn, place
     waiting = ended.new[len(landed) :]
     ended.told_to = waiting[0].offset if waiting else ended.told_to
     last = landed[-1][0] if landed else None
