@@ -23,6 +23,7 @@ def test_a_stack_that_runs_is_well_and_a_source_that_is_not_prepared_is_named(se
     assert lines["bank"].state == "error" and "nobody_known" in lines["bank"].remedy
 
 
+@pytest.mark.slow
 def test_what_is_wrong_with_store_and_trino_is_said_with_the_setting(settings: Settings) -> None:
     trino = settings.trino.model_copy(update={"reader_password": SecretStr("wrong")})
     lines = _found(settings.model_copy(update={"warehouse": "/nowhere/lake", "trino": trino}))

@@ -140,7 +140,7 @@ def assert_survives(fault: Any, settings: Settings, spark: Any, step: str, serve
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("step", "server"), BITES[:1] + BITES[2:4])
+@pytest.mark.parametrize(("step", "server"), [*BITES[2:3], *(slow(*bite) for bite in BITES[:1] + BITES[3:4])])
 def test_a_server_that_is_silent_for_a_while_at_a_step(settings: Settings, spark: Any, step: str, server: str) -> None:
     assert_survives(silence, settings, spark, step, server, SHORT)
 
@@ -151,7 +151,7 @@ def test_a_server_that_is_silent_for_a_minute_at_a_step(settings: Settings, spar
     assert_survives(silence, settings, spark, step, server, LONG)
 
 
-@pytest.mark.parametrize(("step", "server"), BITES)
+@pytest.mark.parametrize(("step", "server"), [BITES[0], *(slow(*bite) for bite in BITES[1:])])
 def test_a_server_that_is_restarted_at_a_step(settings: Settings, spark: Any, step: str, server: str) -> None:
     assert_survives(restart, settings, spark, step, server)
 

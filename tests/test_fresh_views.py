@@ -115,6 +115,7 @@ def test_what_lands_while_a_table_is_in_no_cut_is_not_shown(world: World, spark:
     assert_fresh(world, spark)
 
 
+@pytest.mark.slow
 def test_a_view_reads_the_cuts_of_many_publishes_from_one_file(
     world: World, spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -82,6 +82,7 @@ def test_changes_come_by_the_stream_and_once(source: Cluster, settings: Settings
     assert len(world.raw("orders")) == 20 + 480 + 10 + 10
 
 
+@pytest.mark.slow
 def test_an_idle_follower_rests(source: Cluster, settings: Settings, spark: Any) -> None:
     """Nothing is asked and nothing answered but for a sign of life: neither side may take a core for it."""
     with streaming(source, settings, spark) as world:

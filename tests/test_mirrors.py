@@ -104,6 +104,7 @@ def test_mirrors_follow_their_source(settings: Settings, spark: Any, form: str) 
     assert {m.name: (m.rows, m.anew) for m in report.written} == {"items": (1, True), "pairs": (0, False)}
 
 
+@pytest.mark.slow
 def test_a_traveller_in_time_meets_no_half_of_a_refresh(
     settings: Settings, spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,6 +176,7 @@ def test_columns_come_go_and_are_renamed(settings: Settings, spark: Any, form: s
     assert [(m.name, m.anew) for m in report.written] == [("items", True)]
 
 
+@pytest.mark.slow
 def test_a_table_out_of_the_cut_keeps_its_mirror(settings: Settings, spark: Any) -> None:
     world = make(settings)
     world.sql("INSERT INTO items SELECT i, 'n', i FROM generate_series(1, 5) i", "INSERT INTO pairs VALUES (1, 'b', 1)")

@@ -43,14 +43,16 @@ def begin(settings: Settings, spark: Any) -> World:
 @pytest.mark.parametrize(
     ("break_it", "mend_it", "message"),
     [
-        ("ALTER TABLE orders REPLICA IDENTITY NOTHING", "ALTER TABLE orders REPLICA IDENTITY DEFAULT", "REPLICA IDENT"),
-        (
+        slow("ALTER TABLE orders REPLICA IDENTITY NOTHING", "ALTER TABLE orders REPLICA IDENTITY DEFAULT", "REPLICA"),
+        slow(
             "ALTER TABLE orders RENAME TO orders2",
             "ALTER TABLE orders2 RENAME TO orders",
             "is called public.orders2 now",
         ),
         ("REVOKE SELECT ON orders FROM lakehouse_ingest", "GRANT SELECT ON orders TO lakehouse_ingest", "no SELECT"),
-        ("ALTER TABLE orders RENAME id TO number", "ALTER TABLE orders RENAME number TO id", "key column id does not"),
+        slow(
+            "ALTER TABLE orders RENAME id TO number", "ALTER TABLE orders RENAME number TO id", "key column id does not"
+        ),
     ],
 )
 def test_a_table_with_a_problem_is_parked_alone_and_loses_nothing(
@@ -163,7 +165,7 @@ def test_a_table_that_is_resumed_before_it_is_mended_is_parked_again(
     assert_equal(world, "orders")
 
 
-@pytest.mark.parametrize("looked_meanwhile", [True, False])
+@pytest.mark.parametrize("looked_meanwhile", [slow(True), False])
 def test_a_publication_that_left_changes_out_for_a_while_leads_to_a_repair(
     settings: Settings, spark: Any, looked_meanwhile: bool
 ) -> None:
@@ -195,7 +197,7 @@ def test_a_partitioned_table_that_is_published_by_its_partitions_is_parked(setti
     assert_equal(world, "events")
 
 
-@pytest.mark.parametrize("looked_meanwhile", [True, False])
+@pytest.mark.parametrize("looked_meanwhile", [slow(True), False])
 def test_changes_under_another_replica_identity_lead_to_a_repair(
     settings: Settings, spark: Any, looked_meanwhile: bool
 ) -> None:

@@ -49,6 +49,7 @@ def copy_of(world: World) -> list[Any]:
     return [list(row) for row in world.rows("SELECT store_id, store_name, city FROM stores ORDER BY store_id")]
 
 
+@pytest.mark.slow
 def test_the_documented_queries_answer_as_the_source_was_and_views_refuse(
     settings: Settings, spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

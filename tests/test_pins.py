@@ -101,6 +101,7 @@ def service(settings: Settings, world: World, tmp_path: Path) -> Iterator[Served
         yield found
 
 
+@pytest.mark.slow
 def test_a_pin_is_a_warehouse_and_a_cut_that_mirrors_raw_and_marts_have_together(
     settings: Settings,
     spark: Any,

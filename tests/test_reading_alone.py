@@ -43,7 +43,7 @@ def build(project: Project) -> subprocess.CompletedProcess[str]:
     return project.dbt("build")
 
 
-@pytest.mark.parametrize("load", [build, slow(run)])
+@pytest.mark.parametrize("load", [slow(build), slow(run)])
 def test_a_table_that_fails_keeps_no_other_from_its_views_and_the_run_says_which(
     settings: Settings, spark: Any, tmp_path: Path, load: Callable[[Project], subprocess.CompletedProcess[str]]
 ) -> None:

@@ -9,6 +9,7 @@ import pytest
 from ingestion.verify import TableComparison
 from lakehouse.settings import Settings
 from lakehouse_cli.source.reconcile import _progress
+from tests.marks import slow
 from tests.orchestrated import BIN, Orchestrated, make_orchestrated
 from tests.repairing import spoil
 
@@ -64,7 +65,7 @@ def test_each_table_is_told_of_when_it_is_done() -> None:
     ("arguments", "message"),
     [
         (("--keys", "1..2"), "--keys needs exactly one table"),
-        (("a.b", "--keys", "12"), "'12' is not FIRST..END"),
+        slow(("a.b", "--keys", "12"), "'12' is not FIRST..END"),
         (("--views", "--repair"), "--views compares whole tables and repairs nothing"),
     ],
 )

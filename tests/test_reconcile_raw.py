@@ -131,6 +131,7 @@ def test_a_point_is_let_go_after_its_time_and_every_table_is_compared_once(
     assert not world.rows(f"SELECT 1 FROM pg_replication_slots WHERE temporary AND database = '{world.source.name}'")
 
 
+@pytest.mark.slow
 def test_small_tables_are_compared_without_a_query_of_spark(
     settings: Settings, spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

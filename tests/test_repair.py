@@ -78,6 +78,7 @@ def test_toast_that_updates_left_out_is_followed_through_lives_and_key_changes(s
     assert repair(world, spark, "items") == {}
 
 
+@pytest.mark.slow
 def test_toast_is_followed_where_columns_and_the_key_have_other_names_by_now(settings: Settings, spark: Any) -> None:
     """And where a former name is another column's: nothing is different, so nothing may be written."""
     world = make_world(settings, ITEMS + "; ALTER TABLE items ALTER big SET STORAGE EXTERNAL", TABLES)

@@ -122,6 +122,7 @@ def test_ordinary_crashes_and_restarts_of_the_source_go_on(settings: Settings, s
         assert (103,) in world.current("orders")
 
 
+@pytest.mark.slow
 def test_a_lake_of_the_version_that_did_not_sign_goes_on_and_signs(settings: Settings, spark: Any) -> None:
     """Its slot stands where Postgres itself would put one, and nothing is written down of where it was made."""
     with ingested(settings, spark) as (live, world):

@@ -52,6 +52,7 @@ def test_a_client_reads_what_trino_reads(settings: Settings, service: Served) ->
     assert by_id(rows_of(service.client("reader"), "parsed", "served_stores")) == oracle
 
 
+@pytest.mark.slow
 def test_each_cut_is_a_warehouse_that_holds_all_tables_of_then(settings: Settings, spark: Any, service: Served) -> None:
     world = make_world(settings, DDL, TABLES)
     moments: list[tuple[str, str, dict[str, list[tuple[Any, ...]]]]] = []

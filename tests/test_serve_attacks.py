@@ -436,6 +436,7 @@ def test_the_log_has_what_was_asked_and_no_line_of_the_attackers(service: Served
     assert service.log.stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.slow
 def test_passwords_and_files_go_over_tls(
     settings: Settings, tmp_path: Path, service: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -473,6 +474,7 @@ def test_passwords_and_files_go_over_tls(
         assert files.open_input_file(path).read(4) == b"PAR1"
 
 
+@pytest.mark.slow
 def test_readers_and_a_writer_at_once_see_whole_states(settings: Settings, service: Served) -> None:
     """A reader that loads while the table is written sees a state before or after, never a part."""
     query(settings, "CREATE TABLE lake.parsed.served_secret AS SELECT 1 AS id, 0 AS value")

@@ -19,7 +19,7 @@ from lakehouse_serve.past.moments import parse_warehouse, warehouse_of
 from tests.serving import Served, served
 from tests.world import World, make_world, replay
 
-pytestmark = pytest.mark.stack
+pytestmark = [pytest.mark.stack, pytest.mark.slow]
 
 DDL = """CREATE TABLE steps (id int PRIMARY KEY, step int);
 CREATE TABLE accounts (id int PRIMARY KEY, balance numeric(12, 2), note text);

@@ -22,6 +22,7 @@ from tests.marks import slow
 pytestmark = pytest.mark.stack
 
 
+@pytest.mark.slow
 def test_the_heap_grows_when_work_needs_it(spark: SparkSession) -> None:
     """A heap that only collects when it is full, and does not grow, makes a large compaction take hours."""
     jvm, mebibyte = spark._jvm, 1 << 20
@@ -57,6 +58,7 @@ main.main()
 """
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_command_in_the_middle_of_a_job(settings: Settings) -> None:
     """PySpark took the handler over: it waited for the job's end to cancel it, and raised at each further Ctrl-C."""
     command = [sys.executable, "-c", JOB]
@@ -104,7 +106,7 @@ main.main()
 """
 
 
-@pytest.mark.parametrize("when", ["in a job", "before it"])
+@pytest.mark.parametrize("when", ["in a job", slow("before it")])
 def test_a_killed_jvm_is_told_as_such(settings: Settings, when: str) -> None:
     """It was "object store or disk: Connection refused", after Py4J's traceback."""
     done = subprocess.run([sys.executable, "-c", LOST, when], capture_output=True, text=True, check=False)
@@ -140,6 +142,7 @@ def test_ctrl_c_while_spark_starts_leaves_no_jvm(settings: Settings, seconds: fl
     assert (running.returncode, errors) in ((130, b"error: interrupted\n"), (0, b"")), "it may have started by then"
 
 
+@pytest.mark.slow
 def test_a_full_disk_while_spark_starts_is_one_line(settings: Settings, tmp_path: Path) -> None:
     """Java's error came with two tracebacks: its JVM was ended, and it alone knew the error's text."""
     home = tmp_path / "home"

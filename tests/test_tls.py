@@ -146,6 +146,7 @@ def world(settings: Settings) -> World:
     return made
 
 
+@pytest.mark.slow
 def test_catalog_and_store_are_reached_over_tls_by_every_client(
     world: World, catalog: Cluster, store: str, authorities: Path
 ) -> None:

@@ -56,7 +56,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("lakehouse.follow")
 LIVE_PAUSE_SECONDS = 5.0
 LIVE_TOOK_SECONDS = 1.5  # a read that is held counts as no longer: its rows are to be live within five seconds
-LIVE_POLLS = 2  # of an idle source: three sources took 0.4 % of a core with one
+LIVE_POLLS = 2  # a change wakes who waits for a live stream
+IDLE_POLLS = 10
+IDLE_AFTER_SECONDS = 30.0
 LOOK_SECONDS = 1.0
 GRACE_SECONDS = 5.0  # in which a load may publish what it reads when the follower ends
 Follow = Callable[[Settings, Source, "SparkSession", threading.Event], None]
@@ -111,6 +113,14 @@ def _run_threads(
     if ended:
         log_file = settings.home / "logs" / "spark.log"
         raise LakehouseError(f"Spark's JVM has ended, the end of {log_file} may say why; nothing was lost: start again")
+
+
+def look_in(poll_seconds: float, live: bool, idle_for: float, loading: bool) -> float:
+    """Seconds between two looks at a source's state. A source is idle that has a live stream and has had no rows for
+    `idle_for` seconds; one that loads a table is not, for the load waits for cycles."""
+    if not live:
+        return poll_seconds
+    return poll_seconds * (IDLE_POLLS if idle_for > IDLE_AFTER_SECONDS and not loading else LIVE_POLLS)
 
 
 def _follow_source(
@@ -198,7 +208,7 @@ def _cycles(
                 last.passed(begun, min(took, LIVE_TOOK_SECONDS), had_rows=session.reads > reads)
             loader.start_if_needed(waiting_tables(session, opened, states))
             live.open_if_near(opened, states)
-            _wait_for_flush(session, opened, states, live.stream, stop, loader.wake, last)
+            _wait_for_flush(session, opened, states, live.stream, stop, loader, last)
         except LiveStreamLost as reason:
             log.info("source %r: reading the slot by peeks: %s", name, reason)
             live.close()
@@ -214,10 +224,14 @@ class Loader:
 
     def start_if_needed(self, wanted: list[RawTable]) -> None:
         """Begins a load of the wanted tables unless one is under way."""
-        if wanted and not (self._thread and self._thread.is_alive()):
+        if wanted and not self.is_loading():
             name = f"load-{self._session.name}"
             self._thread = threading.Thread(target=self._load, name=name, args=(wanted,), daemon=True)
             self._thread.start()
+
+    def is_loading(self) -> bool:
+        """Whether a load is under way."""
+        return self._thread is not None and self._thread.is_alive()
 
     def join(self, stop: threading.Event) -> None:
         """Waits for the load under way, which goes no further than the wave or the table that it reads.
@@ -314,16 +328,17 @@ def _wait_for_flush(
     states: CatalogConnection,
     live: LiveStream | None,
     stop: threading.Event,
-    wake: threading.Event,
+    loader: Loader,
     last: Last,
 ) -> None:
-    """Waits for changes and then for the flush to be due, until woken or stopped."""
+    """Waits for changes and then for the flush to be due, until the loader wakes it or it is stopped."""
     limits = session.limits
     stream = store.read_stream(states, session.name)
     assert stream is not None
     revision, checked = stream.revision, time.monotonic()
-    look = limits.poll_seconds * (LIVE_POLLS if live else 1)  # a change wakes who waits for a live stream
-    while not stop.is_set() and not wake.is_set():
+    while not stop.is_set() and not loader.wake.is_set():
+        idle_for = time.monotonic() - last.published
+        look = look_in(limits.poll_seconds, live is not None, idle_for, loader.is_loading())
         if time.monotonic() - checked > look:
             stream, checked = store.read_stream(states, session.name), time.monotonic()
             if stream is None or stream.revision != revision:
@@ -343,4 +358,4 @@ def _wait_for_flush(
             stop.wait(min(rest, limits.poll_seconds))
         elif live is None:
             stop.wait(limits.poll_seconds)
-    wake.clear()
+    loader.wake.clear()

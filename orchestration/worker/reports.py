@@ -1,6 +1,7 @@
 """Tells Dagster what the worker did: runless materializations and check evaluations, as a run of the job would."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -10,6 +11,7 @@ from orchestration.assets.dbt_assets import snapshot_metadata
 from orchestration.assets.translator import LakeTranslator
 from orchestration.factory import ARRIVED
 from orchestration.resources import TableKey
+from orchestration.runs.partitions import DayRange
 from orchestration.runs.state.loaded import loaded_metadata
 from orchestration.runs.subset import failing_checks
 
@@ -24,12 +26,35 @@ def report_tables(
     facts: Mapping[TableKey, "SnapshotFact"],
     seconds: Mapping[TableKey, float],
     loaded: Mapping[str, int],
+    by_day: Collection[TableKey] = (),
 ) -> None:
-    """One materialization per table that changed; each records all snapshots that the job has `loaded`."""
+    """One materialization per table that changed; each records all snapshots that the job has `loaded`.
+
+    That of a table in `by_day` is today's partition.
+    """
+    today = datetime.now(UTC).date().isoformat()
     for table, fact in facts.items():
         took = {"load_seconds": round(seconds[table], 2)} if table in seconds else {}
         metadata = {**snapshot_metadata(fact), **took, **loaded_metadata(job, loaded)}
-        instance.report_runless_asset_event(dg.AssetMaterialization(dg.AssetKey(table), metadata=metadata))
+        partition = today if table in by_day else None
+        made = dg.AssetMaterialization(dg.AssetKey(table), metadata=metadata, partition=partition)
+        instance.report_runless_asset_event(made)
+
+
+def report_days(
+    instance: dg.DagsterInstance, job: str, tables: Iterable[TableKey], days: DayRange, loaded: Mapping[str, int]
+) -> None:
+    """The partitions that no event is of yet: a load brings all that raw has, of whatever day it is.
+
+    Without them, the days on which a table did not change were missing in the UI for ever.
+    """
+    wanted = [(days.first + timedelta(n)).isoformat() for n in range((days.last - days.first).days + 1)]
+    for key in map(dg.AssetKey, tables):
+        there = instance.get_materialized_partitions(key)
+        for day in wanted:
+            if day not in there:
+                made = dg.AssetMaterialization(key, metadata=loaded_metadata(job, loaded), partition=day)
+                instance.report_runless_asset_event(made)
 
 
 def red_tables(instance: dg.DagsterInstance, tables: Iterable[TableKey]) -> list[TableKey]:

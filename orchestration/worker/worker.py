@@ -22,6 +22,7 @@ from lakehouse.metrics import REGISTRY, sample
 from orchestration.assets.groups import groups_read, load_groups
 from orchestration.resources import TableKey
 from orchestration.runs.arrivals import in_cuts, never_arrived, raw_read
+from orchestration.runs.partitions import DayRange
 from orchestration.runs.processes.presence import serve, withdraw, writing_if_free
 from orchestration.runs.state.load_state import pause
 from orchestration.runs.state.loaded import last_worker_load
@@ -33,8 +34,16 @@ from orchestration.worker.dbt.statements import Interrupted
 from orchestration.worker.dbt.warm_dbt import NodeResult, WarmDbt
 from orchestration.worker.loads.loads import Loads
 from orchestration.worker.marts.marts import Marts
+from orchestration.worker.mirrors import Mirrors
 from orchestration.worker.plan import Graph, Task, table_of, tasks
-from orchestration.worker.reports import check_keys, red_tables, report_arrivals, report_tables, report_tests
+from orchestration.worker.reports import (
+    check_keys,
+    red_tables,
+    report_arrivals,
+    report_days,
+    report_tables,
+    report_tests,
+)
 
 if TYPE_CHECKING:
     from lakehouse.catalog.lake_catalog import LakeCatalog
@@ -58,12 +67,13 @@ LATER_SHARE = 0.25  # of the time, which building them may take
 
 @dataclass
 class _State:
-    """What the worker knows of a task: the snapshots it has loaded and on which day, the views that it has made of the
-    project as it is, the marts that wait, which of them only for a pause, since when and until when, and its failures
-    in a row."""
+    """What the worker knows of a task: the snapshots it has loaded and on which day, the day up to which it has told of
+    partitions, the views that it has made of the project as it is, the marts that wait, which of them only for a pause,
+    since when and until when, and its failures in a row."""
 
     loaded: dict[str, int] = field(default_factory=dict)
     day: date | None = None
+    told: date | None = None
     views: set[str] = field(default_factory=set)
     served: bool = False
     held: set[str] = field(default_factory=set)
@@ -106,6 +116,7 @@ class Worker:
         finally:
             while self._untold:
                 self._untold.pop(0)()
+        self._mirrors.report()
         serving = (sample(SERVES, state.served, job=job) for job, state in self._state.items())
         REGISTRY.set_gauges([SERVES], serving)
 
@@ -173,6 +184,8 @@ class Worker:
         declared = declarations_from(self._manifest, self._settings.dbt_project_dir).among(self._settings.sources)
         self._graph, self._tasks = Graph(self._manifest), tasks(declared, self._manifest)
         self._raw = raw_read(declared, self._manifest)
+        mirrored = [table.mirror_identifier for source in declared.sources for table in source.mirrored]
+        self._mirrors = Mirrors(self._instance, self._catalog, mirrored)
         self._loads = Loads(self._settings, self._catalog, self._connection, self._dbt, self._graph)
         self._marts = Marts(self._settings, self._catalog, self._dbt, self._manifest, self._graph)
         self._groups = load_groups(self._manifest)
@@ -189,7 +202,8 @@ class Worker:
         if not state.served:
             return
         try:
-            self._load(task, state)
+            if self._load(task, state):
+                self._tell_days(task, state)
             state.failures = 0
         except LakehouseError as error:
             self._leave(task, state, error)
@@ -203,18 +217,32 @@ class Worker:
         REGISTRY.add("lakehouse_worker_failures_total", job=task.job)
         log.error("%s is left to Dagster: %s", task.job, error)
 
-    def _load(self, task: Task, state: _State) -> None:
-        """Loads what has changed; of marts those that are made of no group of sources which somebody else writes."""
+    def _load(self, task: Task, state: _State) -> bool:
+        """Loads what has changed; of marts those that are made of no group of sources which somebody else writes.
+
+        Whether all that has changed is loaded.
+        """
         changed = self._changed(task, state, self._newest(task.tables))
         if not changed and not self._due(state) and not self._of_a_new_day(task, state):
-            return
+            return True
         reads = map(self._reads.__getitem__, self._graph.models_of(task, task.tables))
         groups = frozenset[str]().union(*reads)
         with writing_if_free(self._connection, self._catalog.name, groups) as free:
             if free or not groups:
                 self._load_alone(task, state, groups - free)
-            else:
-                state.due = time.monotonic() + BUSY_SECONDS
+                return bool(state.loaded)
+        state.due = time.monotonic() + BUSY_SECONDS
+        return False
+
+    def _tell_days(self, task: Task, state: _State) -> None:
+        """At midnight, which is UTC's, and at first: the partitions of the days in which nothing came."""
+        today = datetime.now(UTC).date()
+        if task.marts or state.told == today:
+            return
+        models = self._graph.models_of(task, task.tables, with_views=True)
+        days = DayRange(min(self._settings.dagster.first_day, today), today)
+        report_days(self._instance, task.job, [table_of(self._graph.nodes[m]) for m in models], days, state.loaded)
+        state.told = today
 
     def _due(self, state: _State) -> bool:
         """Whether marts that wait are to be looked at again, though nothing has changed."""
@@ -320,7 +348,8 @@ class Worker:
         seconds = {
             table_of(self._graph.nodes[r.unique_id]): r.seconds for r in results if r.unique_id in self._graph.nodes
         }
-        report_tables(self._instance, task.job, facts, seconds, {} if state.held else state.loaded)
+        by_day = () if task.marts else {table for table in facts if table not in task.tables}
+        report_tables(self._instance, task.job, facts, seconds, {} if state.held else state.loaded, by_day)
         report_arrivals(self._instance, in_cuts(self._connection, watched))
         report_tests(self._instance, self._manifest, [r for r in results if r.unique_id in self._graph.tests])
         if not task.marts:

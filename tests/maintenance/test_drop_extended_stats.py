@@ -16,6 +16,7 @@ pytestmark = pytest.mark.stack
 STATISTICS = policy(statistics={"analyze": True, "stale_share": 0})
 
 
+@pytest.mark.slow
 def test_statistics_are_made_once_and_left_alone_while_the_data_is_the_same(session: Session, table: TableName) -> None:
     assert drop_extended_stats(session, table, STATISTICS).status == "done"
     assert distinct_values(session, table) == 8

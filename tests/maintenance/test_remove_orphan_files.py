@@ -12,10 +12,12 @@ from maintenance.inventory.outcome import TableName
 from maintenance.inventory.session import Session
 from maintenance.runner.run import run_action
 from tests.maintained import COMPACT, EXPIRE_NOW, ORPHANS_NOW, SCHEMA, append, look_again, paths, plant, policy, rows
+from tests.marks import slow
 
 pytestmark = pytest.mark.stack
 
 
+@pytest.mark.slow
 def test_orphans_are_found_from_worker_threads_with_nothing_run_in_spark_before(
     session: Session, table: TableName
 ) -> None:
@@ -61,7 +63,7 @@ class staged_prefix:
             connection.execute("DELETE FROM lakehouse.staged_files WHERE source = %s", (self.source,))
 
 
-@pytest.mark.parametrize("part", ["metadata", "manifest"])
+@pytest.mark.parametrize("part", ["metadata", slow("manifest")])
 def test_while_a_table_cannot_be_read_nothing_of_others_is_deleted_and_the_reason_names_it(
     session: Session, table: TableName, part: str
 ) -> None:

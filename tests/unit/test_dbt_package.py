@@ -12,6 +12,7 @@ from tests.dbt_package import make_project, run_dbt
 from tests.unit.dbt_macros import MACROS, macro_texts
 
 
+@pytest.mark.slow
 def test_another_project_needs_the_package_alone(tmp_path: Path) -> None:
     """Parsed without a server and without a network."""
     project = make_project(tmp_path)

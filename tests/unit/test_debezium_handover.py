@@ -19,6 +19,7 @@ from ingestion.sources.kafka.reading import Range
 from ingestion.sources.postgres.pgoutput.relations import encode_relation
 from ingestion.sources.postgres.records import PgoutputRecords
 from lakehouse.errors import LakehouseError
+from tests.marks import slow
 
 PLAIN = recorded("plain")
 TABLES = table("items", ITEMS), table("pairs", PAIRS, ("a", "b"))
@@ -112,7 +113,7 @@ def test_records_of_the_former_kind_are_known_as_such() -> None:
     assert PgoutputRecords().relation(encode_relation(relation)) == relation
 
 
-@pytest.mark.parametrize("size", [1, 2, 5])
+@pytest.mark.parametrize("size", [slow(1), 2, slow(5)])
 def test_what_is_looked_at_in_columns_is_what_is_looked_at_one_by_one(
     monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:

@@ -131,6 +131,7 @@ def _blocks(page: str, language: str) -> list[str]:
     return [textwrap.dedent(block) for block in re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)]
 
 
+@pytest.mark.slow
 def test_the_declaration_of_the_how_to_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The settings beside it are, too."""
     monkeypatch.delenv("LAKEHOUSE_CONFIG", raising=False)

@@ -1,7 +1,7 @@
 """Which tables hold a subject, by the declaration and dbt's graph, and what nobody knows of: without any server."""
 
-from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,12 +22,10 @@ from maintenance.inventory.outcome import TableName
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Declarations, dict[str, Any]]]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LAKEHOUSE_HOME", str(tmp_path_factory.mktemp("home")))
-        settings = load_settings()
-        manifest = load_manifest(settings)
-        yield declarations_from(manifest, settings.dbt_project_dir), manifest
+def project(home: Path) -> tuple[Declarations, dict[str, Any]]:
+    settings = load_settings(home=home)
+    manifest = load_manifest(settings)
+    return declarations_from(manifest, settings.dbt_project_dir), manifest
 
 
 def test_the_tables_that_hold_customers_are_found_from_the_graph(project: tuple[Declarations, dict[str, Any]]) -> None:

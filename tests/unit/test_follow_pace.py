@@ -1,6 +1,7 @@
 """When a follower publishes next, and what it says of errors."""
 
 import logging
+import math
 import threading
 from types import SimpleNamespace
 from typing import Any
@@ -84,9 +85,22 @@ def test_what_is_held_is_published_in_time_though_nothing_new_comes(monkeypatch:
     monkeypatch.setattr(follow.store, "read_stream", lambda *_: SimpleNamespace(revision=1, position=0))
     waited = threading.Thread(
         target=follow._wait_for_flush,
-        args=(session, source, None, None, threading.Event(), threading.Event(), Last()),
+        args=(session, source, None, None, threading.Event(), follow.Loader(session), Last()),
         daemon=True,
     )
     waited.start()
     waited.join(20)
     assert not waited.is_alive() and len(asked) == 4
+
+
+def test_an_idle_source_is_looked_at_seldom_but_not_while_a_load_waits_for_its_cycles() -> None:
+    looks = [
+        follow.look_in(0.5, live, idle_for, loading)
+        for live, idle_for, loading in [
+            (False, math.inf, False),
+            (True, 1.0, False),
+            (True, 31.0, False),
+            (True, math.inf, True),
+        ]
+    ]
+    assert looks == [0.5, 1.0, 5.0, 1.0]

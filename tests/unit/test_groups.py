@@ -1,5 +1,6 @@
 """Which sources are loaded together: those that share a table, and no others."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,8 +12,8 @@ from orchestration.assets.groups import ALONE, groups_read, load_groups, selecti
 
 
 @pytest.fixture(scope="module")
-def demo_manifest() -> dict[str, Any]:
-    return load_manifest(load_settings())
+def demo_manifest(home: Path) -> dict[str, Any]:
+    return load_manifest(load_settings(home=home))
 
 
 def selected(of: dict[str, Any], said: str) -> set[str]:

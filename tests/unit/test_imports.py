@@ -4,11 +4,14 @@ import importlib
 import pkgutil
 import sys
 
+import pytest
+
 import ingestion
 
 CHANGES_ITS_PROCESS = "ingestion.tasks.daemon"
 
 
+@pytest.mark.slow
 def test_any_module_can_be_imported_first() -> None:
     """The connection to a source imported its set-up, which imported the connection: only some entrances worked."""
     found = [m.name for m in pkgutil.walk_packages(ingestion.__path__, "ingestion.") if m.name != CHANGES_ITS_PROCESS]

@@ -63,6 +63,7 @@ def test_it_is_the_project_of_commands_that_run_in_it(project: Path) -> None:
     assert (project / "dbt_project" / "dbt_packages" / "cdc_vault").resolve() == DBT_PACKAGE
 
 
+@pytest.mark.slow
 def test_outside_of_a_project_no_other_is_taken_in_its_place(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands of the checkout worked on the demo's project in any folder: `scaffold` wrote its models."""
     inside, nowhere = project / "dbt_project" / "models", project.parent / "nowhere"
@@ -96,6 +97,7 @@ def test_no_servers_are_started_where_there_is_no_project(tmp_path: Path, monkey
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_it_follows_the_installation_to_another_place(project: Path) -> None:
     link = project / "dbt_project" / "dbt_packages" / "cdc_vault"
     link.parent.mkdir()
@@ -104,6 +106,7 @@ def test_it_follows_the_installation_to_another_place(project: Path) -> None:
     assert link.resolve() == DBT_PACKAGE
 
 
+@pytest.mark.slow
 def test_a_copy_of_the_package_stays(project: Path) -> None:
     own = project / "dbt_project" / "dbt_packages" / "cdc_vault"
     own.mkdir(parents=True)

@@ -30,6 +30,7 @@ def append(table: Table, number: int) -> Table:
     return table
 
 
+@pytest.mark.slow
 def test_no_commit_rewrites_much_and_every_file_stays_once(table: Table) -> None:
     merged = []
     for number in range(COMMITS):

@@ -101,6 +101,7 @@ def test_a_network_address_answers_to_any_name() -> None:
         assert urllib.request.urlopen(request, timeout=10).status == 200
 
 
+@pytest.mark.slow
 def test_requests_without_end_take_no_connections_of_the_catalog(capfd: pytest.CaptureFixture[str]) -> None:
     """Readiness asks the database: a local user had it out of connections, and the pipeline stood still."""
     asked, enough, answered = threading.Semaphore(0), threading.Event(), threading.Semaphore(0)

@@ -114,6 +114,7 @@ def test_a_cluster_is_moved_with_every_role_row_and_setting_and_the_old_one_is_k
         psycopg.connect(f"postgresql://app:app-1@127.0.0.1:{port}/shop").close()
 
 
+@pytest.mark.slow
 def test_a_move_that_lost_a_row_leaves_everything_as_it_was(
     where: Placement, old: OldCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from pydantic import SecretStr
 
 from lakehouse.settings import Settings, SourceSettings
@@ -21,6 +22,7 @@ def listed(settings: Settings) -> list[str]:
     return [lag["source"] for lag in source_lags(settings)]
 
 
+@pytest.mark.slow
 def test_a_sample_that_is_not_declared_is_not_listed(tmp_path: Path) -> None:
     """`shop` is a source of the user's own, declared or not; `retail` is a sample by name alone, at another place."""
     samples, project = ("bank", "payroll"), tmp_path / "dbt_project"

@@ -82,7 +82,7 @@ def test_each_mutant_changes_its_macro() -> None:
     assert not unchanged, "the macro has changed: write the mutant anew"
 
 
-@pytest.mark.parametrize("name", [name if number % 5 == 4 else slow(name) for number, name in enumerate(MUTANTS)])
+@pytest.mark.parametrize("name", [name if number % 10 == 4 else slow(name) for number, name in enumerate(MUTANTS)])
 def test_a_mutant_is_caught(name: str) -> None:
     changed, old, new = MUTANTS[name]
     texts = dict(macro_texts())

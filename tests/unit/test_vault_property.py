@@ -20,12 +20,13 @@ where one.is_active and other.is_active and one.source_seq < other.source_seq
 
 
 def test_any_split_order_and_redelivery_gives_the_timelines_of_the_source() -> None:
-    """Eight histories of up to 105 keys: some 700 timelines of each table."""
+    """Four histories of up to 105 keys: some 350 timelines of each table."""
     vault = Vault()
-    for seed in range(8):
+    for seed in range(4):
         check(vault, seed, keys=35, most=500)
 
 
+@pytest.mark.slow
 def test_loads_that_are_handed_their_rows_make_the_same_vault() -> None:
     """They read nothing else: of what a stage has, the new rows, and of a table itself, those of their keys.
 

@@ -84,6 +84,7 @@ def test_a_point_in_time_has_no_key_that_every_satellite_calls_deleted() -> None
     assert [row[3] for row in found if row[:2] == ("a", 2)] == [ZERO], "the ghost record where nothing is known yet"
 
 
+@pytest.mark.slow
 def test_a_point_in_time_says_from_and_until_which_position_its_rows_held() -> None:
     """At each of its moments, against what each satellite says after each commit."""
     vault = Vault()

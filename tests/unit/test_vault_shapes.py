@@ -77,6 +77,7 @@ def check(seed: int, place: Path, most: int = 24, declare: Callable[[random.Rand
     assert vault.counts() == before, f"{seed}: a rerun adds rows"
 
 
+@pytest.mark.slow
 def test_a_vault_that_is_declared_otherwise_is_as_its_sources_say(tmp_path: Path) -> None:
     """When half is loaded: keys are read by other rules and codes, links lead elsewhere, histories go."""
     for seed in range(2):

@@ -498,7 +498,7 @@ def test_a_test_that_the_project_has_no_more_is_not_run(home: Path) -> None:
     """A failed one that was mended under another name ended the worker."""
     worker = Worker.__new__(Worker)
     worker._settings, worker._tests, worker._state = load_settings(home=home), TestBudget(), {}
-    worker._catalog = worker._connection = worker._dbt = None  # type: ignore[assignment]
+    worker._catalog = worker._connection = worker._dbt = worker._instance = None  # type: ignore[assignment]
     worker._tests.changed(["test.lakehouse.gone.1"])
     worker._tests.failing(["test.lakehouse.gone.2"])
     worker._read_project()

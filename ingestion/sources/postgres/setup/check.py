@@ -1,5 +1,6 @@
 """`lakehouse prepare --check`: everything that has to be right in a source, all at once; changes nothing."""
 
+from collections import defaultdict
 from collections.abc import Iterator
 from functools import partial
 
@@ -27,7 +28,7 @@ from lakehouse.declarations.policies import LoadPolicy, RawPolicy
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import SourceConnection
 from lakehouse.settings import Settings
-from lakehouse.text.sql import ident, relation
+from lakehouse.text.sql import ident, relation, typed_relation
 from lakehouse.text.urls import parse_url
 
 ALL = "insert, update, delete, truncate"
@@ -160,16 +161,30 @@ def _readable(source: Source, table: RawTable, stored: list[Stored], settings: S
 
 
 def _too_little(table: RawTable, stored: list[Stored]) -> Iterator[str]:
-    columns = needed(table, stored)
+    columns, lacking = needed(table, stored), defaultdict[tuple[str, ...], list[str]](list)
     for quoted, reads in relations_of(table, stored):
-        if missing := [name for name in columns if name not in reads]:
-            yield f"{quoted} ({', '.join(missing)})" if len(missing) < len(columns) else quoted
+        if missing := tuple(name for name in columns if name not in reads):
+            lacking[missing].append(quoted)
+    for missing, relations in lacking.items():
+        yield _told(table, relations) + (f" ({', '.join(missing)})" if len(missing) < len(columns) else "")
 
 
 def _too_much(table: RawTable, stored: list[Stored]) -> Iterator[str]:
+    readable = defaultdict[tuple[str, ...], list[str]](list)
     for quoted, reads in relations_of(table, stored):
-        if excess := [name for name in table.raw.exclude if name in reads]:
-            yield f"{', '.join(excess)} of {quoted}"
+        if excess := tuple(name for name in table.raw.exclude if name in reads):
+            readable[excess].append(quoted)
+    for excess, relations in readable.items():
+        yield f"{', '.join(excess)} of {_told(table, relations)}"
+
+
+def _told(table: RawTable, relations: list[str]) -> str:
+    """The first of them, and how many more: a table may have thousands of partitions."""
+    first, *others = relations
+    if not others:
+        return first
+    more = "other partitions" if first != typed_relation(*table.relation) else "of its partitions"
+    return f"{first} and {len(others)} {more}"
 
 
 def _of_owner(settings: Settings, source: Source) -> Iterator[Finding]:

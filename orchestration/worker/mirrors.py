@@ -1,0 +1,83 @@
+"""Tells Dagster of mirrors that a follower has refreshed, which no run does: their assets looked never materialized."""
+
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+
+from orchestration.resources import TableKey
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+
+    from lakehouse.catalog.lake_catalog import LakeCatalog
+
+PACE_SECONDS = 60.0  # that of refreshes, as a rule
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What the metadata of a mirror says: its newest snapshot, the rows in it, and the cut that it is at."""
+
+    snapshot_id: str
+    committed_at: datetime
+    rows: int
+    position: str
+
+
+class Mirrors:
+    """The mirrors of all sources, and the snapshots of them that Dagster knows."""
+
+    def __init__(self, instance: dg.DagsterInstance, catalog: "LakeCatalog", tables: Collection[TableKey]) -> None:
+        self._instance, self._catalog, self._tables = instance, catalog, tables
+        self._due, self._told = 0.0, dict[TableKey, str]()
+
+    def report(self) -> None:
+        """One materialization for each mirror that has another snapshot than the one told of."""
+        from lakehouse.catalog.derived import derived
+
+        if time.monotonic() < self._due:
+            return
+        if not self._due:
+            self._told = _recorded(self._instance, self._tables)
+        self._due = time.monotonic() + PACE_SECONDS
+        for table, mirror in derived(self._catalog, self._tables, standing).items():
+            if mirror is not None and self._told.get(table) != mirror.snapshot_id:
+                metadata: dict[str, Any] = {
+                    "dagster/row_count": mirror.rows,
+                    "snapshot_id": mirror.snapshot_id,
+                    "snapshot_at": dg.MetadataValue.timestamp(mirror.committed_at),
+                    "position": mirror.position,
+                }
+                made = dg.AssetMaterialization(dg.AssetKey(table), metadata=metadata)
+                self._instance.report_runless_asset_event(made)
+                self._told[table] = mirror.snapshot_id
+
+
+def standing(mirror: "Table") -> Standing | None:
+    """Where a mirror stands; None before its first refresh."""
+    from ingestion.mirrors.state import POSITION
+    from lakehouse.catalog.open import total
+
+    snapshot = mirror.current_snapshot()
+    if snapshot is None:
+        return None
+    rows = total(snapshot, "total-records") - total(snapshot, "total-position-deletes")
+    at = datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC)
+    return Standing(str(snapshot.snapshot_id), at, rows, mirror.properties.get(POSITION, ""))
+
+
+def _recorded(instance: dg.DagsterInstance, tables: Collection[TableKey]) -> dict[TableKey, str]:
+    """The snapshot of each mirror's last materialization, by a run or by a worker."""
+    records = instance.get_asset_records([dg.AssetKey(table) for table in tables]) if tables else []
+    found = {}
+    for record in records:
+        made = record.asset_entry.last_materialization
+        told = made.asset_materialization.metadata.get("snapshot_id") if made and made.asset_materialization else None
+        if told is not None:
+            schema, name = record.asset_entry.asset_key.path
+            found[schema, name] = str(told.value)
+    return found
