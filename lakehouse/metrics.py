@@ -45,6 +45,8 @@ METRICS: Mapping[str, Metric] = {
     "lakehouse_worker_failures_total": Metric("counter", ("job",), "Loads that the worker has left to Dagster."),
     # of the watch: ingestion
     "lakehouse_follower_up": Metric("gauge", ("source",), "1 if a follower holds the source's lease."),
+    "lakehouse_followers": Metric("gauge", ("source",), "Followers at work; several share a source's partitions."),
+    "lakehouse_unclaimed_parts": Metric("gauge", ("source",), "Partitions that no follower of a shared source reads."),
     "lakehouse_lease_held": Metric("gauge", ("source", "mode"), "1 if a writer of this mode holds the lease."),
     "lakehouse_cut_age_seconds": Metric("gauge", ("source",), "Seconds since the source's state of the newest cut."),
     "lakehouse_lag_seconds": Metric(

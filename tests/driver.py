@@ -3,8 +3,8 @@
 A fault is `module:function:before` or `module:function:after`: SIGKILL just before the call, or when it has returned;
 `module:function:stall` is SIGSTOP before the call, until somebody sends SIGCONT; a number after it, such as
 `…:after:2`, says which call; `module:name:set:7` gives a constant another value. After `--dagster` a materialization
-of the raw assets does the work instead, as one started from the UI would; after `--follow` a follower does it. After
-`--mirror` it is a refresh of the mirrors, after `--move` a move to the declared kind.
+of the raw assets does the work instead, as one started from the UI would; after `--follow` a follower does it, beside
+others after `--share`. After `--mirror` it is a refresh of the mirrors, after `--move` a move to the declared kind.
 """
 
 import importlib
@@ -68,7 +68,8 @@ def main() -> None:
     if "--follow" in sys.argv:
         stop = threading.Event()
         signal.signal(signal.SIGTERM, lambda *_: stop.set())
-        return follow_sources(settings, declarations, [source.name for source in sources], stop)
+        names, share = [source.name for source in sources], "--share" in sys.argv
+        return follow_sources(settings, declarations, names, stop, share=share)
     report = (move_source if "--move" in sys.argv else bring_up)(settings, declarations, source.name)
     print(json.dumps({table.name: table.rows for table in report.tables}))
 

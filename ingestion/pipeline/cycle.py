@@ -90,7 +90,7 @@ def catch_up(
         stream = source.check(states, live)
         outlooks = outlooks_of(session, source, states)
         try:
-            rows = add_counts(rows, _resume_tables(session, source, states, outlooks))
+            rows = add_counts(rows, resume_tables(session, source, states, outlooks))
             positions = store.read_positions(states, session.name)
             points = [position.point for position in positions.values() if position.state == "streaming"]
             now = _now_at_least(source, points if until is None else [*points, until])
@@ -143,9 +143,10 @@ def _altered(positions: Mapping[str, store.TablePosition], outlooks: Mapping[str
     return any(position.fingerprint != outlooks[name].fingerprint for name, position in landing.items())
 
 
-def _resume_tables(
+def resume_tables(
     session: Session, source: OpenSource, states: CatalogConnection, outlooks: dict[str, Outlook]
 ) -> RowCounts:
+    """Lands the spool of the tables that are resuming."""
     rows: RowCounts = {}
     for name, position in store.read_positions(states, session.name).items():
         if position.state == "resuming":

@@ -31,9 +31,9 @@ from ingestion.sink.raw_tables import follow_source, is_under_way
 from ingestion.sink.rows import TableTarget
 from ingestion.sink.writer import Written
 from ingestion.sources.base import ChangeReader, LiveStream, OpenSource, SourceNow
+from ingestion.state import claims, store
 from ingestion.state import lease as leases
 from ingestion.state import live as live_states
-from ingestion.state import store
 from ingestion.tasks.changes import ChangePlan, ChangeResult, as_one, read_changes
 from ingestion.tasks.lanes import Findings
 from ingestion.tasks.runner import run_tasks
@@ -59,7 +59,8 @@ def load_changes(
     only held until the flush is due adds no rows yet.
 
     When nothing changed, positions and slot move on without an Iceberg snapshot. Raises Outdated when a table was
-    altered, or its state changed, while this was under way, LiveStreamLost when `live` has ended.
+    altered, or its state changed, while this was under way, TurnVoid when what others read before it is not published,
+    LiveStreamLost when `live` has ended.
     """
     stream = store.read_stream(states, session.name)
     assert stream is not None
@@ -85,6 +86,8 @@ def load_changes(
             raise Outdated
         source.check_again(stream, live)
         courses = {n: conclude(c, result.noticed.get(n, Findings()), now.position) for n, c in courses.items()}
+        if session.turn is not None:
+            claims.wait_for(states, session.turn, session.limits.wait_seconds, session.stop)
         landed = _publish(session, source, states, cycle, stream, courses, result, now)
     if landed is None:
         return {}, now.position
@@ -187,6 +190,10 @@ def _publish(
         written = held.with_read(written)
 
     def record(connection: CatalogConnection) -> None:
+        if session.turn is not None:
+            claims.end_turn(connection, session.turn)
+            if moved:  # others have read by what the tables were
+                store.revise(connection, session.name)
         for position in moved.values():
             store.put_position(connection, session.name, position, "read")
         source.remember(connection, stream.epoch, result.by_source.witness)

@@ -28,6 +28,7 @@ from ingestion.sources.base import Source
 from ingestion.sources.kinds import source_of
 from ingestion.state import lease as leases
 from ingestion.state import store
+from ingestion.state.claims import Turn
 from ingestion.state.lease import Lease
 from ingestion.state.transitions import Mover
 from lakehouse.catalog.lake_catalog import LakeCatalog
@@ -51,7 +52,7 @@ class Session:
     `live` are the cycles now at work, `described` new tables as they were last inspected (`survey`). Once `stop` is
     set, what can go on later is left for later. `origin` is the source itself; without it, one that waits for others'
     work as long as a command that is to end. `held` is what a follower has read and not published; None where every
-    read is published.
+    read is published. `turn` is what one that shares the source reads now.
     """
 
     settings: Settings
@@ -64,6 +65,7 @@ class Session:
     stop: Event = field(default_factory=Event)
     origin: Source | None = None
     held: Held | None = None
+    turn: Turn | None = None
 
     @property
     def name(self) -> str:
@@ -157,7 +159,8 @@ def begin_cycle(
 ) -> Iterator[Cycle]:
     """A new cycle, or a further read of the one whose reads are held. Its staged prefixes are spared until the `with`
     block ends, and longer while they are held."""
-    cycle = Cycle(cycle_id or uuid.uuid4().hex, epoch, store.ingestion_clock(states, session.name))
+    at = session.turn.at if session.turn else store.ingestion_clock(states, session.name)
+    cycle = Cycle(cycle_id or uuid.uuid4().hex, epoch, at)
     session.live.add(cycle.id)
     try:
         with about(cycle=cycle.id):
@@ -178,7 +181,8 @@ def settle(session: Session, states: CatalogConnection, position: store.TablePos
 def register(states: CatalogConnection, session: Session, cycle: Cycle, tables: Iterable[Table]) -> None:
     """Names the prefixes the cycle is about to write."""
     prefixes = [staged_prefix(table.location(), cycle.id) for table in tables]
-    store.register_staged(states, cycle.id, session.name, prefixes, session.live)
+    writer = session.lease.source if session.lease.group else ""
+    store.register_staged(states, cycle.id, session.name, prefixes, session.live, writer)
 
 
 def meta_metadata(session: Session, states: CatalogConnection, cycle: Cycle, *names: str) -> dict[str, str]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import closing, contextmanager
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from ingestion.pipeline.cycle import connections, run_cycle
@@ -16,9 +17,10 @@ from ingestion.run import operate
 from ingestion.run.recover import begin_next_epoch
 from ingestion.run.reports import Aside, SourceReport, SourceStatus, TableReport, TableStatus
 from ingestion.schema.positions import Position
+from ingestion.sources.base import HasParts
 from ingestion.sources.kinds import check_kind, check_same_kind, source_of
+from ingestion.state import claims, live, progress, store
 from ingestion.state import lease as leases
-from ingestion.state import live, progress, store
 from ingestion.tasks.outage import OUTAGES, outage
 from lakehouse.catalog.open import open_catalog, total
 from lakehouse.declarations import Declarations, RawTable, Source
@@ -203,11 +205,15 @@ def source_status(settings: Settings, source: str) -> SourceStatus:
         tables, clock = store.read_positions(states, source).values(), store.catalog_clock(states)
         follower = leases.follower_of(states, source)
         under_way = progress.read(states, source) if held else None
+        seats = leases.seats(states, source) if held else {}
     with source_of(settings, source).open() as opened:
         retained = opened.retention(stream)
         reached = stream.position.join(shown.position) if stream and shown else stream and stream.position
         behind = max(0, opened.distance(reached, opened.now().position)) if stream else 0
+        parts = opened.parts() if seats and isinstance(opened, HasParts) else ()
+    unclaimed, read_until = _parts(settings, source, parts)
     as_of = stream and max(stream.updated_at, shown.at if shown else stream.updated_at)
+    as_of = min(as_of, read_until) if as_of and read_until else as_of  # others may have moved the position since
     return SourceStatus(
         source=source,
         follower_alive=held is not None and held[1] == "follow",
@@ -226,12 +232,22 @@ def source_status(settings: Settings, source: str) -> SourceStatus:
         slot_is_sound=retained.is_sound or stream is None,
         progress=under_way,
         follower=follower,
+        followers=len(seats) or int(held is not None and held[1] == "follow"),
+        unclaimed=unclaimed,
         former_slot=(stream.slot or None) if stream and stream.kind != "postgres" else None,
         tables=tuple(
             TableStatus(p.table, p.state, p.reason, p.position.text, p.position.commit_bound)
             for p in sorted(tables, key=lambda p: p.table)
         ),
     )
+
+
+def _parts(settings: Settings, source: str, parts: Collection[str]) -> tuple[tuple[str, ...], datetime | None]:
+    """Of a shared source, the parts that nobody reads, and since when one of them has not been read to its end."""
+    if not parts:
+        return (), None
+    with store.connect_catalog(settings) as states:
+        return claims.unclaimed(states, source, parts), claims.read_until(states, source, parts)
 
 
 def _cycle(

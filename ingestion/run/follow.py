@@ -15,13 +15,12 @@ flush is due, or until the follower is stopped: nobody knows when the next one c
 from __future__ import annotations
 
 import logging
-import math
 import os
 import socket
 import threading
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -30,11 +29,13 @@ from ingestion.pipeline.held import Held
 from ingestion.pipeline.load_tables import load_tables
 from ingestion.pipeline.session import RowCounts, Session
 from ingestion.run.mirrors import Refresher
+from ingestion.run.pace import Last, flush_in, log_rows
 from ingestion.run.pauses import LONGEST_PAUSE_SECONDS, Pauses
+from ingestion.run.sharing import follow_shared
 from ingestion.run.stopped import publish_held
 from ingestion.schema.positions import Position
 from ingestion.sources.base import LiveStream, LiveStreamLost, OpenSource, ReadsAhead
-from ingestion.sources.kinds import check_kind, source_of
+from ingestion.sources.kinds import check_kind, check_shared, source_of
 from ingestion.state import lease as leases
 from ingestion.state import store
 from ingestion.tasks.outage import OUTAGES, outage
@@ -46,7 +47,7 @@ from lakehouse.servers.database import CatalogConnection
 from lakehouse.servers.exporter import served
 from lakehouse.servers.outage import of_ended_jvm
 from lakehouse.servers.spark import cancel_jobs, has_ended, spark_session
-from lakehouse.settings import IngestionSettings, Settings
+from lakehouse.settings import Settings
 from lakehouse.text.log_lines import about
 
 if TYPE_CHECKING:
@@ -54,44 +55,51 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("lakehouse.follow")
 LIVE_PAUSE_SECONDS = 5.0
-PUBLISH_SHARE = 2.0
 LIVE_TOOK_SECONDS = 1.5  # a read that is held counts as no longer: its rows are to be live within five seconds
 LIVE_POLLS = 2  # a change wakes who waits for a live stream
 IDLE_POLLS = 10
 IDLE_AFTER_SECONDS = 30.0
 LOOK_SECONDS = 1.0
 GRACE_SECONDS = 5.0  # in which a load may publish what it reads when the follower ends
+Follow = Callable[[Settings, Source, "SparkSession", threading.Event], None]
 
 
-def follow_sources(settings: Settings, declarations: Declarations, sources: list[str], stop: threading.Event) -> None:
+def follow_sources(
+    settings: Settings, declarations: Declarations, sources: list[str], stop: threading.Event, *, share: bool = False
+) -> None:
     """Follows the sources until `stop` is set; a failing source is tried again and does not hold up the others.
 
-    Raises LakehouseError when Spark's JVM has ended: only a new process has a new one.
+    With `share`, beside other followers that do so, each with a part of every source. Raises LakehouseError for a
+    source that cannot be shared, and when Spark's JVM has ended: only a new process has a new one.
     """
+    if share:
+        for name in sources:
+            check_shared(declarations.source(name))
     with store.connect_catalog(settings) as states:
         store.ensure_state(states)
     spark = spark_session(settings, "lakehouse-follow")
     with served(settings.metrics.host, settings.metrics.follower_port, partial(_readiness, settings, sources)):
-        _run_threads(settings, declarations, sources, spark, stop)
+        _run_threads(settings, [declarations.source(name) for name in sources], spark, stop, share)
 
 
 def _readiness(settings: Settings, sources: list[str]) -> dict[str, str]:
     """Of each source, why this follower does not follow it; empty if it does."""
     with store.connect_catalog(settings) as states:
-        held = {source: leases.holder_of(states, source) for source in sources}
+        held = {source: leases.holders_of(states, source) for source in sources}
     mine = f"{socket.gethostname()}:{os.getpid()}:"
     return {
-        source: "" if holder and holder[0].startswith(mine) else "this follower does not hold the lease"
-        for source, holder in held.items()
+        source: "" if any(holder.startswith(mine) for holder in holders) else "this follower does not hold the lease"
+        for source, holders in held.items()
     }
 
 
 def _run_threads(
-    settings: Settings, declarations: Declarations, sources: list[str], spark: SparkSession, stop: threading.Event
+    settings: Settings, sources: list[Source], spark: SparkSession, stop: threading.Event, share: bool
 ) -> None:
+    follow = follow_shared if share else _hold_and_follow
     threads = [
-        threading.Thread(target=_follow_source, name=name, args=(settings, declarations.source(name), spark, stop))
-        for name in sources
+        threading.Thread(target=_follow_source, name=source.name, args=(settings, source, spark, stop, follow))
+        for source in sources
     ]
     for thread in threads:
         thread.start()
@@ -107,13 +115,6 @@ def _run_threads(
         raise LakehouseError(f"Spark's JVM has ended, the end of {log_file} may say why; nothing was lost: start again")
 
 
-def flush_in(limits: IngestionSettings, behind_bytes: int, since_begun: float, took: float) -> float:
-    """Seconds until the next publish is due, 0 when it is; the last one began `since_begun` seconds ago."""
-    if behind_bytes >= limits.flush_bytes:
-        return 0.0
-    return max(0.0, max(limits.flush_interval_seconds, PUBLISH_SHARE * took) - since_begun)
-
-
 def look_in(poll_seconds: float, live: bool, idle_for: float, loading: bool) -> float:
     """Seconds between two looks at a source's state. A source is idle that has a live stream and has had no rows for
     `idle_for` seconds; one that loads a table is not, for the load waits for cycles."""
@@ -122,17 +123,21 @@ def look_in(poll_seconds: float, live: bool, idle_for: float, loading: bool) -> 
     return poll_seconds * (IDLE_POLLS if idle_for > IDLE_AFTER_SECONDS and not loading else LIVE_POLLS)
 
 
-def _follow_source(settings: Settings, source: Source, spark: SparkSession, stop: threading.Event) -> None:
+def _follow_source(
+    settings: Settings, source: Source, spark: SparkSession, stop: threading.Event, follow: Follow
+) -> None:
     with about(source=source.name):
-        _follow_again(settings, source, spark, stop)
+        _follow_again(settings, source, spark, stop, follow)
 
 
-def _follow_again(settings: Settings, source: Source, spark: SparkSession, stop: threading.Event) -> None:
+def _follow_again(
+    settings: Settings, source: Source, spark: SparkSession, stop: threading.Event, follow: Follow
+) -> None:
     pauses = Pauses(settings.ingestion.poll_seconds)
     while not stop.is_set():
         begun, pause = time.monotonic(), 0.0
         try:
-            _hold_and_follow(settings, source, spark, stop)
+            follow(settings, source, spark, stop)
         except (LakehouseError, *OUTAGES) as error:
             pause = pauses.after(time.monotonic() - begun)
             if of_ended_jvm(error) and _ends(spark, stop):
@@ -183,7 +188,7 @@ def _hold_and_follow(settings: Settings, source: Source, spark: SparkSession, st
             _cycles(session, opened, states, live, loader, stop)
         finally:
             if held is not None and _ends(spark, stop):
-                _log_rows(source.name, publish_held(session, held, opened, states))
+                log_rows(source.name, publish_held(session, held, opened, states))
 
 
 def _cycles(
@@ -194,7 +199,7 @@ def _cycles(
         begun, reads = time.monotonic(), session.reads
         try:
             rows = catch_up(session, opened, states, live=live.stream).rows
-            _log_rows(name, rows)
+            log_rows(name, rows)
             took = time.monotonic() - begun
             if rows:
                 REGISTRY.observe("lakehouse_publish_seconds", took, source=name)
@@ -207,26 +212,6 @@ def _cycles(
         except LiveStreamLost as reason:
             log.info("source %r: reading the slot by peeks: %s", name, reason)
             live.close()
-
-
-@dataclass
-class Last:
-    """When the last cycle began, when the last one began that had rows, and how long those took; monotonic seconds.
-
-    `took` is the shorter time of the newest two that had rows, `newest` that of the newest. A cycle that only passes
-    WAL without changes must not hold up a change that comes right after it.
-    """
-
-    begun: float = -math.inf
-    published: float = -math.inf
-    took: float = 0.0
-    newest: float = math.inf
-
-    def passed(self, begun: float, took: float, had_rows: bool) -> None:
-        """Notes a cycle that has just ended."""
-        self.begun = begun
-        if had_rows:
-            self.published, self.took, self.newest = begun, min(took, self.newest), took
 
 
 class Loader:
@@ -268,7 +253,7 @@ class Loader:
                 rows = load_tables(
                     self._session, opened, states, wanted, lambda position: self._reach(states, position)
                 )
-            _log_rows(self._session.name, rows)
+            log_rows(self._session.name, rows)
         except (LakehouseError, *OUTAGES) as error:
             if of_ended_jvm(error) and _ends(self._session.spark, self._session.stop):
                 return
@@ -374,12 +359,3 @@ def _wait_for_flush(
         elif live is None:
             stop.wait(limits.poll_seconds)
     loader.wake.clear()
-
-
-def _log_rows(source: str, rows: dict[str, dict[str, int]]) -> None:
-    for table, counts in rows.items():
-        for op, count in counts.items():
-            REGISTRY.add("lakehouse_rows_published_total", count, source=source, table=table, op=op)
-    parts = [f"{table} {op}={count}" for table, ops in sorted(rows.items()) for op, count in sorted(ops.items())]
-    if parts:
-        log.info("source %r: published %s", source, ", ".join(parts))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -92,8 +92,9 @@ def _refresh(session: Session) -> RefreshReport:
 class Refresher:
     """Refreshes the mirrors of a followed source on their interval, in a thread of its own."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, session: Session, may: Callable[[], bool] = lambda: True) -> None:
+        """`may` is asked before each refresh: of several followers of a source one does it."""
+        self._session, self._may = session, may
         self._thread = threading.Thread(target=self._run, name=f"mirrors-{session.name}", daemon=True)
         if session.source.mirrored:
             self._thread.start()
@@ -117,7 +118,8 @@ class Refresher:
         while not session.stop.wait(pause):
             begun = time.monotonic()
             try:
-                self._once()
+                if self._may():
+                    self._once()
             except MirrorInUse as held:
                 log.info("source %r: %s", session.name, held)
             except (LakehouseError, *OUTAGES) as error:

@@ -75,7 +75,9 @@ class SourceStatus:
     and `lag_seconds` how long ago that position moved last, zero when nothing lies beyond it. `slot_state` is
     Postgres's wal_status, or why the slot is of no use: `missing`, `wal_removed`, `idle_timeout` ... `slot_is_sound` is
     whether the stream can go on; so can one that was never read. `follower` says what became of the last follower;
-    `none` if it ended by itself. `former_slot` is that of a source that has moved to topics, while it retains WAL.
+    `none` if it ended by itself. `followers` are those at work; where they share the source, `unclaimed` are the parts
+    that none of them reads, and `lag_seconds` goes by the part that has not moved for longest. `former_slot` is that of
+    a source that has moved to topics, while it retains WAL.
     """
 
     source: str
@@ -95,6 +97,8 @@ class SourceStatus:
     slot_is_sound: bool = True
     progress: Progress | None = None
     follower: Follower = "none"
+    followers: int = 0
+    unclaimed: tuple[str, ...] = ()
     former_slot: str | None = None
     tables: tuple[TableStatus, ...] = ()
 

@@ -1,6 +1,6 @@
 """How far topics have been read: of each partition, the offset of the next event."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Self
 
@@ -22,7 +22,9 @@ class Offsets:
     @classmethod
     def parse(cls, text: str) -> Self:
         """The position of a text."""
-        return cls.of({_partition(name): int(offset) for name, offset in map(_split, filter(None, text.split(",")))})
+        return cls.of(
+            {partition_named(name): int(offset) for name, offset in map(_split, filter(None, text.split(",")))}
+        )
 
     @classmethod
     def start(cls) -> Self:
@@ -41,6 +43,15 @@ class Offsets:
         mine, theirs = self.by_partition, other.by_partition
         return Offsets.of({p: max(mine.get(p, 0), theirs.get(p, 0)) for p in mine.keys() | theirs.keys()})
 
+    def only(self, names: Collection[str]) -> "Offsets":
+        """Of these partitions alone, which are named as in `text`."""
+        return Offsets.of({partition: offset for partition, offset in self if name_of(partition) in names})
+
+    def beyond(self, other: "Offsets") -> frozenset[str]:
+        """The partitions, by name, in which it is further than the other."""
+        theirs = other.by_partition
+        return frozenset(name_of(partition) for partition, offset in self if offset > theirs.get(partition, 0))
+
     @property
     def by_partition(self) -> dict[Partition, int]:
         """The offsets that are not 0."""
@@ -49,7 +60,7 @@ class Offsets:
     @property
     def text(self) -> str:
         """As `parse` reads it."""
-        return ",".join(f"{topic}/{number}:{offset}" for topic, number, offset in self.parts)
+        return ",".join(f"{name_of(partition)}:{offset}" for partition, offset in self)
 
     @property
     def count(self) -> int:
@@ -67,6 +78,12 @@ def _split(part: str) -> tuple[str, str]:
     return name, offset
 
 
-def _partition(name: str) -> Partition:
+def name_of(partition: Partition) -> str:
+    """What a partition is called in the text of a position."""
+    return f"{partition[0]}/{partition[1]}"
+
+
+def partition_named(name: str) -> Partition:
+    """The partition of such a name."""
     topic, _, number = name.rpartition("/")
     return topic, int(number)

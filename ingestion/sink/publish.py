@@ -168,13 +168,13 @@ def publish(settings: Settings, catalog: LakeCatalog, lease: Lease, publication:
         try:
             _swap(settings, catalog.name, lease, publication, all_staged)
         except _Conflict:
-            REGISTRY.add("lakehouse_conflicts_total", source=lease.source)
+            REGISTRY.add("lakehouse_conflicts_total", source=publication.source)
             continue
         if all_staged.cut is not None:
             remember(*all_staged.cut)
         return
     raise LakehouseError(
-        f"source {lease.source!r}: {MAX_CONFLICTS} commits of other writers in a row; nothing was lost"
+        f"source {publication.source!r}: {MAX_CONFLICTS} commits of other writers in a row; nothing was lost"
     )
 
 
@@ -323,7 +323,7 @@ def _swap(settings: Settings, catalog_name: str, lease: Lease, publication: Publ
                 staged.irregular,
             )
 
-    until_answered(attempt, what=f"publish of source {lease.source!r}")
+    until_answered(attempt, what=f"publish of source {publication.source!r}")
 
 
 def _lengthen(connection: CatalogConnection, catalog: str, made: Lengthened) -> bool:

@@ -342,6 +342,26 @@ class ReadsAhead(Protocol):
 
 
 @dataclass(frozen=True)
+class NextOf:
+    """How far some parts of a source are read next: up to `stop`, which names no other part. `bytes` is about how much
+    there is, beyond `stop` too."""
+
+    stop: Any
+    bytes: int
+
+
+@runtime_checkable
+class HasParts(ReadsAhead, Protocol):
+    """An open source whose position has parts that are read independently, so that several followers can share it."""
+
+    def parts(self) -> Sequence[str]:
+        """All parts that there are to read, by name; neighbours are of different tables."""
+
+    def next_of(self, parts: Collection[str], max_bytes: int) -> "NextOf":
+        """What is to be read of these parts next, about so many bytes at most."""
+
+
+@dataclass(frozen=True)
 class TakenOver(Generic[P]):
     """Where another kind of source goes on, and what its stream is known by."""
 

@@ -28,6 +28,20 @@ def check_kind(settings: Settings, declared: Declared) -> None:
         )
 
 
+def check_shared(declared: Declared) -> None:
+    """Raises LakehouseError for a source that only one follower at a time can read."""
+    if declared.kind != "kafka":
+        raise LakehouseError(
+            f"source {declared.name!r}: a source of kind {declared.kind} has one order, which one follower reads: "
+            "follow it without --share (that is for kind kafka)"
+        )
+    if declared.flush is not None:
+        raise LakehouseError(
+            f"source {declared.name!r}: what its declared flush holds is in the memory of one follower: follow it "
+            "without --share, or remove meta.flush"
+        )
+
+
 def check_same_kind(stream: Stream | None, kind: str) -> None:
     """Raises LakehouseError for a source that was of another kind, whose positions are of another type."""
     if stream is None or stream.kind == kind:

@@ -23,7 +23,7 @@ from lakehouse.migrations import ensure_state as ensure_state
 from lakehouse.servers.database import CUTS_CHANNEL, CatalogConnection
 from lakehouse.servers.database import connect_catalog as connect_catalog  # beside the state it is used for
 
-_INGESTION_CLOCK: LiteralString = (
+INGESTION_CLOCK: LiteralString = (
     "greatest(clock_timestamp(), (SELECT max(published_at) FROM lakehouse.cycles WHERE source = %(source)s)"
     " + interval '1 microsecond')"
 )
@@ -327,7 +327,7 @@ def ingestion_clock(connection: CatalogConnection, source: str) -> datetime:
 
     Loads go by the moment of ingestion: after a clock that was put back they would pass over what comes next.
     """
-    row = connection.execute(f"SELECT {_INGESTION_CLOCK}", {"source": source}).fetchone()
+    row = connection.execute(f"SELECT {INGESTION_CLOCK}", {"source": source}).fetchone()
     assert row is not None
     return row[0]
 
@@ -350,22 +350,25 @@ def irregular_since(connection: CatalogConnection, source: str, seen: datetime) 
 
 
 def register_staged(
-    connection: CatalogConnection, cycle_id: str, source: str, prefixes: list[str], live: Collection[str] = ()
-) -> None:
+    connection: CatalogConnection, cycle_id: str, source: str, prefixes: list[str], live: Collection[str] = (),
+    writer: str = "",
+) -> None:  # fmt: skip
     """Names the object prefixes a cycle is about to write, so that orphan removal spares them.
 
     Prefixes of the source's other cycles are forgotten unless they are `live`: the lease's holder knows that they can
-    never be published any more.
+    never be published any more. A `writer` beside others knows that of its own.
     """
     with connection.transaction():
         connection.execute(
-            "DELETE FROM lakehouse.staged_files WHERE source = %s AND cycle_id <> ALL(%s)", (source, [cycle_id, *live])
+            "DELETE FROM lakehouse.staged_files WHERE source = %(source)s AND cycle_id <> ALL(%(live)s)"
+            " AND %(writer)s IN ('', writer)",
+            {"source": source, "live": [cycle_id, *live], "writer": writer},
         )
         with connection.cursor() as cursor:
             cursor.executemany(
-                "INSERT INTO lakehouse.staged_files (cycle_id, source, prefix) VALUES (%s, %s, %s)"
+                "INSERT INTO lakehouse.staged_files (cycle_id, source, prefix, writer) VALUES (%s, %s, %s, %s)"
                 " ON CONFLICT DO NOTHING",
-                [(cycle_id, source, prefix) for prefix in prefixes],
+                [(cycle_id, source, prefix, writer) for prefix in prefixes],
             )
 
 
@@ -384,7 +387,7 @@ def finish_cycle(
     lsn = cut[0].commit_bound - 1 if cut else None
     connection.execute(
         "INSERT INTO lakehouse.cycles (cycle_id, source, epoch, cut_lsn, irregular, published_at)"
-        f" VALUES (%(cycle)s, %(source)s, %(epoch)s, %(lsn)s, %(irregular)s, {_INGESTION_CLOCK})",
+        f" VALUES (%(cycle)s, %(source)s, %(epoch)s, %(lsn)s, %(irregular)s, {INGESTION_CLOCK})",
         {"cycle": cycle_id, "source": source, "epoch": epoch, "lsn": lsn, "irregular": list(irregular)},
     )
     if cut:

@@ -82,6 +82,9 @@ def _row(lag: dict[str, Any]) -> Sequence[str]:
     if lag["trouble"]:
         return lag["source"], lag["trouble"]
     writer = "follower" if lag["follower_alive"] else "running once" if lag["holder"] else "none"
+    writer = f"{lag['followers']} followers" if lag["followers"] > 1 else writer
+    if lag["unclaimed"]:
+        writer += f"; nobody reads {', '.join(lag['unclaimed'])}"
     if at := lag["progress"]:
         writer += f": {at['phase']} {at['done'] / at['total']:.0%}, {at['rows_per_second']:,} rows/s"
     sizes = [f"{lag[key]:,} B" for key in ("slot_lag_bytes", "behind_bytes")]

@@ -91,6 +91,9 @@ def ingest(
     sources: Sources = None,
     once: Annotated[bool, typer.Option("--once", help="bring the sources up to date, then exit")] = False,
     follow: Annotated[bool, typer.Option("--follow", help="ingest continuously until stopped")] = False,
+    share: Annotated[
+        bool, typer.Option("--share", help="with --follow: beside other followers, each with a part of the topics")
+    ] = False,
     recover: Annotated[
         bool,
         typer.Option(
@@ -118,6 +121,8 @@ def ingest(
         raise typer.BadParameter("name the sources to --move: each begins its next epoch")
     if chosen and sources:
         raise typer.BadParameter(f"--{next(iter(chosen))} names its tables as SOURCE.TABLE: omit {sources[0]}")
+    if share and not follow:
+        raise typer.BadParameter("--share is for --follow: several followers of one source")
     if follow and as_json:
         raise typer.BadParameter("--follow logs until it is stopped: omit --json, or use `lakehouse status --json`")
     settings = load_settings()
@@ -127,7 +132,7 @@ def ingest(
         return
     names = _chosen(settings, declarations, sources)
     if follow:
-        _follow(settings, declarations, names)
+        _follow(settings, declarations, names, share)
     else:
         from ingestion import bring_up, move_source, recover_source
 
@@ -222,14 +227,14 @@ def _print_report(report: dict[str, Any]) -> None:
         say(f"  {aside['name']:<24} {aside['state']}")
 
 
-def _follow(settings: Settings, declarations: Declarations, names: list[str]) -> None:
+def _follow(settings: Settings, declarations: Declarations, names: list[str], share: bool) -> None:
     from ingestion import follow_sources
 
     log_to_stderr(settings)
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
-    follow_sources(settings, declarations, names, stop)
+    follow_sources(settings, declarations, names, stop, share=share)
 
 
 def _chosen(settings: Settings, declarations: Declarations, sources: list[str] | None) -> list[str]:

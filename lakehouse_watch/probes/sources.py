@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
 from ingestion import SourceStatus, source_status
@@ -16,6 +16,7 @@ from lakehouse_watch.probes.reading import Reading
 
 RESTART_SECONDS = 30.0  # a supervised follower that was killed is back by then
 SLOT_SECONDS = 10.0
+CLAIM_SECONDS = 30.0  # followers that are there have claimed by then what another one has left
 FORMER_SLOT_SECONDS = 60.0  # a move drops it at its end
 CATCH_UP_SECONDS = 60.0  # after a pause `lakehouse dev` is behind until its follower has started
 
@@ -33,6 +34,12 @@ def read_source(settings: Settings, source: str) -> Reading:
 def judge(status: SourceStatus, limits: Mapping[str, LagPolicy], defaults: AlertSettings) -> Iterator[Occasion]:
     """What of the source needs attention."""
     yield from _follower(status)
+    if status.unclaimed:
+        yield Occasion(
+            f"unclaimed/{status.source}", f"no follower of {status.source} reads {_named(status.unclaimed)}",
+            "look at the followers' logs, and start one that is missing: `lakehouse ingest --follow --share`",
+            source=status.source, patience=CLAIM_SECONDS,
+        )  # fmt: skip
     yield from _slot(status)
     yield from _lag(status, limits, defaults)
     for table in status.tables:
@@ -82,8 +89,7 @@ def _lag(status: SourceStatus, limits: Mapping[str, LagPolicy], defaults: AlertS
     worst: LagLevel = "error" if "error" in levels.values() else "warn" if "warn" in levels.values() else "ok"
     if worst == "ok":
         return
-    names = sorted(name for name, level in levels.items() if level == worst)
-    shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    shown = _named(sorted(name for name, level in levels.items() if level == worst))
     yield Occasion(
         f"lag/{status.source}",
         f"{status.source} is {status.lag_seconds:,.0f} s and {status.behind_bytes:,} bytes behind, and retains "
@@ -93,15 +99,22 @@ def _lag(status: SourceStatus, limits: Mapping[str, LagPolicy], defaults: AlertS
     )  # fmt: skip
 
 
+def _named(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
 def measure(status: SourceStatus, now: datetime) -> Iterator[Sample]:
     """The source in numbers."""
     source, states = status.source, Counter(table.state for table in status.tables)
     yield sample("lakehouse_source_up", 1, source=source)
     yield sample("lakehouse_follower_up", status.follower_alive, source=source)
+    yield sample("lakehouse_followers", status.followers, source=source)
+    yield sample("lakehouse_unclaimed_parts", len(status.unclaimed), source=source)
     for mode, held in (("follow", status.follower_alive), ("once", bool(status.holder) and not status.follower_alive)):
         yield sample("lakehouse_lease_held", held, source=source, mode=mode)
     if status.cut_at is not None:
-        yield sample("lakehouse_cut_age_seconds", max(0.0, (now - status.cut_at).total_seconds()), source=source)
+        age = (now - status.cut_at).total_seconds()
+        yield sample("lakehouse_cut_age_seconds", max(0.0, age, status.lag_seconds), source=source)
     yield sample("lakehouse_lag_seconds", status.lag_seconds, source=source)
     yield sample("lakehouse_behind_bytes", status.behind_bytes, source=source)
     yield sample("lakehouse_slot_lag_bytes", status.slot_lag_bytes, source=source)

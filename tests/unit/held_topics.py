@@ -47,7 +47,7 @@ PARTITIONS = 2
 
 @dataclass
 class Broker:
-    """Topics of two partitions; it stands in for the cluster."""
+    """Topics of a few partitions; it stands in for the cluster."""
 
     logs: dict[tuple[str, int], list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
     names: set[str] = field(default_factory=set)
@@ -55,6 +55,7 @@ class Broker:
     sent: int = 0
     says: str = ""
     gone: int = 0  # so many events of each partition
+    partitions: int = PARTITIONS
 
     def create(self, *names: str) -> None:
         self.names.update(names)
@@ -62,11 +63,11 @@ class Broker:
     def send(self, topic: str, count: int) -> None:
         for _ in range(count):
             event = {"id": self.sent} | ({"page": self.says} if self.says else {})
-            self.logs[topic, self.sent % PARTITIONS].append(event)
+            self.logs[topic, self.sent % self.partitions].append(event)
             self.sent += 1
 
     def topics(self, names: Any) -> dict[str, Any]:
-        return {n: Topic(n, 1 + sum(map(ord, n)), tuple(range(PARTITIONS))) for n in names if n in self.names}
+        return {n: Topic(n, 1 + sum(map(ord, n)), tuple(range(self.partitions))) for n in names if n in self.names}
 
     def starts(self, partitions: Any) -> dict[Any, int]:
         return dict.fromkeys(partitions, self.gone)

@@ -24,6 +24,7 @@ REFUSED = [
     (ingest, ["--follow", "--json"], "omit --json"),
     (ingest, ["--once", "--follow"], "give one of --once"),
     (ingest, ["--recover"], "name the sources"),
+    (ingest, ["--once", "--share"], "--share is for --follow"),
     (scaffold, ["--propose"], "name one"),
     (scaffold, ["retail", "--propose", "--check"], "without --check"),
     (scaffold, ["retail", "--no-vault"], "--no-vault are for a proposal"),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ingestion.run import follow
-from ingestion.run.follow import Last, flush_in
+from ingestion.run.pace import Last, flush_in
 from ingestion.run.pauses import Pauses
 from lakehouse.settings import IngestionSettings, Settings
 
@@ -56,11 +56,10 @@ def test_an_error_is_told_with_its_traceback_unless_the_end_has_caused_it(
             stop.set()
         raise RuntimeError("the connection to the JVM")
 
-    monkeypatch.setattr(follow, "_hold_and_follow", fail)
     monkeypatch.setattr(follow, "LOOK_SECONDS", 0.5)
     source: Any = SimpleNamespace(name="shop")
     with caplog.at_level(logging.INFO):
-        follow._follow_again(Settings(), source, spark, stop)
+        follow._follow_again(Settings(), source, spark, stop, fail)
     assert ("Traceback" in caplog.text) == (ends is None)
 
 

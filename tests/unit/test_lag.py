@@ -15,8 +15,8 @@ from lakehouse.declarations import RawTable, Source, declarations_from
 from lakehouse.declarations.policies import LagPolicy, LoadPolicy, RawPolicy, check_owner
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import load_settings
-from lakehouse_cli.machine.lag import _trouble
-from lakehouse_watch.probes.sources import CATCH_UP_SECONDS
+from lakehouse_cli.machine.lag import _trouble, lag_table
+from lakehouse_watch.probes.sources import CATCH_UP_SECONDS, CLAIM_SECONDS, measure
 from lakehouse_watch.probes.sources import judge as judge_source
 from orchestration.checks.lag import CHECK, CONFIRM_TICKS, judge, lag_definitions, to_report
 from orchestration.factory import source_definitions
@@ -226,3 +226,21 @@ def test_a_slot_that_a_moved_source_has_left_is_told_with_the_command_that_drops
     assert "`lakehouse ingest --move shop`" in occasion.to_do
     assert "`lakehouse ingest --move shop`" in str(_trouble(asdict(left)))
     assert not list(judge_source(replace(left, former_slot=None), {}, load_settings().alerts))
+
+
+def test_partitions_that_no_follower_reads_are_told_and_shown() -> None:
+    parts = tuple(f"clicks/{number}" for number in range(5))
+    left = replace(status(), followers=2, unclaimed=parts, tables=())
+    [occasion] = judge_source(left, {}, load_settings().alerts)
+    assert occasion.kind == "unclaimed" and occasion.patience == CLAIM_SECONDS
+    assert "clicks/0, clicks/1, clicks/2 and 2 more" in occasion.summary and "--follow --share" in occasion.to_do
+    samples = {(s.name, tuple(value for _, value in s.labels)): s.value for s in measure(left, NOW)}
+    assert samples["lakehouse_followers", ("shop",)] == 2 and samples["lakehouse_unclaimed_parts", ("shop",)] == 5
+    assert not list(judge_source(replace(left, unclaimed=()), {}, load_settings().alerts))
+    row = next(iter(lag_table([asdict(left) | {"trouble": None}]).columns[1].cells))
+    assert str(row) == "2 followers; nobody reads clicks/0, clicks/1, clicks/2, clicks/3, clicks/4"
+
+
+def test_a_cut_is_as_old_as_the_part_of_a_shared_source_that_stands_still() -> None:
+    samples = {s.name: s.value for s in measure(status(seconds=700.0), NOW)}
+    assert samples["lakehouse_cut_age_seconds"] == 700.0

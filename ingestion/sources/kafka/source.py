@@ -12,10 +12,10 @@ from threading import Event
 from typing import Any, ClassVar
 
 from ingestion.schema.facts import TableFacts
-from ingestion.schema.offsets import Offsets, Partition
+from ingestion.schema.offsets import Offsets, Partition, name_of, partition_named
 from ingestion.schema.positions import POSITIONS
 from ingestion.schema.problem import TableProblem
-from ingestion.sources.base import LiveStream, NotThere, Point, Retention, SourceNow
+from ingestion.sources.base import LiveStream, NextOf, NotThere, Point, Retention, SourceNow
 from ingestion.sources.kafka.connection import Brokers, Topic, of_topics, present
 from ingestion.sources.kafka.fetching import Range
 from ingestion.sources.kafka.formats import check_format, formats_of
@@ -142,6 +142,17 @@ class OpenKafka:
         share = min(1.0, most / max(1, sum(left.values())))
         taken = {p: first.get(p, 0) + (n if share == 1.0 else min(n, int(n * share) + 1)) for p, n in left.items()}
         return start.join(Offsets.of(taken)).join(self._shown(end.by_partition))
+
+    def parts(self) -> list[str]:
+        """The partitions of every topic whose table has begun, by their numbers: a share has some of each topic."""
+        found = of_topics(self._topics(self._begun()).values())
+        return [name_of(partition) for partition in sorted(found, key=lambda partition: (partition[1], partition[0]))]
+
+    def next_of(self, parts: Collection[str], max_bytes: int) -> NextOf:
+        """Of each of these partitions up to its end, or a share of what is left."""
+        reached, partitions = self._reached(), {partition_named(name) for name in parts}
+        end = reached.join(Offsets.of(self._brokers.ends(partitions)))
+        return NextOf(self.stop_between(reached, end, max_bytes).only(parts), self.distance(reached, end))
 
     def distance(self, start: Offsets, end: Offsets) -> int:
         """About how many bytes the events between have."""
