@@ -29,7 +29,7 @@ from ingestion.pipeline.held import Held
 from ingestion.pipeline.load_tables import load_tables
 from ingestion.pipeline.session import RowCounts, Session
 from ingestion.run.mirrors import Refresher
-from ingestion.run.pace import Last, flush_in, log_rows
+from ingestion.run.pace import Last, flush_in, log_rows, look_in
 from ingestion.run.pauses import LONGEST_PAUSE_SECONDS, Pauses
 from ingestion.run.sharing import follow_shared
 from ingestion.run.stopped import publish_held
@@ -56,9 +56,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("lakehouse.follow")
 LIVE_PAUSE_SECONDS = 5.0
 LIVE_TOOK_SECONDS = 1.5  # a read that is held counts as no longer: its rows are to be live within five seconds
-LIVE_POLLS = 2  # a change wakes who waits for a live stream
-IDLE_POLLS = 10
-IDLE_AFTER_SECONDS = 30.0
 LOOK_SECONDS = 1.0
 GRACE_SECONDS = 5.0  # in which a load may publish what it reads when the follower ends
 Follow = Callable[[Settings, Source, "SparkSession", threading.Event], None]
@@ -113,14 +110,6 @@ def _run_threads(
     if ended:
         log_file = settings.home / "logs" / "spark.log"
         raise LakehouseError(f"Spark's JVM has ended, the end of {log_file} may say why; nothing was lost: start again")
-
-
-def look_in(poll_seconds: float, live: bool, idle_for: float, loading: bool) -> float:
-    """Seconds between two looks at a source's state. A source is idle that has a live stream and has had no rows for
-    `idle_for` seconds; one that loads a table is not, for the load waits for cycles."""
-    if not live:
-        return poll_seconds
-    return poll_seconds * (IDLE_POLLS if idle_for > IDLE_AFTER_SECONDS and not loading else LIVE_POLLS)
 
 
 def _follow_source(

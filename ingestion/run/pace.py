@@ -1,4 +1,4 @@
-"""When a follower publishes next, and what it tells of a publish."""
+"""When a follower looks and publishes next, and what it tells of a publish."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from lakehouse.settings import IngestionSettings
 
 log = logging.getLogger("lakehouse.follow")
 PUBLISH_SHARE = 2.0
+LIVE_POLLS = 2  # a change wakes who waits for a live stream
+IDLE_POLLS = 10
+IDLE_AFTER_SECONDS = 30.0
 
 
 def flush_in(limits: IngestionSettings, behind_bytes: int, since_begun: float, took: float) -> float:
@@ -19,6 +22,14 @@ def flush_in(limits: IngestionSettings, behind_bytes: int, since_begun: float, t
     if behind_bytes >= limits.flush_bytes:
         return 0.0
     return max(0.0, max(limits.flush_interval_seconds, PUBLISH_SHARE * took) - since_begun)
+
+
+def look_in(poll_seconds: float, live: bool, idle_for: float, loading: bool) -> float:
+    """Seconds between two looks at a source's state. A source is idle that has a live stream and has had no rows for
+    `idle_for` seconds; one that loads a table is not, for the load waits for cycles."""
+    if not live:
+        return poll_seconds
+    return poll_seconds * (IDLE_POLLS if idle_for > IDLE_AFTER_SECONDS and not loading else LIVE_POLLS)
 
 
 @dataclass

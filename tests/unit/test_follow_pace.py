@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ingestion.run import follow
-from ingestion.run.pace import Last, flush_in
+from ingestion.run.pace import Last, flush_in, look_in
 from ingestion.run.pauses import Pauses
 from lakehouse.settings import IngestionSettings, Settings
 
@@ -95,7 +95,7 @@ def test_what_is_held_is_published_in_time_though_nothing_new_comes(monkeypatch:
 
 def test_an_idle_source_is_looked_at_seldom_but_not_while_a_load_waits_for_its_cycles() -> None:
     looks = [
-        follow.look_in(0.5, live, idle_for, loading)
+        look_in(0.5, live, idle_for, loading)
         for live, idle_for, loading in [
             (False, math.inf, False),
             (True, 1.0, False),
