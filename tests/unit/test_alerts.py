@@ -1,5 +1,6 @@
 """One message when something begins, one when it is over; a target that is down gets them later, in order."""
 
+import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -203,6 +204,16 @@ class World:
         return Watch(settings, [probe], Delivery(declared_targets(AlertSettings(webhook=url))), hider(settings))
 
 
+def end(watch: Watch, lake: Settings) -> None:
+    """Ends its session, and waits until the database has noticed: the next one looks at once."""
+    watch._disconnect()
+    deadline = time.monotonic() + 20
+    with connect_catalog(lake) as connection:
+        while connection.execute("SELECT FROM pg_locks WHERE locktype = 'advisory'").fetchone() is not None:
+            assert time.monotonic() < deadline, "the lock outlived its session"
+            time.sleep(0.02)
+
+
 def test_what_is_stored_is_read_again(lake: Settings) -> None:
     state = look(look(State(), 0, PARKED, replace(PARKED, key="b/c", ends=False)), 15, PARKED)
     with connect_catalog(lake) as connection:
@@ -219,16 +230,16 @@ def test_a_watch_that_is_restarted_tells_nothing_twice_and_forgets_nothing(lake:
         hook.status = 500
         first = world.watch(lake, hook.url)
         first.look()
-        first._disconnect()  # killed, while the target was down
+        end(first, lake)  # killed, while the target was down
         hook.status = 200
         second = world.watch(lake, hook.url)
         second.look()
         second.look()
         assert [posted["state"] for posted in hook.posted] == ["began"]
-        second._disconnect()
+        end(second, lake)
         third = world.watch(lake, hook.url)
         third.look()
-        third._disconnect()
+        end(third, lake)
         assert len(hook.posted) == 1
 
 
@@ -240,10 +251,10 @@ def test_of_two_watches_one_tells_and_the_other_takes_over(lake: Settings) -> No
             first.look()
             second.look()
         assert len(hook.posted) == 1
-        first._disconnect()
+        end(first, lake)
         world.found = (PARKED, replace(PARKED, key="parked/shop.sales"))
         second.look()
-        second._disconnect()
+        end(second, lake)
         assert [posted["key"] for posted in hook.posted] == ["parked/shop.orders", "parked/shop.sales"]
 
 
@@ -256,7 +267,7 @@ def test_it_is_told_that_the_catalog_is_down_and_nothing_else_is_over(
     with webhook() as hook:
         this = world.watch(lake, hook.url)
         this.look()
-        this._disconnect()
+        end(this, lake)
         this.settings = load_settings(catalog_url="postgresql://nobody@127.0.0.1:1/none")
         for _ in range(3):
             this.look()
@@ -266,7 +277,7 @@ def test_it_is_told_that_the_catalog_is_down_and_nothing_else_is_over(
         assert len(hook.posted) == 2
         with connect_catalog(lake) as connection:
             assert set(store.load(connection).alerts) == {"parked/shop.orders", "unreadable/catalog"}
-        this._disconnect()
+        end(this, lake)
 
 
 def test_messages_of_a_target_that_is_declared_no_more_are_dropped() -> None:
