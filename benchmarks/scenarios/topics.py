@@ -49,6 +49,7 @@ def narrow_events(bench: Bench) -> Results:
 
 
 WIDE, WIDE_TOPIC, TRANSACTIONS = 1_000_000, "bench.public.wide", "bench.transaction"
+WIDE_SOURCE = "bench_envelopes"  # the kind of a source stays
 
 
 def wide_envelopes(bench: Bench) -> Results:
@@ -63,8 +64,9 @@ def wide_envelopes(bench: Bench) -> Results:
             kind="debezium", bootstrap_servers=broker.server, transactions=TRANSACTIONS, delivery="exactly_once",
             decimals="precise", times="adaptive", binary="bytes",
         )  # fmt: skip
-        settings = bench.settings.model_copy(update={"sources": bench.settings.sources | {SOURCE: source}})
-        declarations = _declared_as("wide", "debezium", envelopes.COLUMNS, {"topic": WIDE_TOPIC, "key": ("id",)})
+        settings = bench.settings.model_copy(update={"sources": bench.settings.sources | {WIDE_SOURCE: source}})
+        raw = {"topic": WIDE_TOPIC, "key": ("id",)}
+        declarations = _declared_as(WIDE_SOURCE, "wide", "debezium", envelopes.COLUMNS, raw)
         for run in range(bench.runs + 1):  # the first run is a warm-up
             total = (run + 1) * size
             broker.fill(WIDE_TOPIC, run * size, total, PARTITIONS, envelopes.event)
@@ -81,10 +83,8 @@ def wide_envelopes(bench: Bench) -> Results:
 
 def _verify_wide(settings: Settings, total: int) -> None:
     """Raises LakehouseError if the rows are not all there, once, as they were written."""
-    found = query(
-        settings,
-        f"SELECT count(*), count_if({envelopes.IS_WHOLE}), count(DISTINCT id), min(id), max(id) FROM raw_{SOURCE}.wide",
-    )[0]
+    counted = f"count(*), count_if({envelopes.IS_WHOLE}), count(DISTINCT id), min(id), max(id)"
+    found = query(settings, f"SELECT {counted} FROM raw_{WIDE_SOURCE}.wide")[0]
     if list(map(int, found)) != [total, total, total, 0, total - 1]:
         raise LakehouseError(f"the lake has {found} of {total} envelopes")
 
@@ -107,9 +107,10 @@ def _until_counted(
     bench: Bench, settings: Settings, declarations: Declarations, broker: Broker, table: str, total: int
 ) -> Cost:
     """What it costs to read topics until Trino counts so many rows."""
+    [source] = declarations.sources
     with _cost(bench, broker) as cost:
-        bring_up(settings, declarations, SOURCE, bench.session)
-        while query(settings, f"SELECT count(*) FROM raw_{SOURCE}.{table}")[0][0] < total:
+        bring_up(settings, declarations, source.name, bench.session)
+        while query(settings, f"SELECT count(*) FROM raw_{source.name}.{table}")[0][0] < total:
             time.sleep(0.01)
     return cost
 
@@ -147,16 +148,18 @@ def _settings(settings: Settings, broker: Broker, registry: str) -> Settings:
 
 
 def _declared(form: str) -> Declarations:
-    return _declared_as(f"{form}_events", "kafka", COLUMNS, {"topic": TOPIC[form], "format": form})
+    return _declared_as(SOURCE, f"{form}_events", "kafka", COLUMNS, {"topic": TOPIC[form], "format": form})
 
 
-def _declared_as(name: str, kind: Kind, columns: Mapping[str, str], raw: Mapping[str, Any]) -> Declarations:
+def _declared_as(
+    source: str, name: str, kind: Kind, columns: Mapping[str, str], raw: Mapping[str, Any]
+) -> Declarations:
     table = RawTable(
-        source=SOURCE, name=name, description="", kind=kind, load=LoadPolicy(), maintenance=None, owners=(),
+        source=source, name=name, description="", kind=kind, load=LoadPolicy(), maintenance=None, owners=(),
         columns=tuple(Column(name=name, data_type=type_, description="") for name, type_ in columns.items()),
         raw=RawPolicy.model_validate(raw),
     )  # fmt: skip
-    return Declarations(sources=(Source(name=SOURCE, description="", load=LoadPolicy(), tables=(table,)),))
+    return Declarations(sources=(Source(name=source, description="", load=LoadPolicy(), tables=(table,)),))
 
 
 def _verify(settings: Settings, form: str, total: int) -> None:
