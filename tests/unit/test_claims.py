@@ -229,6 +229,29 @@ def test_a_writer_of_the_release_before_is_kept_out_while_followers_share(states
     assert row == (True, True, "follow")
 
 
+def test_who_waits_for_a_group_that_begins_sees_who_is_in_it(settings: Settings, states: CatalogConnection) -> None:
+    """A statement that waited for a row sees that row as it is now, and all others as they were."""
+    alone = leases.acquire(states, "web", SECONDS, "once")
+    assert alone is not None
+    leases.release(states, alone)
+    with ThreadPoolExecutor(1) as pool, connect_catalog(settings) as other:
+        with states.transaction():
+            assert leases.take_seat(states, "web", SECONDS) is not None
+            waiting = pool.submit(leases.acquire, other, "web", SECONDS, "once")
+            time.sleep(0.5)
+            assert not waiting.done()
+        assert waiting.result(10) is None
+
+
+def test_seats_of_a_former_group_are_no_seats_of_the_next_one(states: CatalogConnection) -> None:
+    former = [sit(states), sit(states)]
+    claims.share(states, former[1], SECONDS, PARTS)
+    states.execute("UPDATE lakehouse.leases SET expires_at = clock_timestamp() WHERE source = 'web'")
+    now = sit(states)
+    assert leases.seats(states, "web").keys() == {now.source}
+    assert sorted(claims.share(states, now, SECONDS, PARTS)) == PARTS
+
+
 def test_of_many_that_come_at_once_either_one_is_alone_or_all_share(
     settings: Settings, states: CatalogConnection
 ) -> None:
@@ -279,6 +302,15 @@ def test_turns_are_published_in_the_order_they_were_taken(states: CatalogConnect
     assert stands(states) == at(p0=10, p5=7)
     with pytest.raises(TurnVoid):
         publish(states, second)
+
+
+def test_a_turn_is_not_published_where_the_lake_stands_elsewhere(states: CatalogConnection) -> None:
+    """Whatever has moved it: a catalog that was restored has seats and turns of then."""
+    turn = turn_of(states, sit(states), at(p0=10))
+    store.advance_positions(states, "web", at(p0=4))
+    with pytest.raises(TurnVoid):
+        publish(states, turn)
+    assert stands(states) == at(p0=4)
 
 
 def test_a_turn_that_is_given_up_takes_those_after_it_along(states: CatalogConnection) -> None:

@@ -25,7 +25,6 @@ from ingestion.state import claims, store
 from ingestion.state import lease as leases
 from ingestion.state.claims import TurnVoid
 from lakehouse.catalog.lake_catalog import LakeCatalog
-from lakehouse.declarations import RawTable
 from lakehouse.declarations.policies import FlushPolicy
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
@@ -208,7 +207,7 @@ def landed(lake: Lake) -> dict[str, list[int]]:
 
 
 def test_followers_read_parts_of_their_own_and_their_rows_are_one_sequence(
-    lake: Lake, start: Callable[[], Shared]
+    lake: Lake, start: Callable[[], Shared], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = start(), start()
     lake.broker.send("clicks", 8)
@@ -219,7 +218,11 @@ def test_followers_read_parts_of_their_own_and_their_rows_are_one_sequence(
     lake.broker.send("clicks", 8)
     lake.broker.send("views", 8)
     assert first.begin() and second.begin(), "both read at once"
-    assert first.finish() == second.finish() == 8
+    published: list[int | None] = []
+    moments = {follower.follower.turn.at for follower in (first, second) if follower.follower.turn}
+    assert finish(second, monkeypatch, lambda: published.append(first.finish())) == 8
+    assert published == [8], "the other one, while this one read"
+    assert {row["_ingested_at"] for table in TABLES for row in rows_of(lake, table)} > moments and len(moments) == 2
     seen: dict[str, int] = {}
     assert_sound(lake, seen)
     assert_cuts(lake)
@@ -295,18 +298,7 @@ def test_a_table_that_is_paused_and_resumed_misses_nothing_of_any_follower(
     lake.broker.send("clicks", 8)
     clicks = lake.source.table("clicks")
     assert followers[0].begin() and followers[1].begin()
-    real = load_changes.run_tasks
-
-    def finish(follower: Shared, meanwhile: Callable[[Settings, RawTable], None]) -> int | None:
-        def read(*given: Any) -> Any:
-            meanwhile(lake.settings, clicks)
-            return real(*given)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(load_changes, "run_tasks", read)
-            return follower.finish()
-
-    assert finish(followers[0], pause) is None
+    assert finish(followers[0], monkeypatch, lambda: pause(lake.settings, clicks)) is None
     assert followers[1].finish() is None, "it comes after what was not published"
     for _ in range(3):
         for follower in followers:
@@ -318,12 +310,48 @@ def test_a_table_that_is_paused_and_resumed_misses_nothing_of_any_follower(
         follower.read()
     assert landed(lake)["clicks"] == []
     lake.broker.send("clicks", 8)
-    assert followers[0].begin() and finish(followers[0], resume) is None
+    assert followers[0].begin()
+    assert finish(followers[0], monkeypatch, lambda: resume(lake.settings, clicks)) is None
     for _ in range(4):
         for follower in followers:
             follower.read()
     assert landed(lake) == all_of(lake)
     assert_cuts(lake)
+
+
+def finish(follower: Shared, monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], Any]) -> int | None:
+    """Finishes a turn; `meanwhile` comes while its events are read."""
+    real = load_changes.run_tasks
+
+    def read(*given: Any) -> Any:
+        monkeypatch.setattr(load_changes, "run_tasks", real)
+        meanwhile()
+        return real(*given)
+
+    monkeypatch.setattr(load_changes, "run_tasks", read)
+    return follower.finish()
+
+
+def test_what_others_have_read_of_a_table_that_one_parks_waits_with_the_rest(
+    lake: Lake, start: Callable[[], Shared], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.source = declared(*TABLES, flush=None, columns=ID | {"page": "date"})
+    first, second = start(), start()
+    for follower in (first, second, first, second):
+        follower.begin()
+    lake.broker.send("clicks", 8)
+    lake.broker.logs["clicks", 2][-1]["page"] = "infinity"  # which the lake's type cannot hold
+    assert first.begin() and second.begin() and "clicks/2" in first.follower.mine
+    assert finish(second, monkeypatch, first.finish) is None, "its files have rows of a table that lands no more"
+    for follower in (first, second, first, second):
+        follower.read()
+    with store.connect_catalog(lake.settings) as states:
+        assert store.read_positions(states, "web")["clicks"].state == "parked"
+    spool = lake.catalog.load_table(("meta", "spool")).scan().to_arrow().to_pylist()
+    kept = [(row["partition"], row["offset"]) for row in spool]
+    rows = [(row["_topic_partition"], row["_offset"]) for row in rows_of(lake, "clicks")]
+    assert sorted(kept + rows) == [(number, offset) for number in range(4) for offset in range(2)]
+    assert {place for place in kept if place[0] < 2} == {(0, 0), (0, 1), (1, 0), (1, 1)}, "of the other one all"
 
 
 def test_another_declaration_is_followed_by_one_and_read_by_all(lake: Lake, start: Callable[[], Shared]) -> None:
@@ -338,6 +366,8 @@ def test_another_declaration_is_followed_by_one_and_read_by_all(lake: Lake, star
     expire(lake, old[1].seat)
     lake.source = declared(*TABLES, flush=None, columns=ID | {"page": "text"})
     new = [start(), start()]
+    why = for_one_writer(new[0].session, new[0].follower.source, new[0].states)
+    assert why == "table clicks follows another declaration"
     for _ in range(4):
         for follower in new:
             follower.read()
@@ -364,11 +394,21 @@ def test_partitions_that_are_added_are_claimed(lake: Lake, start: Callable[[], S
 
 
 def test_files_that_others_write_are_spared_until_they_can_be_published_no_more(
-    lake: Lake, start: Callable[[], Shared]
+    lake: Lake, start: Callable[[], Shared], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = start(), start()
     for follower in (first, second, first, second):
         follower.begin()
+    lake.broker.send("clicks", 8)
+    written: list[str] = []
+
+    def look() -> None:
+        found = first.states.execute("SELECT DISTINCT writer FROM lakehouse.staged_files ORDER BY 1")
+        written.extend(writer for (writer,) in found.fetchall())
+
+    assert first.begin() and second.begin()
+    finish(second, monkeypatch, lambda: finish(first, monkeypatch, look))
+    assert written == ["web/follower/1", "web/follower/2"], "each has named what it writes, while the other one writes"
     for follower in (first, second):
         seat = follower.seat
         assert seat is not None
