@@ -12,13 +12,12 @@ from collections.abc import Iterable
 
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
-from pyiceberg.table.update import RemoveSnapshotRefUpdate, TableUpdate
 from pyiceberg.table.update.snapshot import ExpireSnapshots
 
 from erasure import tombstones
 from erasure.rewrite import SUMMARY
 from lakehouse.catalog.views.current_views import TAG
-from lakehouse.catalog.views.regular import PREFIX
+from lakehouse.catalog.views.regular import is_tag, only_current
 from lakehouse.catalog.writing.bulk_delete import delete_objects
 from lakehouse.catalog.writing.commit import retried, until_committed
 from lakehouse.errors import LakehouseError
@@ -35,8 +34,7 @@ def check_references(table: Table) -> None:
 
     The tag of a view's snapshot is a mirror's, and goes with it. Those of regular rows go with the history.
     """
-    own = ("main", TAG)
-    if kept := sorted(name for name in table.metadata.refs if name not in own and not name.startswith(PREFIX)):
+    if kept := sorted(name for name in table.metadata.refs if name not in ("main", TAG) and not is_tag(name)):
         raise LakehouseError(f"{_name(table)}: tag or branch {', '.join(kept)} keeps old snapshots: drop it first")
 
 
@@ -61,7 +59,7 @@ def expire_history(catalog: SqlCatalog, states: CatalogConnection, identifier: t
     """Expires every snapshot but the current one and drops all statistics; returns the number of expired snapshots."""
     before = len(catalog.load_table(identifier).metadata.snapshots)
     retried(catalog, identifier, _drop_statistics, AGAIN)
-    until_committed(catalog, identifier, _without_tags)
+    until_committed(catalog, identifier, lambda table: only_current(table.metadata))  # no view names the others
 
     def expire(table: Table) -> None:
         current = table.metadata.current_snapshot_id
@@ -100,13 +98,6 @@ def _drop_statistics(table: Table) -> None:
     for statistics in table.metadata.statistics:
         table.update_statistics().remove_statistics(statistics.snapshot_id).commit()
         table = table.refresh()
-
-
-def _without_tags(table: Table) -> tuple[TableUpdate, ...]:
-    """Takes off the tags of regular rows, but for one of the current snapshot: no view names the others any more."""
-    current, refs = table.metadata.current_snapshot_id, table.metadata.refs
-    old = [name for name, ref in refs.items() if name.startswith(PREFIX) and ref.snapshot_id != current]
-    return tuple(RemoveSnapshotRefUpdate(ref_name=name) for name in old)
 
 
 def _expiry(table: Table) -> ExpireSnapshots:

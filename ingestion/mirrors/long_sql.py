@@ -9,17 +9,16 @@ large value out, whose old key is looked up through others; and events that came
 from __future__ import annotations
 
 from ingestion.mirrors.view_parts import (
-    KEY,
     Column,
     Dialect,
     FreshView,
     Position,
-    comparable,
+    events,
     key_names,
     mirror_of,
     moment,
-    own_key,
     relation_of,
+    same_key,
     select_list,
 )
 from ingestion.schema.former_names import Called
@@ -49,20 +48,16 @@ def _read(view: FreshView, at: Position, say: Dialect) -> str:
 
     The cut comes as a row more, and not by a join: Trino knows the size of no join, and would shuffle the mirror.
     """
-    events = [f"r.{say.ident(column.source.lake_name)}" for column in view.columns]
-    events += [
-        f"{comparable(view, column, f'r.{say.ident(column.lake_name)}', say)} AS {KEY}{n}"
-        for n, column in enumerate(view.key)
-    ]
-    events += ["r._op", "r._commit_lsn", "r._seq", *(["r._unchanged", "r._ingested_at"] if view.left_out else [])]
+    read = [*events(view, say), "r._op", "r._commit_lsn", "r._seq"]
+    read += ["r._unchanged", "r._ingested_at"] if view.left_out else []
     moved = " OR r._old_key IS NOT NULL AND r._unchanged IS NOT NULL" if view.left_out else ""
     stop = f"CASE WHEN r._op = 't'{moved} THEN r._commit_lsn END AS _lh_at"
     return (
         "SELECT *, min(_lh_at) OVER () AS _lh_stop, max(_lh_until) OVER () AS _lh_newest_cut FROM ("
-        f"SELECT {', '.join(events)}, {stop}, CAST(NULL AS bigint) AS _lh_until "
+        f"SELECT {', '.join(read)}, {stop}, CAST(NULL AS bigint) AS _lh_until "
         f"FROM {relation_of(say, view.catalog, f'raw_{view.source}', view.table)} AS r "
         f"WHERE r._epoch = {at.epoch} AND r._commit_lsn > {at.cut_lsn} "
-        f"UNION ALL SELECT {', '.join(['NULL'] * (len(events) + 1))}, cut_lsn FROM _lh_cut) AS e"
+        f"UNION ALL SELECT {', '.join(['NULL'] * (len(read) + 1))}, cut_lsn FROM _lh_cut) AS e"
     )
 
 
@@ -102,11 +97,10 @@ def _of_mirror(view: FreshView, at: Position, say: Dialect) -> str:
             return f"CASE WHEN {carried} IS NULL THEN {own} ELSE {say.unboxed.format(carried)} END"
         return f"CASE WHEN t._lh_lacking IS NULL THEN {own} ELSE t.{say.ident(name)} END"
 
-    same = " AND ".join(f"{mine} = t.{key}" for mine, key in zip(own_key(view, say), key_names(view), strict=True))
     lacking = " OR t._lh_lacking" if values else ""
     return (
-        f"SELECT {select_list(view, say, shown)} FROM {mirror_of(view, at, say)} LEFT JOIN _lh_newest AS t ON {same} "
-        f"WHERE t._lh_lacking IS NULL{lacking}"
+        f"SELECT {select_list(view, say, shown)} FROM {mirror_of(view, at, say)} LEFT JOIN _lh_newest AS t "
+        f"ON {same_key(view, say)} WHERE t._lh_lacking IS NULL{lacking}"
     )
 
 

@@ -38,7 +38,7 @@ from lakehouse.catalog.open import is_unchanged, load_table, total
 from lakehouse.catalog.private_pyiceberg import Staging
 from lakehouse.catalog.statistics import carry
 from lakehouse.catalog.views.current_views import TAG
-from lakehouse.catalog.views.regular import has_schema, moved, newest_tag
+from lakehouse.catalog.views.regular import moved, newest_tag, shows_all
 from lakehouse.catalog.writing.next_tables import Name, next_name
 from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
@@ -186,7 +186,7 @@ def _raw_snapshots(session: Session) -> tuple[dict[Name, int | None], dict[str, 
     tags = {}
     for (_, name), raw in raws.items():
         tag = newest_tag(raw.metadata)
-        if tag and is_unchanged(raw.metadata, tag[1]) and has_schema(raw.metadata, tag[1]):
+        if tag and shows_all(raw.metadata, tag[1]):
             tags[name] = (tag[0], raw.metadata.current_schema_id)
     return {name: data_snapshot(raw) for name, raw in raws.items()}, tags
 

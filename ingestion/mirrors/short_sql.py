@@ -8,15 +8,14 @@ row, and what raw has after the position is all there is to know. It reads raw a
 from __future__ import annotations
 
 from ingestion.mirrors.view_parts import (
-    KEY,
     Dialect,
     FreshView,
     Position,
-    comparable,
+    events,
     key_names,
     mirror_of,
-    own_key,
     relation_of,
+    same_key,
     select_list,
 )
 
@@ -27,13 +26,13 @@ def short_parts(view: FreshView, at: Position, say: Dialect) -> tuple[str, str]:
     The keys are read a second time for the join, without a look for the newest: a condition on the key, and the names
     of the columns that a query reads, reach the files of mirror and tail.
     """
-    keys = key_names(view)
-    same = " AND ".join(f"{mine} = t.{key}" for mine, key in zip(own_key(view, say), keys, strict=True))
     of_mirror = (
         f"SELECT {select_list(view, say, lambda column: f'm.{say.ident(column.source.lake_name)}')} "
-        f"FROM {mirror_of(view, at, say)} LEFT JOIN _lh_tail AS t ON {same} WHERE t._op IS NULL"
+        f"FROM {mirror_of(view, at, say)} LEFT JOIN _lh_tail AS t ON {same_key(view, say)} WHERE t._op IS NULL"
     )
-    nth = f"row_number() OVER (PARTITION BY {', '.join(keys)} ORDER BY _commit_lsn DESC, _seq DESC) AS _lh_nth"
+    nth = (
+        f"row_number() OVER (PARTITION BY {', '.join(key_names(view))} ORDER BY _commit_lsn DESC, _seq DESC) AS _lh_nth"
+    )
     of_tail = (
         f"SELECT {select_list(view, say, lambda column: f't.{say.ident(column.source.lake_name)}')} "
         f"FROM (SELECT *, {nth} FROM _lh_tail) AS t WHERE t._lh_nth = 1 AND t._op <> 'd'"
@@ -42,13 +41,9 @@ def short_parts(view: FreshView, at: Position, say: Dialect) -> tuple[str, str]:
 
 
 def _tail(view: FreshView, at: Position, say: Dialect) -> str:
-    events = [f"r.{say.ident(column.source.lake_name)}" for column in view.columns]
-    events += [
-        f"{comparable(view, column, f'r.{say.ident(column.lake_name)}', say)} AS {KEY}{n}"
-        for n, column in enumerate(view.key)
-    ]
     raw, tag = relation_of(say, view.catalog, f"raw_{view.source}", view.table), say.literal(at.regular or "")
+    read = ", ".join([*events(view, say), "r._op", "r._commit_lsn", "r._seq"])
     return (
-        f"SELECT {', '.join(events)}, r._op, r._commit_lsn, r._seq FROM {raw} {say.version.format(tag)} AS r "
+        f"SELECT {read} FROM {raw} {say.version.format(tag)} AS r "
         f"WHERE r._epoch = {at.epoch} AND r._commit_lsn > {at.cut_lsn}"
     )

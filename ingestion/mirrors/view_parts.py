@@ -129,9 +129,17 @@ def mirror_of(view: FreshView, at: Position, say: Dialect) -> str:
     return f"{mirror} {say.version.format(at.snapshot)} AS m"
 
 
-def own_key(view: FreshView, say: Dialect) -> list[str]:
-    """The key of the mirror's rows, as `comparable` has it."""
-    return [comparable(view, column, f"m.{say.ident(column.lake_name)}", say) for column in view.key]
+def same_key(view: FreshView, say: Dialect) -> str:
+    """That a row of the mirror and one of the tail, called `t`, have the same key."""
+    own = [comparable(view, column, f"m.{say.ident(column.lake_name)}", say) for column in view.key]
+    return " AND ".join(f"{mine} = t.{key}" for mine, key in zip(own, key_names(view), strict=True))
+
+
+def events(view: FreshView, say: Dialect) -> list[str]:
+    """What a text reads of raw, called `r`: the columns, and the key as it is compared."""
+    columns = [f"r.{say.ident(column.source.lake_name)}" for column in view.columns]
+    keys = [comparable(view, column, f"r.{say.ident(column.lake_name)}", say) for column in view.key]
+    return columns + [f"{key} AS {name}" for key, name in zip(keys, key_names(view), strict=True)]
 
 
 def select_list(view: FreshView, say: Dialect, value: Callable[[Column], str]) -> str:

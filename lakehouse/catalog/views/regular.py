@@ -27,6 +27,11 @@ def newest_tag(metadata: TableMetadata) -> tuple[str, int] | None:
     return tags[-1] if tags else None
 
 
+def shows_all(metadata: TableMetadata, snapshot_id: int) -> bool:
+    """Whether a snapshot shows all rows of the table, in the columns that it has now."""
+    return is_unchanged(metadata, snapshot_id) and has_schema(metadata, snapshot_id)
+
+
 def has_schema(metadata: TableMetadata, snapshot_id: int) -> bool:
     """Whether a snapshot shows the columns that the table has now: engines read a tag with those of its snapshot."""
     found = metadata.snapshot_by_id(snapshot_id)
@@ -35,24 +40,30 @@ def has_schema(metadata: TableMetadata, snapshot_id: int) -> bool:
 
 def next_tag(metadata: TableMetadata, snapshot_id: int, is_regular: bool) -> tuple[TableUpdate, ...]:
     """What a publish of this snapshot does to the tags; tags that are old go."""
-    from pyiceberg.table.update import RemoveSnapshotRefUpdate
-
     tags = [name for name, _ in _tags(metadata)]
     if is_regular and tags:
         return (moved(tags[-1], snapshot_id),)
     old = tags[: max(0, len(tags) + 1 - KEPT)]
-    return (moved(f"{PREFIX}{snapshot_id}", snapshot_id), *(RemoveSnapshotRefUpdate(ref_name=name) for name in old))
+    return (moved(f"{PREFIX}{snapshot_id}", snapshot_id), *map(_removal, old))
 
 
 def after_rewrites(metadata: TableMetadata) -> tuple[TableUpdate, ...]:
     """Moves the newest tag to the current snapshot if nothing but rewrites of files came since: else the files before
     them would stay for as long as nothing is published to the table."""
     tag, current = newest_tag(metadata), metadata.current_snapshot_id
-    if tag is None or current is None or tag[1] == current:
-        return ()
-    if not (is_unchanged(metadata, tag[1]) and has_schema(metadata, tag[1])):
+    if tag is None or current is None or tag[1] == current or not shows_all(metadata, tag[1]):
         return ()
     return (moved(tag[0], current),)
+
+
+def only_current(metadata: TableMetadata) -> tuple[TableUpdate, ...]:
+    """Takes the tags off, but for one of the current snapshot: of a table whose history goes."""
+    return tuple(_removal(name) for name, snapshot in _tags(metadata) if snapshot != metadata.current_snapshot_id)
+
+
+def is_tag(ref: str) -> bool:
+    """Whether a tag or branch is one of these."""
+    return ref.startswith(PREFIX)
 
 
 def moved(tag: str, snapshot_id: int) -> TableUpdate:
@@ -65,8 +76,14 @@ def moved(tag: str, snapshot_id: int) -> TableUpdate:
     )  # fmt: skip
 
 
+def _removal(tag: str) -> TableUpdate:
+    from pyiceberg.table.update import RemoveSnapshotRefUpdate
+
+    return RemoveSnapshotRefUpdate(ref_name=tag)
+
+
 def _tags(metadata: TableMetadata) -> list[tuple[str, int]]:
     """Oldest first: each begins with a snapshot of its own."""
     numbers = {snapshot.snapshot_id: snapshot.sequence_number or 0 for snapshot in metadata.snapshots}
-    tags = [(name, ref.snapshot_id) for name, ref in metadata.refs.items() if name.startswith(PREFIX)]
+    tags = [(name, ref.snapshot_id) for name, ref in metadata.refs.items() if is_tag(name)]
     return sorted(tags, key=lambda tag: numbers[tag[1]])
