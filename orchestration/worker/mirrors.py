@@ -3,29 +3,33 @@
 import time
 from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import dagster as dg
 
+from orchestration.assets.dbt_assets import snapshot_metadata
 from orchestration.resources import TableKey
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
     from lakehouse.catalog.lake_catalog import LakeCatalog
+    from lakehouse.catalog.open import SnapshotFact
 
 PACE_SECONDS = 60.0  # that of refreshes, as a rule
 
 
 @dataclass(frozen=True)
 class Standing:
-    """What the metadata of a mirror says: its newest snapshot, the rows in it, and the cut that it is at."""
+    """What the metadata of a mirror says: the newest state of its rows, and the cut that it is at."""
 
-    snapshot_id: str
-    committed_at: datetime
-    rows: int
+    fact: "SnapshotFact"
     position: str
+
+    @property
+    def snapshot_id(self) -> str:
+        """As text, as everywhere in the UI."""
+        return str(self.fact.snapshot_id)
 
 
 class Mirrors:
@@ -46,12 +50,7 @@ class Mirrors:
         self._due = time.monotonic() + PACE_SECONDS
         for table, mirror in derived(self._catalog, self._tables, standing).items():
             if mirror is not None and self._told.get(table) != mirror.snapshot_id:
-                metadata: dict[str, Any] = {
-                    "dagster/row_count": mirror.rows,
-                    "snapshot_id": mirror.snapshot_id,
-                    "snapshot_at": dg.MetadataValue.timestamp(mirror.committed_at),
-                    "position": mirror.position,
-                }
+                metadata = {**snapshot_metadata(mirror.fact), "position": mirror.position}
                 made = dg.AssetMaterialization(dg.AssetKey(table), metadata=metadata)
                 self._instance.report_runless_asset_event(made)
                 self._told[table] = mirror.snapshot_id
@@ -60,14 +59,10 @@ class Mirrors:
 def standing(mirror: "Table") -> Standing | None:
     """Where a mirror stands; None before its first refresh."""
     from ingestion.mirrors.state import POSITION
-    from lakehouse.catalog.open import total
+    from lakehouse.catalog.open import newest_of
 
-    snapshot = mirror.current_snapshot()
-    if snapshot is None:
-        return None
-    rows = total(snapshot, "total-records") - total(snapshot, "total-position-deletes")
-    at = datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC)
-    return Standing(str(snapshot.snapshot_id), at, rows, mirror.properties.get(POSITION, ""))
+    fact = newest_of(mirror)
+    return Standing(fact, mirror.properties.get(POSITION, "")) if fact else None
 
 
 def _recorded(instance: dg.DagsterInstance, tables: Collection[TableKey]) -> dict[TableKey, str]:

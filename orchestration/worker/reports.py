@@ -1,7 +1,7 @@
 """Tells Dagster what the worker did: runless materializations and check evaluations, as a run of the job would."""
 
-from collections.abc import Collection, Iterable, Mapping
-from datetime import UTC, datetime, timedelta
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -11,7 +11,6 @@ from orchestration.assets.dbt_assets import snapshot_metadata
 from orchestration.assets.translator import LakeTranslator
 from orchestration.factory import ARRIVED
 from orchestration.resources import TableKey
-from orchestration.runs.partitions import DayRange
 from orchestration.runs.state.loaded import loaded_metadata
 from orchestration.runs.subset import failing_checks
 
@@ -42,16 +41,15 @@ def report_tables(
 
 
 def report_days(
-    instance: dg.DagsterInstance, job: str, tables: Iterable[TableKey], days: DayRange, loaded: Mapping[str, int]
+    instance: dg.DagsterInstance, job: str, tables: Iterable[TableKey], days: Sequence[str], loaded: Mapping[str, int]
 ) -> None:
-    """The partitions that no event is of yet: a load brings all that raw has, of whatever day it is.
+    """Those partitions of `days` that no event is of yet: a load brings all that raw has, of whatever day it is.
 
     Without them, the days on which a table did not change were missing in the UI for ever.
     """
-    wanted = [(days.first + timedelta(n)).isoformat() for n in range((days.last - days.first).days + 1)]
     for key in map(dg.AssetKey, tables):
         there = instance.get_materialized_partitions(key)
-        for day in wanted:
+        for day in days:
             if day not in there:
                 made = dg.AssetMaterialization(key, metadata=loaded_metadata(job, loaded), partition=day)
                 instance.report_runless_asset_event(made)

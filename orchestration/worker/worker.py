@@ -22,7 +22,7 @@ from lakehouse.metrics import REGISTRY, sample
 from orchestration.assets.groups import groups_read, load_groups
 from orchestration.resources import TableKey
 from orchestration.runs.arrivals import in_cuts, never_arrived, raw_read
-from orchestration.runs.partitions import DayRange
+from orchestration.runs.partitions import daily_partitions
 from orchestration.runs.processes.presence import serve, withdraw, writing_if_free
 from orchestration.runs.state.load_state import pause
 from orchestration.runs.state.loaded import last_worker_load
@@ -240,7 +240,7 @@ class Worker:
         if task.marts or state.told == today:
             return
         models = self._graph.models_of(task, task.tables, with_views=True)
-        days = DayRange(min(self._settings.dagster.first_day, today), today)
+        days = daily_partitions(self._settings.dagster.first_day).get_partition_keys()
         report_days(self._instance, task.job, [table_of(self._graph.nodes[m]) for m in models], days, state.loaded)
         state.told = today
 
