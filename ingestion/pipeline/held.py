@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from ingestion.schema.positions import Position
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 class Held:
     """Files of all reads since the last publish, below the prefixes of one cycle, and the position reached.
 
-    `reads` counts them, those that are published or forgotten too. Used by the thread that reads.
+    `ingested_at` is the moment of the newest read. `reads` counts them, those that are published or forgotten too.
+    Used by the thread that reads.
     """
 
     seconds: float
@@ -32,6 +34,7 @@ class Held:
     ahead: Position | None = None
     written: tuple[Written, ...] = ()
     cycle_id: str | None = None
+    ingested_at: datetime | None = None
     staged: dict[str, StagedTable] = field(default_factory=dict)
     reads: int = 0
     _hurried: bool = False
@@ -60,9 +63,10 @@ class Held:
         if self.cycle_id is None:
             self.cycle_id, self._since, self._of = cycle.id, self.clock(), (stream.epoch, stream.revision)
         self.written, self.ahead, self.reads = self.with_read(written), position, self.reads + 1
+        self.ingested_at = cycle.ingested_at
 
     def clear(self) -> str | None:
         """Holds nothing any more, and returns the cycle whose files those were."""
         cycle_id, self.cycle_id = self.cycle_id, None
-        self.ahead, self.written, self.staged, self._hurried = None, (), {}, False
+        self.ahead, self.ingested_at, self.written, self.staged, self._hurried = None, None, (), {}, False
         return cycle_id

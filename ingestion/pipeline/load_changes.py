@@ -206,6 +206,7 @@ def _publish(
             cycle_id=cycle.id,
             source=session.name,
             epoch=stream.epoch,
+            ingested_at=cycle.ingested_at,
             appends=(*(append_of(session, cycle, w) for w in landing), *meta_appends(session, cycle, files)),
             revision=stream.revision,
             cut=Cut(stream.epoch, now.position, now.at, in_cut),

@@ -285,6 +285,7 @@ def _snapshot(
                 cycle_id=cycle.id,
                 source=session.name,
                 epoch=stream.epoch,
+                ingested_at=cycle.ingested_at,
                 appends=tuple(appends_of(session, cycle, [part for part in parts if part.operations or last])),
                 record=record,
             )
@@ -342,6 +343,7 @@ def _repair(session: Session, states: CatalogConnection, item: _Loading, point: 
             cycle_id=cycle.id,
             source=session.name,
             epoch=stream.epoch,
+            ingested_at=cycle.ingested_at,
             appends=tuple(appends_of(session, cycle, [written])),
             record=lambda connection: _finish(connection, session, item, "streaming", point),
         )

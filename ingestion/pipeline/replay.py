@@ -109,6 +109,7 @@ def _land(
             cycle_id=cycle.id,
             source=session.name,
             epoch=stream.epoch,
+            ingested_at=cycle.ingested_at,
             appends=(
                 *(append_of(session, cycle, written) for written in result.written),
                 *meta_appends(session, cycle, files, leaving={kept_in: mine} if plans else {}),

@@ -114,7 +114,10 @@ class Session:
 
 @dataclass(frozen=True)
 class Cycle:
-    """The identity of one publish: its id, the incarnation of the source, and the catalog's time at its start."""
+    """The identity of one publish: its id, the incarnation of the source, and the catalog's time at its start.
+
+    Rows carry that time, and a later cycle's is later, whatever the clock says.
+    """
 
     id: str
     epoch: int
@@ -159,7 +162,8 @@ def begin_cycle(
 ) -> Iterator[Cycle]:
     """A new cycle, or a further read of the one whose reads are held. Its staged prefixes are spared until the `with`
     block ends, and longer while they are held."""
-    at = session.turn.at if session.turn else store.ingestion_clock(states, session.name)
+    held = session.held.ingested_at if session.held else None
+    at = session.turn.at if session.turn else store.ingestion_clock(states, session.name, held)
     cycle = Cycle(cycle_id or uuid.uuid4().hex, epoch, at)
     session.live.add(cycle.id)
     try:

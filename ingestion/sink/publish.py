@@ -84,6 +84,7 @@ class Cut:
 class Publication:
     """What one publish does. `revision` is the stream's when the publish was planned; None where that does not matter.
 
+    `ingested_at` is the latest that a row of it carries; it is not published before, whatever the clock says.
     `record` writes further state in the same transaction.
     """
 
@@ -91,6 +92,7 @@ class Publication:
     source: str
     epoch: int
     appends: tuple[TableAppend, ...]
+    ingested_at: datetime | None = None
     revision: int | None = None
     cut: Cut | None = None
     advance_to: Position | None = None
@@ -238,7 +240,7 @@ def _stage_cut(
     cut, table = publication.cut, ensure_cuts(catalog)
     assert cut is not None
     with store.connect_catalog(settings) as connection:
-        now = store.ingestion_clock(connection, publication.source)
+        now = store.ingestion_clock(connection, publication.source, publication.ingested_at)
     new = {item.append.identifier: item.update.snapshot_id for item in begun}
     covered = [(f"raw_{publication.source}", name) for name in cut.tables]
     others = catalog.load_tables([identifier for identifier in covered if identifier not in new])
@@ -321,6 +323,7 @@ def _swap(settings: Settings, catalog_name: str, lease: Lease, publication: Publ
                 publication.epoch,
                 (cut.position, cut.at, list(cut.tables)) if cut else None,
                 staged.irregular,
+                publication.ingested_at,
             )
 
     until_answered(attempt, what=f"publish of source {publication.source!r}")

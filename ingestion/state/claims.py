@@ -161,7 +161,14 @@ def take_turn(
         row = connection.execute(
             "INSERT INTO lakehouse.turns (source, at, seat, token, base, reach)"
             f" VALUES (%(source)s, {_NEXT_MOMENT}, %(seat)s, %(token)s, %(base)s, %(reach)s) RETURNING at",
-            {"source": source, "seat": seat.source, "token": seat.token, "base": base.text, "reach": reach.text},
+            {
+                "source": source,
+                "seat": seat.source,
+                "token": seat.token,
+                "base": base.text,
+                "reach": reach.text,
+                "not_before": None,
+            },
         ).fetchone()
         assert row is not None
     return Turn(seat, dict(claims), base, reach, row[0])

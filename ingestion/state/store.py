@@ -25,7 +25,7 @@ from lakehouse.servers.database import connect_catalog as connect_catalog  # bes
 
 INGESTION_CLOCK: LiteralString = (
     "greatest(clock_timestamp(), (SELECT max(published_at) FROM lakehouse.cycles WHERE source = %(source)s)"
-    " + interval '1 microsecond')"
+    " + interval '1 microsecond', %(not_before)s::timestamptz)"
 )
 
 
@@ -322,12 +322,12 @@ def catalog_clock(connection: CatalogConnection) -> datetime:
     return row[0]
 
 
-def ingestion_clock(connection: CatalogConnection, source: str) -> datetime:
-    """The catalog's clock, but always after every cycle that is published.
+def ingestion_clock(connection: CatalogConnection, source: str, not_before: datetime | None = None) -> datetime:
+    """The catalog's clock, but always after every cycle that is published, and never before that moment.
 
     Loads go by the moment of ingestion: after a clock that was put back they would pass over what comes next.
     """
-    row = connection.execute(f"SELECT {INGESTION_CLOCK}", {"source": source}).fetchone()
+    row = connection.execute(f"SELECT {INGESTION_CLOCK}", {"source": source, "not_before": not_before}).fetchone()
     assert row is not None
     return row[0]
 
@@ -379,16 +379,25 @@ def finish_cycle(
     epoch: int,
     cut: tuple[Position, datetime, list[str]] | None,
     irregular: Sequence[str] = (),
+    ingested_at: datetime | None = None,
 ) -> None:
     """Records a published cycle (to answer "did it land?"), its cut, and forgets its staged prefixes.
 
-    `irregular` are the tables to which it brought rows that the short text of a fresh view cannot follow.
+    `irregular` are the tables to which it brought rows that the short text of a fresh view cannot follow, and
+    `ingested_at` is the latest that a row of it carries.
     """
     lsn = cut[0].commit_bound - 1 if cut else None
     connection.execute(
         "INSERT INTO lakehouse.cycles (cycle_id, source, epoch, cut_lsn, irregular, published_at)"
         f" VALUES (%(cycle)s, %(source)s, %(epoch)s, %(lsn)s, %(irregular)s, {INGESTION_CLOCK})",
-        {"cycle": cycle_id, "source": source, "epoch": epoch, "lsn": lsn, "irregular": list(irregular)},
+        {
+            "cycle": cycle_id,
+            "source": source,
+            "epoch": epoch,
+            "lsn": lsn,
+            "irregular": list(irregular),
+            "not_before": ingested_at,
+        },
     )
     if cut:
         put_cut(connection, source, *cut)

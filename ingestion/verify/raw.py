@@ -255,6 +255,7 @@ def _publish_repair(
                 cycle_id=cycle.id,
                 source=session.name,
                 epoch=stream.epoch,
+                ingested_at=cycle.ingested_at,
                 appends=tuple(appends_of(session, cycle, [written])),
                 cut=Cut(stream.epoch, stream.position, point.at, tuple(stream.cut_tables)),
             )
