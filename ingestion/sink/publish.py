@@ -21,13 +21,15 @@ from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update.snapshot import ExpireSnapshots
 
 from ingestion.schema.positions import Position
+from ingestion.sink import merging
 from ingestion.sink.cuts import CUTS, CUTS_SCHEMA, Grown, append_of, grow, remember
 from ingestion.sink.irregular import irregular
+from ingestion.sink.merging import Merged
 from ingestion.state import lease as leases
 from ingestion.state import store
 from ingestion.state.lease import Lease
 from lakehouse.catalog.lake_catalog import LakeCatalog
-from lakehouse.catalog.open import load_table
+from lakehouse.catalog.open import load_table, total
 from lakehouse.catalog.private_pyiceberg import Staging
 from lakehouse.catalog.statistics import carry
 from lakehouse.catalog.views.current_views import view_of
@@ -99,24 +101,29 @@ class Publication:
     record: Callable[[CatalogConnection], None] = lambda connection: None
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Begun:
-    """An append that has its snapshot's id but is not written yet; whether it `is_regular` matters of raw tables."""
+    """An append that has its snapshot's id but is not written yet; whether it `is_regular` matters of raw tables.
+
+    `merges_as` is the cycle by which earlier files are merged behind it; None where they are left as they are.
+    """
 
     table: Table
     append: TableAppend
     transaction: Staging
     update: TieredAppend
     is_regular: bool | None = None
+    merges_as: str | None = None
 
 
 @dataclass(frozen=True)
 class Staged:
-    """A table's next metadata file, to which it does not point yet."""
+    """A table's next metadata file, to which it does not point yet, and what a raw table's publish remembers."""
 
     identifier: tuple[str, str]
     old_location: str
     new_location: str
+    remember: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True)
@@ -172,6 +179,8 @@ def publish(settings: Settings, catalog: LakeCatalog, lease: Lease, publication:
         except _Conflict:
             REGISTRY.add("lakehouse_conflicts_total", source=publication.source)
             continue
+        for table in all_staged.tables:
+            table.remember()
         if all_staged.cut is not None:
             remember(*all_staged.cut)
         return
@@ -185,10 +194,12 @@ def _stage_all(settings: Settings, catalog: LakeCatalog, publication: Publicatio
     tables = catalog.load_tables([append.identifier for append in publication.appends])
     known = {identifier: table.metadata for identifier, table in tables.items()}
     found = irregular(publication.source, publication.appends, publication.cut, known)
-    begun = []
-    for append in publication.appends:
-        is_raw = append.identifier[0] == f"raw_{publication.source}"
-        begun.append(_begin(tables[append.identifier], append, append.identifier[1] not in found if is_raw else None))
+    begun = [_begin(tables[append.identifier], append) for append in publication.appends]
+    raw = [item for item in begun if item.append.identifier[0] == f"raw_{publication.source}"]
+    due = merging.due(item.table for item in raw if _may_merge(item))
+    for item in raw:
+        item.is_regular = item.append.identifier[1] not in found
+        item.merges_as = publication.cycle_id if item.append.identifier in due else None
     with ThreadPoolExecutor(STAGING_THREADS) as pool:
         most = settings.ingestion.max_snapshots
         staged = [pool.submit(_stage, catalog, item, most) for item in begun]
@@ -204,13 +215,20 @@ def stage_append(catalog: LakeCatalog, append: TableAppend, max_snapshots: int) 
     return _stage(catalog, _begin(catalog.load_table(append.identifier), append), max_snapshots)
 
 
-def _begin(table: Table, append: TableAppend, is_regular: bool | None = None) -> _Begun:
+def _may_merge(begun: _Begun) -> bool:
+    """Whether its earlier files may be replaced: they have all their rows, and nobody rewrites the table."""
+    is_plain = begun.append.delete is None and not begun.append.is_rewritten
+    is_whole = not total(begun.table.current_snapshot(), "total-delete-files")
+    return is_plain and is_whole and needed_since(begun.table.metadata, time.time_ns() // 1_000_000) is None
+
+
+def _begin(table: Table, append: TableAppend) -> _Begun:
     """Only the snapshot's id, unless there are rows to delete."""
     transaction = Staging(table)
     if append.delete is not None:
         transaction.delete(append.delete, snapshot_properties=append.summary)
     update = TieredAppend(Operation.APPEND, transaction, table.io, snapshot_properties=append.summary)
-    return _Begun(table, append, transaction, update, is_regular)
+    return _Begun(table, append, transaction, update)
 
 
 def _stage(catalog: LakeCatalog, begun: _Begun, max_snapshots: int) -> Staged:
@@ -218,12 +236,23 @@ def _stage(catalog: LakeCatalog, begun: _Begun, max_snapshots: int) -> Staged:
     with begun.update as update:
         for file in begun.append.data_files:
             update.append_data_file(file)
+    merged = merging.merge(table, transaction, begun.merges_as) if begun.merges_as else None
     if begun.is_regular is not None:
-        transaction.apply(next_tag(table.metadata, begun.update.snapshot_id, begun.is_regular))
+        newest = merged.snapshot_id if merged else begun.update.snapshot_id
+        transaction.apply(next_tag(table.metadata, newest, begun.is_regular))
     drop_surplus(transaction, table.metadata, max_snapshots)
     staged = transaction.stage(catalog, table)
     catalog.remember(identifier, staged.metadata_location, staged.metadata)
-    return Staged(identifier, table.metadata_location, staged.metadata_location)
+    return Staged(identifier, table.metadata_location, staged.metadata_location, _memory(begun, merged))
+
+
+def _memory(begun: _Begun, merged: Merged | None) -> Callable[[], None]:
+    """What is to be done once the publish has landed, so that a later one merges its files."""
+    if begun.is_regular is None:
+        return lambda: None
+    if begun.append.delete is not None or begun.append.is_rewritten:
+        return lambda: merging.forget(begun.table.metadata)
+    return lambda: merging.remember(begun.table.metadata, begun.append.data_files, merged)
 
 
 def drop_surplus(transaction: Staging, metadata: TableMetadata, max_snapshots: int) -> None:

@@ -31,9 +31,9 @@ def added_rows(table: Table, since: int, columns: Sequence[str], most: int = MOS
     if wanted > most:
         return None
     files = _files_of(table, {snapshot.snapshot_id for snapshot in adding}) if wanted else []
-    if sum(file.record_count for file in files) != wanted:  # rewritten since
-        return None
-    return _read(table, files, columns)
+    if _rows(files) != wanted:  # rewritten since: each snapshot still lists its own
+        files = [file for snapshot in adding for file in _listed(table, snapshot, {snapshot.snapshot_id})]
+    return _read(table, files, columns) if _rows(files) == wanted else None
 
 
 def snapshots_since(table: Table, since: int) -> list[Snapshot] | None:
@@ -59,9 +59,18 @@ def _operation(snapshot: Snapshot) -> str:
 def _files_of(table: Table, snapshots: set[int]) -> list[DataFile]:
     current = table.current_snapshot()
     assert current is not None
-    manifests = [m for m in current.manifests(table.io) if m.added_snapshot_id in snapshots]
+    return _listed(table, current, snapshots)
+
+
+def _listed(table: Table, at: Snapshot, added_by: set[int]) -> list[DataFile]:
+    """The files that a snapshot lists and some snapshots added."""
+    manifests = [m for m in at.manifests(table.io) if m.added_snapshot_id in added_by]
     entries = (entry for manifest in manifests for entry in manifest.fetch_manifest_entry(table.io))
-    return [entry.data_file for entry in entries if entry.snapshot_id in snapshots]
+    return [entry.data_file for entry in entries if entry.snapshot_id in added_by]
+
+
+def _rows(files: Iterable[DataFile]) -> int:
+    return sum(file.record_count for file in files)
 
 
 def _read(table: Table, files: Iterable[DataFile], columns: Sequence[str]) -> list[Row]:

@@ -6,7 +6,7 @@ A new version may change any of them; tests/unit/test_private_pyiceberg.py check
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pyarrow as pa
@@ -14,15 +14,15 @@ from pyarrow.fs import FileSystem, S3FileSystem
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
 from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import PyArrowFileIO, _dataframe_to_data_files, _determine_partitions
-from pyiceberg.manifest import DataFile, ManifestEntry, ManifestEntryStatus, ManifestFile
+from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry, ManifestEntryStatus, ManifestFile
 from pyiceberg.partitioning import PartitionKey, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.serializers import ToOutputFile
 from pyiceberg.table import StagedTable, Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.table.update import TableRequirement, TableUpdate
-from pyiceberg.table.update.snapshot import _FastAppendFiles, _ManifestMergeManager
+from pyiceberg.table.update.snapshot import _FastAppendFiles, _ManifestMergeManager, _OverwriteFiles
 from pyiceberg.typedef import EMPTY_DICT, Properties
 
 from lakehouse.catalog import S3_CA
@@ -143,6 +143,27 @@ class MergingAppend(_FastAppendFiles):
         merged = merging._create_manifest(chosen[0].partition_spec_id, chosen)
         left = {manifest.manifest_path for manifest in chosen}
         return [*(manifest for manifest in manifests if manifest.manifest_path not in left), merged]
+
+
+class Rewrite(_OverwriteFiles):
+    """The same rows in other files: `delete_data_file` and `append_data_file` name them.
+
+    All that are taken out came after the sequence number `after`; other manifests are not read.
+    """
+
+    def __init__(self, transaction: Transaction, io: FileIO, after: int, properties: dict[str, str]) -> None:
+        super().__init__(Operation.OVERWRITE, transaction, io, snapshot_properties=properties)
+        self._after = after
+
+    def _build_delete_files_partition_predicate(self) -> None:
+        pass
+
+    def _build_manifest_evaluator(self, spec_id: int) -> Callable[[ManifestFile], bool]:
+        return lambda manifest: manifest.content == ManifestContent.DATA and manifest.sequence_number > self._after
+
+    def _summary(self, snapshot_properties: dict[str, str] = EMPTY_DICT) -> Summary:
+        counted = super()._summary(snapshot_properties)  # which PyIceberg does for other operations alone
+        return Summary(Operation.REPLACE, **counted.additional_properties)
 
 
 class StepwiseCatalog(SqlCatalog):
