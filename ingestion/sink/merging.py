@@ -24,14 +24,14 @@ from ingestion.sink.writer import TableWriter, fitted, writable_metadata
 from lakehouse.catalog.private_pyiceberg import Rewrite, Staging
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
     from pyiceberg.table.metadata import TableMetadata
 
 FAN, LEVELS = 8, 2
-SMALL_BYTES = 1024 * 1024  # a larger file is worth its opening
-AT_ONCE = 4  # tables that are merged in one publish: all of a source fill their levels at the same time
+SMALL_BYTES = 256 * 1024  # a larger file is worth its opening
+AT_ONCE = 2  # tables that are merged in one publish: all of a source fill their levels at the same time
+KEPT = FAN * FAN  # of more tables than merges come round to, the oldest files are left to maintenance
 
 
 @dataclass(frozen=True)
@@ -65,34 +65,29 @@ _recent: LRUCache[str, Recent] = LRUCache(1024)  # by the table's UUID
 _lock = Lock()
 
 
-def due(tables: Iterable[Table]) -> set[tuple[str, ...]]:
-    """The names of those that are merged in this publish: the ones with the most files."""
-    waiting = {table.name(): len(_full_level(recent_of(table.metadata))) for table in tables}
-    longest = sorted((name for name, files in waiting.items() if files), key=lambda name: -waiting[name])
-    return set(longest[:AT_ONCE])
+def due(tables: Iterable[Table]) -> dict[tuple[str, ...], tuple[SmallFile, ...]]:
+    """What is merged in this publish: a full level of the tables that have one, and of these the ones with the most
+    files."""
+    known = {table.name(): recent_of(table.metadata) for table in tables}
+    full = {name: level for name, recent in known.items() if (level := _full_level(recent))}
+    return {name: full[name] for name in sorted(full, key=lambda name: -len(known[name].files))[:AT_ONCE]}
 
 
-def merge(table: Table, transaction: Staging, cycle_id: str) -> Merged | None:
-    """Merges the lowest full level behind the transaction's append; None where its files are gone."""
-    gone = _full_level(recent_of(table.metadata))
+def merge(table: Table, transaction: Staging, cycle_id: str, gone: tuple[SmallFile, ...]) -> Merged | None:
+    """Puts one file in the place of others, behind the transaction's append; None where one of them is gone."""
     after = min(small.after for small in gone)
-    writer = TableWriter(writable_metadata(table, cycle_id), table.io, file_bytes=FAN * SMALL_BYTES)
-    writer.add(fitted(_rows(table, [small.file for small in gone]), writer.schema))
-    files = writer.close()
     update = Rewrite(transaction, table.io, after, {"lakehouse.cycle": cycle_id})
-    for small in gone:
-        update.delete_data_file(small.file)
-    for file in files:
-        update.append_data_file(file)
     try:
-        update.commit()
-    except ValidationException:
-        forget(table.metadata)
+        files = _as_one(table, cycle_id, [small.file for small in gone])
+        for small in gone:
+            update.delete_data_file(small.file)
         for file in files:
-            table.io.delete(file.file_path)
+            update.append_data_file(file)
+        update.commit()
+    except (ValidationException, OSError):  # what it has written is below the cycle's prefix, where orphans are removed
+        forget(table.metadata)
         return None
-    level = gone[0].level + 1
-    return Merged(gone, tuple(SmallFile(file, level, after) for file in files), update.snapshot_id)
+    return Merged(gone, tuple(SmallFile(file, gone[0].level + 1, after) for file in files), update.snapshot_id)
 
 
 def recent_of(metadata: TableMetadata) -> Recent:
@@ -112,9 +107,9 @@ def remember(metadata: TableMetadata, files: Iterable[DataFile], merged: Merged 
     kept += [SmallFile(file, 0, after) for file in files]
     for one in kept:
         one.file.spec_id = recent.spec_id  # PyIceberg sets it where it reads a file, not where it writes one
-    small = tuple(s for s in kept if s.level < LEVELS and s.file.file_size_in_bytes < SMALL_BYTES)
+    small = tuple(one for one in kept if one.level < LEVELS and _is_small(one.file))
     with _lock:
-        _recent[str(metadata.table_uuid)] = Recent(recent.schema_id, recent.spec_id, small)
+        _recent[str(metadata.table_uuid)] = Recent(recent.schema_id, recent.spec_id, small[-KEPT:])
 
 
 def forget(metadata: TableMetadata) -> None:
@@ -123,19 +118,28 @@ def forget(metadata: TableMetadata) -> None:
         _recent.pop(str(metadata.table_uuid), None)
 
 
+def _is_small(file: DataFile) -> bool:
+    """Whether its rows are merged. They are held in memory: of one row group, those are `ROW_GROUP_BYTES`."""
+    return file.file_size_in_bytes < SMALL_BYTES and len(file.split_offsets or ()) <= 1
+
+
 def _full_level(recent: Recent) -> tuple[SmallFile, ...]:
-    """All files of the lowest level of a partition that is full; none where there is none."""
+    """The oldest files of the lowest level of a partition that is full; none where there is none."""
     levels: dict[tuple[int, Record], list[SmallFile]] = defaultdict(list)
     for small in recent.files:
         levels[small.level, small.file.partition].append(small)
     full = [key for key, files in levels.items() if len(files) >= FAN]
-    return tuple(levels[min(full, key=lambda key: key[0])]) if full else ()
+    return tuple(levels[min(full, key=lambda key: key[0])][:FAN]) if full else ()
 
 
-def _rows(table: Table, files: Iterable[DataFile]) -> pa.Table:
+def _as_one(table: Table, cycle_id: str, files: Iterable[DataFile]) -> tuple[DataFile, ...]:
+    """The rows of these files, all of one partition, in a new one."""
     from pyiceberg.expressions import AlwaysTrue
     from pyiceberg.io.pyarrow import ArrowScan
     from pyiceberg.table import FileScanTask
 
     scan = ArrowScan(table.metadata, table.io, table.schema(), AlwaysTrue())
-    return scan.to_table([FileScanTask(file) for file in files])
+    rows = scan.to_table([FileScanTask(file) for file in files])
+    writer = TableWriter(writable_metadata(table, cycle_id), table.io, file_bytes=rows.nbytes + 1)
+    writer.add(fitted(rows, writer.schema))
+    return writer.close()

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 
 import pyarrow as pa
 from pyiceberg.catalog.sql import SqlCatalog
@@ -105,7 +106,7 @@ class Publication:
 class _Begun:
     """An append that has its snapshot's id but is not written yet; whether it `is_regular` matters of raw tables.
 
-    `merges_as` is the cycle by which earlier files are merged behind it; None where they are left as they are.
+    `merge` merges earlier files behind it, where that is due.
     """
 
     table: Table
@@ -113,7 +114,7 @@ class _Begun:
     transaction: Staging
     update: TieredAppend
     is_regular: bool | None = None
-    merges_as: str | None = None
+    merge: Callable[[], Merged | None] = lambda: None
 
 
 @dataclass(frozen=True)
@@ -199,7 +200,8 @@ def _stage_all(settings: Settings, catalog: LakeCatalog, publication: Publicatio
     due = merging.due(item.table for item in raw if _may_merge(item))
     for item in raw:
         item.is_regular = item.append.identifier[1] not in found
-        item.merges_as = publication.cycle_id if item.append.identifier in due else None
+        if files := due.get(item.append.identifier):
+            item.merge = partial(merging.merge, item.table, item.transaction, publication.cycle_id, files)
     with ThreadPoolExecutor(STAGING_THREADS) as pool:
         most = settings.ingestion.max_snapshots
         staged = [pool.submit(_stage, catalog, item, most) for item in begun]
@@ -236,7 +238,7 @@ def _stage(catalog: LakeCatalog, begun: _Begun, max_snapshots: int) -> Staged:
     with begun.update as update:
         for file in begun.append.data_files:
             update.append_data_file(file)
-    merged = merging.merge(table, transaction, begun.merges_as) if begun.merges_as else None
+    merged = begun.merge()
     if begun.is_regular is not None:
         newest = merged.snapshot_id if merged else begun.update.snapshot_id
         transaction.apply(next_tag(table.metadata, newest, begun.is_regular))
