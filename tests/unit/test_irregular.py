@@ -139,11 +139,19 @@ def test_what_makes_a_publish_irregular(shop: Shop) -> None:
     assert found(shop.append(), tables=("other",)) == found(shop.append(), cut=False) == ("items",), "in no cut"
     assert found(shop.append(), lsn=10) == ("items",), "beyond the cut"
     assert found(TableAppend(RAW, (), {}, is_rewritten=True)) == ("items",), "rows went before it"
+    assert found(TableAppend(RAW, (), {}, joins=True)) == ("items",), "the long text stays before the cut without it"
     untold = shop.append()
     assert found(TableAppend(RAW, untold.data_files, {})) == ("items",), "nobody says what it is"
     with shop.catalog.load_table(RAW).update_schema() as update:
         update.add_column("more", LongType())
     assert found(shop.append()) == found(TableAppend(RAW, (), {})) == ("items",), "a tag shows the columns of then"
+    shop.publish(shop.append())
+    assert found(shop.append()) == ()
+    with shop.catalog.load_table(RAW).transaction() as transaction, transaction.update_snapshot().fast_append():
+        pass
+    assert found(shop.append()) == (), "a compaction"
+    shop.catalog.load_table(RAW).append(pa.table({"id": [9]}, schema=pa.schema([("id", pa.int64())])))
+    assert found(shop.append()) == found(TableAppend(RAW, (), {})) == ("items",), "of a release that moves no tag, say"
     shop.publish(shop.append())
     assert found(shop.append()) == ()
 

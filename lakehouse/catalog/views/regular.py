@@ -29,10 +29,11 @@ def newest_tag(metadata: TableMetadata) -> tuple[str, int] | None:
 
 def shows_all(metadata: TableMetadata, snapshot_id: int) -> bool:
     """Whether a snapshot shows all rows of the table, in the columns that it has now."""
-    return is_unchanged(metadata, snapshot_id) and has_schema(metadata, snapshot_id)
+    is_newest = snapshot_id == metadata.current_snapshot_id
+    return (is_newest or is_unchanged(metadata, snapshot_id)) and _has_schema(metadata, snapshot_id)
 
 
-def has_schema(metadata: TableMetadata, snapshot_id: int) -> bool:
+def _has_schema(metadata: TableMetadata, snapshot_id: int) -> bool:
     """Whether a snapshot shows the columns that the table has now: engines read a tag with those of its snapshot."""
     found = metadata.snapshot_by_id(snapshot_id)
     return found is not None and found.schema_id == metadata.current_schema_id
