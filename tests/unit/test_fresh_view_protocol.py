@@ -1,7 +1,7 @@
 """Publishes, refreshes and readers of a current view in any order: no reader goes back, or sees what is not whole.
 
 Tables, tags, views and cuts are real, and so is what decides on tags and texts. A version is a number; what a reader
-would see is worked out from the text that he read and from what he finds then. A text is the JSON of what it names.
+would see is worked out from the text that he read and from what he finds then. A text has the JSON of what it names.
 `RANDOM_SEED` runs one seed.
 """
 
@@ -23,6 +23,7 @@ from ingestion.sink.publish import Cut, Publication, TableAppend
 from ingestion.state import store
 from lakehouse.catalog.open import load_table
 from lakehouse.catalog.relations import list_views, read_metadata
+from lakehouse.catalog.views.current_views import CUT, TAIL, past_of, with_past
 from lakehouse.catalog.views.regular import after_rewrites
 from lakehouse.catalog.views.view_versions import LONG, NextView, with_version, write_view
 from lakehouse.catalog.writing.commit import until_committed
@@ -164,16 +165,18 @@ class Lake:
             is_due = (named.snapshot, named.tag) != (text.snapshot, text.tag)
             if not is_due:
                 return None
-        long = with_version(metadata, {"trino": json.dumps(asdict(replace(text, tag=None)))}, {})
+        long = with_version(
+            metadata, {"trino": with_past(json.dumps(asdict(replace(text, tag=None))), CUT, "", "")}, {}
+        )
         if text.tag is None:
             return NextView(VIEW, base, write_view(self.shop.catalog.file_io, long))
         summary = {LONG: str(long["current-version-id"])}
-        short = with_version(long, {"trino": json.dumps(asdict(text))}, summary)
+        short = with_version(long, {"trino": with_past(json.dumps(asdict(text)), TAIL, "", "")}, summary)
         return NextView(VIEW, base, write_view(self.shop.catalog.file_io, short), "items")
 
     @property
     def text(self) -> Text | None:
-        found = self.shop.text
+        found = past_of(self.shop.text)
         return Text(**json.loads(found)) if found.startswith("{") else None
 
     def read(self) -> None:
