@@ -139,19 +139,21 @@ class Life:
         n, rng = self.number, self.rng
         pick = rng.choice
         m = rng.randint(2, 6)
+        inserts = [
+            f"INSERT INTO {LINES} SELECT gen_random_uuid(), {n} + i / 8.0, {n}, i * 1.25, ARRAY['x', NULL, 'ä,\"'],"
+             " 's' FROM generate_series(1, 3) i",
+            f"INSERT INTO {ORDER} SELECT '2026-01-01Z'::timestamptz + {n} * interval '1.000001 s',"
+             f" {ODD}[i], {n}, NULL FROM generate_series(1, 10) i",
+            f"INSERT INTO {KONTO} SELECT decode(lpad(to_hex({n} * 8 + i), 6, '0'), 'hex'), {n}, 'ü'"
+             " FROM generate_series(1, 4) i",
+        ]  # fmt: skip
         small = [
             [f'UPDATE {LINES} SET n = {n}, "GROSS" = NULL, "a ""b" = NULL WHERE n % {m} = 0'],
-            [f"INSERT INTO {LINES} SELECT gen_random_uuid(), {n} + i / 8.0, {n}, i * 1.25, ARRAY['x', NULL, 'ä,\"'],"
-             " 's' FROM generate_series(1, 3) i"],
             [f"DELETE FROM {LINES} WHERE n % {m} = 1"],
             [f'UPDATE {LINES} SET "select" = "select" + 1000, "GROSS" = NULL, "a ""b" = NULL WHERE n % {m} = 1'],
             [f'UPDATE {ORDER} SET n = {n} WHERE n % {m} = 0 AND "group" IS NULL'],
-            [f"INSERT INTO {ORDER} SELECT '2026-01-01Z'::timestamptz + {n} * interval '1.000001 s',"
-             f" {ODD}[i], {n}, NULL FROM generate_series(1, 10) i"],
             [f"UPDATE {ORDER} SET \"Käse\" = \"Käse\" || 'x', n = {n} WHERE n % {m} = 1 AND \"group\" IS NULL"],
             [f"DELETE FROM {ORDER} WHERE n % {m} = 2"],
-            [f"INSERT INTO {KONTO} SELECT decode(lpad(to_hex({n} * 8 + i), 6, '0'), 'hex'), {n}, 'ü'"
-             " FROM generate_series(1, 4) i"],
             [f'UPDATE {KONTO} SET n = {n}, "Notiz" = {n} WHERE n % {m} = 0'],
             [f"DELETE FROM {KONTO} WHERE n % {m} = 1"],
             [rf"""UPDATE {KONTO} SET {KEY} = {KEY} || '\x00', "Notiz" = NULL WHERE n % {m} = 1"""],
@@ -175,7 +177,8 @@ class Life:
             [rf"""UPDATE {KONTO} SET {KEY} = '\xfe' || {KEY} WHERE n % {m} = 0 AND length({KEY}) < 6"""],
         ]  # fmt: skip
         empty = [[f"TRUNCATE {pick([LINES, ORDER, KONTO])}"], [f"TRUNCATE {ORDER}, {KONTO}"]]
-        self.write(*pick(rng.choices([small, large, empty], [10, 3, 1])[0]))
+        changes = pick(rng.choices([small, large, empty], [20, 6, 1])[0])
+        self.write(*changes, *rng.sample(inserts, rng.choice([0, 1, 1, 3])))
 
     def alter(self) -> None:
         """A random schema change, after which the columns that are shown are still there."""
