@@ -185,10 +185,15 @@ def _raw_snapshots(session: Session) -> tuple[dict[Name, int | None], dict[str, 
     raws = session.catalog.load_tables([table.identifier for table in session.source.mirrored])
     tags = {}
     for (_, name), raw in raws.items():
-        tag = newest_tag(raw.metadata)
-        if tag and shows_all(raw.metadata, tag[1]):
+        if (tag := newest_tag(raw.metadata)) and shows_all(raw.metadata, tag[1]):
             tags[name] = (tag[0], raw.metadata.current_schema_id)
     return {name: data_snapshot(raw) for name, raw in raws.items()}, tags
+
+
+def _tag_now(raw: Table) -> tuple[str, int] | None:
+    """The newest tag, and the schema that the table has."""
+    tag = newest_tag(raw.metadata)
+    return (tag[0], raw.metadata.current_schema_id) if tag else None
 
 
 def _items(
@@ -349,17 +354,18 @@ def _regular(
 ) -> dict[str, str]:
     """The tags of the tables that stream, and that no publish since has brought anything irregular to.
 
-    A tag shows the columns that the table had then; of a table that has others by now there is none.
+    A tag shows the columns that the table had then; of a table that has others by now there is none. Nor is there of
+    one that has a newer tag: a publish before the refresh knew of any left the older one behind, and what came after it
+    has been seen.
     """
     since = store.irregular_since(states, session.name, seen)
     if since is None:
         return {}
-    named = {item.table.name: tags[item.table.name] for item in items if item.table.name in tags}
-    current = {item.table.name: item.raw.metadata.current_schema_id for item in items}
+    now = {item.table.name: _tag_now(item.raw) for item in items}
     return {
-        name: tag
-        for name, (tag, schema) in named.items()
-        if positions[name].state == "streaming" and name not in since and schema == current[name]
+        name: tag[0]
+        for name, tag in tags.items()
+        if now.get(name) == tag and positions[name].state == "streaming" and name not in since
     }
 
 

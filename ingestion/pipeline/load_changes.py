@@ -201,13 +201,17 @@ def _publish(
             live_states.end(connection, session.name, lists=session.source.flush is not None)
 
     if written or files or in_cut != tuple(stream.cut_tables):
-        landing = (*written, *_joining(in_cut, stream, written))
+        joining = {name for name in in_cut if name not in stream.cut_tables}
+        landing = (*written, *_without_rows(joining, written))
         publication = Publication(
             cycle_id=cycle.id,
             source=session.name,
             epoch=stream.epoch,
             ingested_at=cycle.ingested_at,
-            appends=(*(append_of(session, cycle, w) for w in landing), *meta_appends(session, cycle, files)),
+            appends=(
+                *(replace(append_of(session, cycle, w), joins=w.name in joining) for w in landing),
+                *meta_appends(session, cycle, files),
+            ),
             revision=stream.revision,
             cut=Cut(stream.epoch, now.position, now.at, in_cut),
             advance_to=now.position,
@@ -227,14 +231,14 @@ def _publish(
     return written
 
 
-def _joining(in_cut: Collection[str], stream: store.Stream, written: Collection[Written]) -> list[Written]:
+def _without_rows(joining: Collection[str], written: Collection[Written]) -> list[Written]:
     """The tables that the cut before left out, and of which nothing lands: each gets a snapshot without rows.
 
     Loads go by the newest snapshot, and read up to the cut. One that came while the table was in no cut has seen rows
     that it did not load: no snapshot later, and it would not look again.
     """
     lands = {each.name for each in written}
-    return [Written(name, (), {}, {}) for name in in_cut if name not in stream.cut_tables and name not in lands]
+    return [Written(name, (), {}, {}) for name in sorted(joining) if name not in lands]
 
 
 def _all_stream(courses: Courses) -> bool:

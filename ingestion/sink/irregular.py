@@ -2,7 +2,11 @@
 
 That text takes the newest version that raw has of a key for its row. So it can follow versions that carry all values
 and belong to the publish's own cut, and neither a truncate, nor an update that left values out, nor rows that no cut
-has yet, nor columns that were altered. The metrics of the files tell, and files without metrics count as irregular.
+has yet, nor columns that were altered, nor what somebody else has committed since the newest tag was moved. The metrics
+of the files tell, and files without metrics count as irregular.
+
+A table that comes back into the cuts is irregular too, with rows or without: its long text stays before the cut that
+left it out, so from there on the short one would show more.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
 from pyiceberg.types import ListType, LongType
 
-from lakehouse.catalog.views.regular import has_schema, newest_tag
+from lakehouse.catalog.views.regular import newest_tag, shows_all
 
 if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
@@ -35,7 +39,7 @@ def irregular(
 
 
 def _is_regular(append: TableAppend, cut: Cut | None, metadata: TableMetadata) -> bool:
-    if append.is_rewritten or append.delete is not None or not _keeps_columns(metadata):
+    if append.is_rewritten or append.joins or append.delete is not None or not _goes_on(metadata):
         return False
     if not append.data_files:
         return True
@@ -46,10 +50,10 @@ def _is_regular(append: TableAppend, cut: Cut | None, metadata: TableMetadata) -
     return all(_carries_all(file, schema) and _is_below(file, schema, below) for file in append.data_files)
 
 
-def _keeps_columns(metadata: TableMetadata) -> bool:
-    """Whether the table has the columns that it had when the newest tag was moved."""
+def _goes_on(metadata: TableMetadata) -> bool:
+    """Whether the table has the rows and columns that it had when the newest tag was moved."""
     tag = newest_tag(metadata)
-    return tag is None or has_schema(metadata, tag[1])
+    return tag is None or shows_all(metadata, tag[1])
 
 
 def _carries_all(file: DataFile, schema: Schema) -> bool:

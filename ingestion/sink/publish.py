@@ -63,7 +63,7 @@ class TableAppend:
     """Data files to append to one table; no files still make a snapshot, so that a cut can name one.
 
     `delete` names rows that go in the same commit: records that leave the spool as they land. `is_rewritten` says that
-    rows have gone or changed in the snapshots before it.
+    rows have gone or changed in the snapshots before it, `joins` that the cut before left the table out.
     """
 
     identifier: tuple[str, str]
@@ -71,6 +71,7 @@ class TableAppend:
     summary: dict[str, str]
     delete: BooleanExpression | None = None
     is_rewritten: bool = False
+    joins: bool = False
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """What a publish brings that a short text cannot follow, and what becomes of the table's view then."""
 
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -25,9 +26,11 @@ from lakehouse.catalog.views.current_views import MARK, TAIL, view_of, with_past
 from lakehouse.catalog.views.regular import KEPT, PREFIX, after_rewrites, newest_tag
 from lakehouse.catalog.views.view_versions import LONG, NextView, current_version, with_version, write_view
 from lakehouse.catalog.writing.commit import until_committed
+from lakehouse.declarations.policies import ExpirePolicy
 from lakehouse.migrations import ensure_state
 from lakehouse.settings import Settings
 from lakehouse_backup.roll_forward import lengthen_views
+from maintenance.actions.expire_snapshots import decide
 
 NOW = datetime(2026, 11, 26, tzinfo=UTC)
 RAW, VIEW = ("raw_shop", "items"), view_of("shop", "items")
@@ -37,6 +40,7 @@ SCHEMA = Schema(
     NestedField(3, "_commit_lsn", LongType(), required=False),
     NestedField(4, "_unchanged", ListType(5, StringType(), element_required=False), required=False),
 )
+RULE = ExpirePolicy(older_than_hours=1, retain_last=1, keep_metadata_files=5)
 PAST, LONG_TEXT = "SELECT 1 AS id", "SELECT 2 AS id"
 SHORT_TEXT = with_past(PAST, TAIL, "SELECT 3 AS id", "\nSELECT 3 AS id")
 
@@ -139,11 +143,19 @@ def test_what_makes_a_publish_irregular(shop: Shop) -> None:
     assert found(shop.append(), tables=("other",)) == found(shop.append(), cut=False) == ("items",), "in no cut"
     assert found(shop.append(), lsn=10) == ("items",), "beyond the cut"
     assert found(TableAppend(RAW, (), {}, is_rewritten=True)) == ("items",), "rows went before it"
+    assert found(TableAppend(RAW, (), {}, joins=True)) == ("items",), "the long text stays before the cut without it"
     untold = shop.append()
     assert found(TableAppend(RAW, untold.data_files, {})) == ("items",), "nobody says what it is"
     with shop.catalog.load_table(RAW).update_schema() as update:
         update.add_column("more", LongType())
     assert found(shop.append()) == found(TableAppend(RAW, (), {})) == ("items",), "a tag shows the columns of then"
+    shop.publish(shop.append())
+    assert found(shop.append()) == ()
+    with shop.catalog.load_table(RAW).transaction() as transaction, transaction.update_snapshot().fast_append():
+        pass
+    assert found(shop.append()) == (), "a compaction"
+    shop.catalog.load_table(RAW).append(pa.table({"id": [9]}, schema=pa.schema([("id", pa.int64())])))
+    assert found(shop.append()) == found(TableAppend(RAW, (), {})) == ("items",), "of a release that moves no tag, say"
     shop.publish(shop.append())
     assert found(shop.append()) == ()
 
@@ -259,6 +271,21 @@ def test_a_tag_shows_nothing_irregular_after_what_it_began_with(shop: Shop) -> N
     assert len(tags) == KEPT and newest() in tags and first not in tags
 
 
+def test_an_expiry_takes_off_the_tags_that_were_left_behind_an_hour_ago_and_not_the_newest(shop: Shop) -> None:
+    """Else they would keep what compactions have replaced, on a table that gets little that is irregular for ever."""
+
+    def kept(hours: float) -> list[str]:
+        raw, then = shop.catalog.load_table(RAW), int((time.time() + hours * 3600) * 1000)
+        over = decide(raw, RULE, frozenset(), then, then).references
+        return [name for name in raw.metadata.refs if name.startswith(PREFIX) and name not in over]
+
+    for number in range(3):
+        shop.publish(shop.append("t", lsn=20 + number), lsn=30 + number)
+    newest = newest_tag(shop.catalog.load_table(RAW).metadata)
+    assert newest is not None
+    assert len(kept(0.9)) == 4 and kept(1.1) == kept(9000) == [newest[0]]
+
+
 def test_the_newest_tag_moves_on_after_a_compaction_and_no_other(shop: Shop) -> None:
     raw = shop.catalog.load_table(RAW)
     assert after_rewrites(raw.metadata) == ()
@@ -274,18 +301,21 @@ def test_the_newest_tag_moves_on_after_a_compaction_and_no_other(shop: Shop) -> 
     assert after_rewrites(shop.catalog.load_table(RAW).metadata) == (), "rows that no publish has judged"
 
 
-def test_a_view_whose_long_text_somebody_dropped_reads_parsed(shop: Shop) -> None:
+@pytest.mark.parametrize("is_dropped", [True, False])
+def test_a_view_gets_its_long_text_from_the_versions_that_somebody_has_left_of_it(shop: Shop, is_dropped: bool) -> None:
+    """Trino makes a version of its own for a comment on a column."""
     shop.shortened(shop.seen)
     base = list_views(shop.catalog, [VIEW])[VIEW]
     metadata = read_metadata(shop.catalog.file_io, base)
     assert metadata is not None
-    slim = metadata | {"versions": [current_version(metadata)]}
-    location = write_view(shop.catalog.file_io, slim)
+    slim, commented = metadata | {"versions": [current_version(metadata)]}, {"engine-name": "trino"}
+    made = slim if is_dropped else with_version(metadata, {"trino": SHORT_TEXT}, commented)
+    location = write_view(shop.catalog.file_io, made)
     shop.states.execute(
         "UPDATE iceberg_tables SET metadata_location = %s WHERE metadata_location = %s", (location, base)
     )
     shop.publish(shop.append("t"))
-    assert shop.text == PAST
+    assert shop.text == (PAST if is_dropped else LONG_TEXT)
 
 
 def test_a_catalog_that_is_rolled_forward_has_no_short_texts(shop: Shop) -> None:

@@ -27,6 +27,12 @@ def is_fresh(sql: str) -> bool:
     return sql.startswith(_BEGIN)
 
 
+def is_short(sql: str) -> bool:
+    """Whether it is the text that reads raw at a tag."""
+    end = _END.search(sql) if is_fresh(sql) else None
+    return end is not None and TAIL in end.group()
+
+
 def past_of(sql: str) -> str:
     """The text that reads parsed alone; of any other view its text."""
     return _END.split(sql.removeprefix(_BEGIN), maxsplit=1)[0] if is_fresh(sql) else sql

@@ -9,6 +9,7 @@ text: it takes a position that is not before what the tag began with.
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from lakehouse.catalog.open import is_unchanged
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from pyiceberg.table.update import TableUpdate
 
 PREFIX = "lakehouse_regular_"  # before the snapshot that the tag began with
-KEPT = 10  # for queries that have read a text a moment ago
+KEPT, LEFT_MS = 10, 3_600_000  # for queries that have read a text a moment ago
 
 
 def newest_tag(metadata: TableMetadata) -> tuple[str, int] | None:
@@ -29,10 +30,11 @@ def newest_tag(metadata: TableMetadata) -> tuple[str, int] | None:
 
 def shows_all(metadata: TableMetadata, snapshot_id: int) -> bool:
     """Whether a snapshot shows all rows of the table, in the columns that it has now."""
-    return is_unchanged(metadata, snapshot_id) and has_schema(metadata, snapshot_id)
+    is_newest = snapshot_id == metadata.current_snapshot_id
+    return (is_newest or is_unchanged(metadata, snapshot_id)) and _has_schema(metadata, snapshot_id)
 
 
-def has_schema(metadata: TableMetadata, snapshot_id: int) -> bool:
+def _has_schema(metadata: TableMetadata, snapshot_id: int) -> bool:
     """Whether a snapshot shows the columns that the table has now: engines read a tag with those of its snapshot."""
     found = metadata.snapshot_by_id(snapshot_id)
     return found is not None and found.schema_id == metadata.current_schema_id
@@ -40,11 +42,12 @@ def has_schema(metadata: TableMetadata, snapshot_id: int) -> bool:
 
 def next_tag(metadata: TableMetadata, snapshot_id: int, is_regular: bool) -> tuple[TableUpdate, ...]:
     """What a publish of this snapshot does to the tags; tags that are old go."""
-    tags = [name for name, _ in _tags(metadata)]
+    tags = _tags(metadata)
     if is_regular and tags:
-        return (moved(tags[-1], snapshot_id),)
-    old = tags[: max(0, len(tags) + 1 - KEPT)]
-    return (moved(f"{PREFIX}{snapshot_id}", snapshot_id), *map(_removal, old))
+        return (moved(tags[-1][0], snapshot_id),)
+    old = [name for name, _ in tags[: max(0, len(tags) + 1 - KEPT)]]
+    left = [_left(metadata, *tag) for tag in tags[-1:]]
+    return (moved(f"{PREFIX}{snapshot_id}", snapshot_id), *left, *map(_removal, old))
 
 
 def after_rewrites(metadata: TableMetadata) -> tuple[TableUpdate, ...]:
@@ -66,13 +69,22 @@ def is_tag(ref: str) -> bool:
     return ref.startswith(PREFIX)
 
 
-def moved(tag: str, snapshot_id: int) -> TableUpdate:
+def _left(metadata: TableMetadata, tag: str, snapshot_id: int) -> TableUpdate:
+    """Lets the first expiry after an hour take off a tag that moves no more: no view names it from now on, and the
+    files that compactions have replaced since would stay with it. Iceberg counts from the age of the snapshot."""
+    snapshot = metadata.snapshot_by_id(snapshot_id)
+    assert snapshot is not None
+    age = max(0, time.time_ns() // 1_000_000 - snapshot.timestamp_ms)
+    return moved(tag, snapshot_id, age + LEFT_MS)
+
+
+def moved(tag: str, snapshot_id: int, max_age_ms: int | None = None) -> TableUpdate:
     """The update that makes or moves a tag."""
     from pyiceberg.table.update import SetSnapshotRefUpdate
 
     return SetSnapshotRefUpdate(
         ref_name=tag, type="tag", snapshot_id=snapshot_id,
-        max_ref_age_ms=None, max_snapshot_age_ms=None, min_snapshots_to_keep=None,
+        max_ref_age_ms=max_age_ms, max_snapshot_age_ms=None, min_snapshots_to_keep=None,
     )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from cachetools import LRUCache
 
 from lakehouse.catalog.relations import list_views, read_metadata
-from lakehouse.catalog.views.current_views import MARK, past_of
+from lakehouse.catalog.views.current_views import MARK, is_short, past_of
 
 if TYPE_CHECKING:
     from pyiceberg.catalog.sql import SqlCatalog
@@ -61,16 +61,21 @@ def lengthened(catalog: SqlCatalog, io: FileIO, views: Collection[Name]) -> Leng
     found = []
     for view, base in sorted(there.items()):
         metadata = known_metadata(io, base)
-        if metadata and LONG in current_version(metadata).get("summary", {}):
+        if metadata and _is_short(current_version(metadata)):
             found.append(NextView(view, base, write_view(io, _with_long(metadata))))
     return Lengthened({view: there.get(view) for view in views}, tuple(found))
 
 
+def _is_short(version: Metadata) -> bool:
+    """Whether it reads raw at a tag. Its text tells: an engine that comments on a column makes a version of its own."""
+    return any(is_short(representation["sql"]) for representation in version["representations"])
+
+
 def _with_long(metadata: Metadata) -> Metadata:
-    """The version with the long text once more; dbt's text if somebody has dropped that version."""
+    """The version with the long text once more, the newest before the short one; dbt's text if somebody dropped it."""
     short = current_version(metadata)
-    number = int(short["summary"][LONG])
-    long = next((v for v in metadata["versions"] if v["version-id"] == number), None)
+    before = (v for v in metadata["versions"] if v["version-id"] < short["version-id"] and not _is_short(v))
+    long = max(before, key=lambda version: version["version-id"], default=None)
     if long is None:
         texts = {r["dialect"].lower(): r["sql"] for r in short["representations"]}
         return with_version(metadata, {"trino": past_of(texts["trino"])}, {})
