@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ingestion.sources.kafka.fetching import MESSAGES, TAKEN_BYTES, Fetch, Range
+from ingestion.sources.kafka.fetching import MESSAGES, TAKEN_BYTES, Fetch, Range, table_of
 
 AT = datetime(2026, 11, 26, tzinfo=UTC)
 
@@ -16,7 +16,8 @@ class Sent:
     """A message, as the client gives it."""
 
     at: int
-    sizes: tuple[int, int]
+    sizes: tuple[int, int] = (0, 1)
+    moment: tuple[int, int] = (1, 1_764_000_000_000)
 
     def error(self) -> None:
         return None
@@ -31,7 +32,7 @@ class Sent:
         return self.at
 
     def timestamp(self) -> tuple[int, int]:
-        return 1, 1_764_000_000_000
+        return self.moment
 
     def key(self) -> bytes | None:
         return b"k" * self.sizes[0] or None
@@ -88,3 +89,14 @@ def test_a_message_that_is_larger_than_all_bounds_is_taken() -> None:
     client = Client([(0, 3 * TAKEN_BYTES)] * 80)
     fetched(client, 1)
     assert client.taken[1:] == [3 * TAKEN_BYTES] * 16
+
+
+MOMENTS = [(1, 0), (1, 253_402_300_799_999), (0, 5), (1, -1), (1, 253_402_300_800_000), (2, 1_764_000_000_000_000),
+           (1, 1_764_000_000_000_000_000), (1, (1 << 63) - 1)]  # fmt: skip
+
+
+def test_a_moment_that_no_calendar_has_is_that_of_the_read() -> None:
+    """Its day was the partition of a file whose path could not be made: the event held its source up."""
+    found = table_of([Sent(number, moment=moment) for number, moment in enumerate(MOMENTS)], AT)  # type: ignore[misc]
+    told = found.column("at").to_pylist()
+    assert [at.year for at in told[:2]] == [1970, 9999] and told[2:] == [AT] * 6

@@ -22,6 +22,7 @@ MESSAGES = 2_000  # taken from the client at a time, at most: more do not fit in
 TAKEN_BYTES = 4 * 1024 * 1024  # at most, if all are as large as the largest of those before
 WAIT_SECONDS = 0.2  # for so many messages; those that have come are taken then
 SILENT_SECONDS = 60.0
+LAST_MOMENT = 253_402_300_799_999  # of the year 9999: no day of a later one has a name
 PASSING = (  # the client connects again, and no group is used
     KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError.GROUP_AUTHORIZATION_FAILED,
 )  # fmt: skip
@@ -147,10 +148,11 @@ class Fetch:
 
 
 def table_of(messages: list[Message], at: datetime) -> pa.Table:
-    """Messages in columns; `at` is the moment of those without one."""
+    """Messages in columns; `at` is the moment of those without one, and of those whose producer has sent microseconds
+    as milliseconds."""
     stamps = [message.timestamp() for message in messages]
     now = int(at.timestamp() * 1000)
-    moments = [milliseconds if kind and milliseconds >= 0 else now for kind, milliseconds in stamps]
+    moments = [milliseconds if kind and 0 <= milliseconds <= LAST_MOMENT else now for kind, milliseconds in stamps]
     columns = [
         pa.array([message.partition() for message in messages], pa.int32()),
         pa.array([message.offset() for message in messages], pa.int64()),
