@@ -410,6 +410,28 @@ def test_ordinary_envelopes_are_read_at_once(monkeypatch: pytest.MonkeyPatch) ->
     assert sum(map(len, found.rows.values())) > 200 and len(opened) < 5 and not found.unread
 
 
+def test_what_is_kept_of_messages_that_are_read_one_by_one_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By their bytes: a few large ones are as much as many small ones. All land, as if nothing had been kept."""
+    chance, columns = Chance(3), {"id": "bigint", "big": "text"}
+    monkeypatch.setitem(VALUES, "text", lambda c: "\0" + "x" * c.randrange(10_000))
+    topic = Topic(chance, columns, ("id",), told=True, strange=0.0)
+    for xid in range(700, 730):
+        topic.transact(xid)
+    kept: list[int] = []
+    close = gathered.Gathered.close
+
+    def close_one(of: gathered.Gathered) -> None:
+        kept.append(sum(len(of.spool.value(index)) for index in of.opened))
+        close(of)
+
+    monkeypatch.setattr(gathered.Gathered, "close", close_one)
+    whole = read(topic.messages, table("a", columns), given=settings(), now=LATE)
+    monkeypatch.setattr(gathered, "OPENED_BYTES", 50_000)
+    bounded = read(topic.messages, table("a", columns), given=settings(), now=LATE)
+    assert bounded.rows == whole.rows and len(whole.rows["a"]) > 100 and not bounded.unread
+    assert kept[0] > 100_000 and 25_000 < kept[1] <= 50_000
+
+
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("again", ["null", '{"id":7}', "7", ""])
 def test_inserts_are_read_without_what_was_before(monkeypatch: pytest.MonkeyPatch, seed: int, again: str) -> None:

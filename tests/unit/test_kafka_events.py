@@ -58,10 +58,24 @@ def values_of(of: RawTable, *values: Any) -> list[dict[str, Any]]:
 
 def test_numbers_are_as_they_were_written_however_long() -> None:
     of = table(n="numeric(38,10)", t="text", f="double precision", b="bigint")
-    written = b'{"n": 123456789012345678.0000000001, "t": 1.50, "f": 1e400, "b": 9007199254740993}'
+    written = b'{"n": 123456789012345678.0000000001, "t": 1.50, "f": Infinity, "b": 9007199254740993}'
     [row] = values_of(of, written)
     exact = Decimal("123456789012345678.0000000001")
     assert row == {"n": exact, "t": "1.50", "f": float("inf"), "b": 9007199254740993}
+    long = b'{"b": 1, "t": -' + b"7" * 5_000 + b', "other": ' + b"9" * 5_000 + b"}"
+    assert values_of(of, b'{"t": "x"}', long)[1] == {"n": None, "t": "-" + "7" * 5_000, "f": None, "b": 1}
+
+
+TOO_LARGE = [("double precision", b"1e400"), ("double precision", b"-" + b"9" * 5_000), ("real", b"1e39"),
+             ("double precision", b'"1e400"'), ("bigint", b"9" * 5_000)]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "number"), TOO_LARGE, ids=range(len(TOO_LARGE)))
+@pytest.mark.parametrize("beside", [b'{"v": 1}', b'{"v": 1, "t": 1}'])
+def test_a_number_that_its_type_does_not_hold_is_no_infinity(kind: str, number: bytes, beside: bytes) -> None:
+    """Whatever comes beside it, which decides how all are read."""
+    found = decode(shape_of(facts_of(table(v=kind, t="text"), 1)), events(beside, b'{"v": ' + number + b"}"))
+    assert found.indices == [0] and "column 'v'" in found.unread[1]
 
 
 UPPER = "6F9619FF-8B86-D011-B42D-00CF4FC964FF"
@@ -118,8 +132,10 @@ def test_booleans_missing_fields_nulls_and_fields_that_are_not_declared() -> Non
     ]  # fmt: skip
 
 
+DEEP = b'{"a": ' + b"[" * 600 + b"]" * 600 + b"}"  # which Python's parser takes, and its functions do not
+DEEP_ESCAPED = b'{"b": "\\u00e4", "a": ' + b'{"a":' * 900 + b"1" + b"}" * 901
 POISON = [b"{", b"", b"[1]", b"null", b"1", b"\xff", b'{"a":1}{"a":2}', b'{"a": "\\ud800"}', b"[" * 100_000,
-          b'{"a": ' + b"9" * 5000 + b"}", None]  # fmt: skip
+          DEEP, DEEP_ESCAPED, None]  # fmt: skip
 
 
 @pytest.mark.parametrize("poison", POISON, ids=range(len(POISON)))

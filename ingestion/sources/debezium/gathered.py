@@ -32,7 +32,7 @@ from ingestion.sources.kafka.values import Unread
 if TYPE_CHECKING:
     from ingestion.sources.debezium.reading import EnvelopeReader
 
-OPENED = 20_000  # envelopes that are kept as they were opened
+OPENED, OPENED_BYTES = 20_000, 16 * 1024 * 1024  # envelopes that are kept as they were opened, and their messages
 TOGETHER = 64  # messages that are read one by one where one of them is unlike the others
 PARTS = 16  # into which more of them are split
 THREADS = min(4, os.cpu_count() or 1)  # that look at messages, each at a batch; Spark tells its tasks of one core
@@ -57,6 +57,7 @@ class Gathered:
     spool: Spool
     heads: Heads = field(default_factory=Heads)
     opened: dict[int, Envelope] = field(default_factory=dict)
+    opened_bytes: int = 0
     reasons: dict[int, str] = field(default_factory=dict)
     openers: dict[str, Opener] = field(default_factory=dict)
     versions: set[str] = field(default_factory=set)
@@ -229,7 +230,8 @@ class Gathered:
         if envelope.writes_defaults:
             self._note_defaults(shape, envelope.types)
         self._check_key(shape, envelope, message["key"])
-        if len(self.opened) < OPENED:
+        self.opened_bytes += len(message["value"])
+        if len(self.opened) < OPENED and self.opened_bytes <= OPENED_BYTES:
             self.opened[index] = envelope
         of = envelope.transaction
         if self.reader.told is None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ingestion.schema.changes import META_SCHEMA, PLACE_SCHEMA, Batch, rows_without_columns
 from ingestion.schema.types import ConversionError, NeedsText, convert, out_of_bounds, typed, unreadable
@@ -82,9 +83,12 @@ def _one_by_one(shape: Shape, events: pa.Table, values: Values) -> Decoded:
     pairs = zip(events.column("key").to_pylist(), events.column("value").to_pylist(), strict=True)
     for index, (key, value) in enumerate(pairs):
         try:
-            rows.append(_deleted(shape, key, values) if value is None else values.row(value))
+            rows.append(_printed(shape, _deleted(shape, key, values) if value is None else values.row(value)))
         except Unread as reason:
             unread[index] = str(reason)
+            continue
+        except RecursionError:  # it could be parsed, which goes deeper than Python's own functions do
+            unread[index] = "the value is nested too deeply"
             continue
         indices.append(index)
         operations.append("d" if value is None else "c")
@@ -121,6 +125,12 @@ def _deleted(shape: Shape, key: bytes | None, values: Values) -> Row:
     return {name: row[name] for name in shape.key}
 
 
+def _printed(shape: Shape, row: Row) -> Row:
+    """What lands of a row, with nested values as text."""
+    found = {field.name: row.get(field.name) for field in shape.fields}
+    return {name: text(part) if isinstance(part, dict | list) else part for name, part in found.items()}
+
+
 def _columns(shape: Shape, rows: Sequence[Row]) -> tuple[dict[str, pa.Array], dict[int, str]]:
     """The columns, and the rows with a value that does not fit its column, with the reason."""
     columns: dict[str, pa.Array] = {}
@@ -149,14 +159,23 @@ def _as_read(source: SourceType, values: Sequence[Any]) -> pa.Array:
 def _fitted(values: pa.Array, source: SourceType) -> tuple[pa.Array, list[int]]:
     """Values in their type, or as text where the lake's type cannot hold one; and the rows whose text is of another."""
     if target_type(source).form is Form.TEXT or not pa.types.is_string(values.type):
-        return values, []
+        return values, _infinite(values)  # no number of JSON is
     try:
         converted = convert(values, source, "null")
+        if too_large := [row for row in _infinite(converted.array) if any(map(str.isdigit, values[row].as_py()))]:
+            return values, too_large
         return (values if converted.unrepresentable else typed(converted.array, source)), []
     except ConversionError:
         return values, unreadable(values, source)
     except NeedsText:
         return values, out_of_bounds(converted.array, source)
+
+
+def _infinite(values: pa.Array) -> list[int]:
+    """The rows with an infinity, which a number too large for its type becomes."""
+    if not pa.types.is_floating(values.type):
+        return []
+    return list(pc.indices_nonzero(pc.is_inf(values)).to_pylist())
 
 
 def _truth(value: Any) -> str:

@@ -10,19 +10,23 @@ from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from ingestion.schema.offsets import Partition
 from ingestion.sources.kafka.events import EVENTS_SCHEMA
 from lakehouse.errors import LakehouseError
 
-MESSAGE_BYTES = 256  # of a message beside its value: one may have none
+MESSAGE_BYTES = 256  # of a message beside its key and value: one may have none
 MESSAGES = 2_000  # taken from the client at a time, at most: more do not fit into the cache of a core
+TAKEN_BYTES = 4 * 1024 * 1024  # at most, if all are as large as the largest of those before
 WAIT_SECONDS = 0.2  # for so many messages; those that have come are taken then
 SILENT_SECONDS = 60.0
+LAST_MOMENT = 253_402_300_799_999  # of the year 9999: no day of a later one has a name
 PASSING = (  # the client connects again, and no group is used
     KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError.GROUP_AUTHORIZATION_FAILED,
 )  # fmt: skip
+BYTES = ("key", "value")
 T = TypeVar("T")
 Fetched = tuple[str, pa.Table]
 
@@ -55,6 +59,7 @@ class Fetch:
     ends: dict[Partition, int] = field(default_factory=dict)
     waiting: dict[str, list[pa.Table]] = field(default_factory=dict)
     waiting_bytes: int = 0
+    largest: int = TAKEN_BYTES // 64  # message of those that came last; a guess until some have come
 
     def events(self) -> Iterator[Fetched]:
         """All events of the ranges, a batch of one topic at a time; raises LakehouseError."""
@@ -74,13 +79,17 @@ class Fetch:
                 yield from self._taken()
 
     def _wanted(self) -> int:
-        """No more than there can be: the client waits until so many have come."""
-        return max(1, min(MESSAGES, sum(end - self.next[partition] for partition, end in self.ends.items())))
+        """No more than there can be: the client waits until so many have come. Of large ones only a few: those that it
+        hands over are in memory together."""
+        left = sum(end - self.next[partition] for partition, end in self.ends.items())
+        return max(1, min(MESSAGES, left, TAKEN_BYTES // max(1, self.largest)))
 
     def _took(self, messages: list[Message]) -> bool:
         """Whether the messages bring the read on; the end of a partition is told after its events."""
         told = [message for message in messages if message.error() is not None]
         events = [message for message in messages if message.error() is None] if told else messages
+        if events:
+            self.largest = 0
         moved = [self._keep(topic, of_topic) for topic, of_topic in self._by_topic(events).items()]
         return any([*moved, *map(self._was_told, told)])
 
@@ -95,6 +104,7 @@ class Fetch:
     def _keep(self, topic: str, messages: list[Message]) -> bool:
         """Keeps those that are within the ranges; a partition whose end has come is read no further."""
         events = table_of(messages, self.at)
+        self.largest = max(self.largest, _largest(events))
         numbers, offsets = (events.column(name).to_numpy() for name in ("partition", "offset"))
         wanted, before = np.zeros(len(offsets), bool), len(self.ends)
         for number in np.unique(numbers).tolist():
@@ -105,7 +115,7 @@ class Fetch:
         kept = events if wanted.all() else events.filter(pa.array(wanted))
         if kept.num_rows:
             self.waiting.setdefault(topic, []).append(kept)
-            self.waiting_bytes += MESSAGE_BYTES * kept.num_rows + kept.column("value").nbytes
+            self.waiting_bytes += MESSAGE_BYTES * kept.num_rows + sum(kept.column(name).nbytes for name in BYTES)
         return kept.num_rows > 0 or len(self.ends) < before
 
     def _was_told(self, message: Message) -> bool:
@@ -138,10 +148,11 @@ class Fetch:
 
 
 def table_of(messages: list[Message], at: datetime) -> pa.Table:
-    """Messages in columns; `at` is the moment of those without one."""
+    """Messages in columns; `at` is the moment of those without one, and of those whose producer has sent microseconds
+    as milliseconds."""
     stamps = [message.timestamp() for message in messages]
     now = int(at.timestamp() * 1000)
-    moments = [milliseconds if kind and milliseconds >= 0 else now for kind, milliseconds in stamps]
+    moments = [milliseconds if kind and 0 <= milliseconds <= LAST_MOMENT else now for kind, milliseconds in stamps]
     columns = [
         pa.array([message.partition() for message in messages], pa.int32()),
         pa.array([message.offset() for message in messages], pa.int64()),
@@ -150,6 +161,10 @@ def table_of(messages: list[Message], at: datetime) -> pa.Table:
         pa.array([message.value() for message in messages], pa.binary()),
     ]
     return pa.table(columns, schema=EVENTS_SCHEMA)
+
+
+def _largest(events: pa.Table) -> int:
+    return sum(pc.max(pc.binary_length(events.column(name))).as_py() or 0 for name in BYTES)
 
 
 def ahead(items: Iterable[T]) -> Generator[T]:

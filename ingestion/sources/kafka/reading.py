@@ -30,6 +30,7 @@ READING = {
     "fetch.wait.max.ms": 100,
     "fetch.queue.backoff.ms": 10,  # a queue that was full is empty long before the second that is the default
     "queued.max.messages.kbytes": 65536,
+    "receive.message.max.bytes": (1 << 31) - 1,  # a single message may be larger than what is asked for at a time
 }
 
 
