@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import re
 import subprocess
 import sys
@@ -14,6 +15,10 @@ from lakehouse.errors import LakehouseError
 
 UP = "or run `lakehouse up` where the embedded stack serves it"
 ROOM = "make room, then run this again"
+BROKEN_OFF = (
+    OSError,
+    http.client.HTTPException,
+)  # what urllib raises: also of an answer that is no HTTP, or ends in the middle
 JVM_ENDED = "Spark's JVM has ended; the end of logs/spark.log in the home may say why"
 
 

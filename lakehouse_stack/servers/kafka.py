@@ -19,6 +19,7 @@ from typing import NoReturn
 from lakehouse.errors import LakehouseError
 from lakehouse.files.private_files import write_shared
 from lakehouse.servers.java import spark_java_home
+from lakehouse.servers.outage import BROKEN_OFF
 from lakehouse.settings import Settings
 from lakehouse_stack.downloads.artifacts import KAFKA_FOLDER, kafka_jars
 from lakehouse_stack.downloads.download import ensure_artifacts
@@ -176,7 +177,7 @@ def broker_trouble(port: int, host: str = LOOPBACK) -> str | None:
     try:
         with socket.create_connection((host, port), timeout=2):
             return None
-    except OSError as error:
+    except BROKEN_OFF as error:
         return f"no answer ({error})"
 
 
@@ -187,5 +188,5 @@ def connect_trouble(port: int, host: str = LOOPBACK) -> str | None:
             return None
     except urllib.error.HTTPError as error:
         return f"answers {error.code}"
-    except OSError as error:
+    except BROKEN_OFF as error:
         return f"no answer ({error})"

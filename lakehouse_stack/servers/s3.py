@@ -12,6 +12,7 @@ from typing import NoReturn
 
 from lakehouse.errors import LakehouseError
 from lakehouse.files.private_files import private_dir, write_shared
+from lakehouse.servers.outage import BROKEN_OFF
 from lakehouse.settings import Settings
 from lakehouse_stack.downloads.artifacts import artifact
 from lakehouse_stack.downloads.java import server_java
@@ -103,5 +104,5 @@ def check_health(port: int) -> str | None:
             return None
     except urllib.error.HTTPError as error:
         return None if error.code == 403 else f"answers {error.code}"  # 403: healthy, as the request is not signed
-    except OSError as error:
+    except BROKEN_OFF as error:
         return f"no answer ({error})"

@@ -7,6 +7,7 @@ import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 
+from lakehouse.servers.outage import BROKEN_OFF
 from lakehouse.settings import ServeSettings, config_file
 from lakehouse_stack.home.ports import LOOPBACK
 from lakehouse_stack.processes.accounts import ServerPlacement
@@ -79,7 +80,7 @@ def check_health(port: int, has_tls: bool) -> str | None:
             return None
     except urllib.error.HTTPError as error:
         return f"answers {error.code}"
-    except OSError as error:
+    except BROKEN_OFF as error:
         return f"no answer ({error})"
 
 

@@ -22,6 +22,7 @@ from lakehouse_watch.alerts import Occasion
 from lakehouse_watch.probes.reading import Reading
 
 RECENT_RUNS, RECENT_TICKS, RECENT_CHECKS = 500, 1000, 20_000
+LONGEST = 300  # characters of an error
 HEARTBEAT_SECONDS = 120.0
 TICK_SECONDS = 75.0  # two more ticks of a sensor fail before it is told
 BY_HAND = "__ASSET_JOB"  # materialized in the UI: whoever did it looks at it
@@ -211,7 +212,7 @@ def _cause(event: str) -> str:
     """What a failure event says, on one line: the description, or the innermost error."""
     data = _data(event)
     described = (data.get("user_failure_data") or {}).get("description")
-    return _one_line(described) if described else _innermost(data.get("error"))
+    return _one_line("; ".join(described.splitlines())) if described else _innermost(data.get("error"))
 
 
 def _innermost(error: dict[str, Any] | None) -> str:
@@ -221,7 +222,8 @@ def _innermost(error: dict[str, Any] | None) -> str:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split())[:300]
+    line = " ".join(text.split())
+    return line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…"
 
 
 def _data(event: str | None) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from lakehouse.settings import MailSettings
 from lakehouse_watch.targets.text import full_text, headline
 
 SECONDS = 20.0
+NOT_ASCII = "host, user and password have to be ASCII"  # what Python says of them shows a letter of the password
 
 
 def send(settings: MailSettings, body: Mapping[str, Any]) -> None:
@@ -23,8 +24,8 @@ def send(settings: MailSettings, body: Mapping[str, Any]) -> None:
             if settings.user is not None and settings.password is not None:
                 server.login(settings.user, settings.password.get_secret_value())
             server.send_message(_mail(settings, body))
-    except (OSError, smtplib.SMTPException) as error:
-        reason = " ".join(str(error).split())[:200]
+    except (OSError, smtplib.SMTPException, ValueError) as error:  # also an address that is none
+        reason = NOT_ASCII if isinstance(error, UnicodeError) else " ".join(str(error).split())[:200]
         place = f"{settings.host}:{settings.port}"
         raise LakehouseError(f"{place} did not take a mail: {reason}; check alerts.mail") from None
 

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import dagster as dg
@@ -155,7 +156,7 @@ def _test(result: Mapping[str, Any], node: Mapping[str, Any], target: Path, mani
         return f"{text}: {database_message(result['message'])}"
     rows = result["failures"]
     found = compiled_test(node, target)
-    command = f'; to see them: lakehouse sql --role writer "$(cat {found})"' if found else ""
+    command = f'; to see them: lakehouse sql --role writer "$(cat {quote(str(found))})"' if found else ""
     return f"{text} found {rows} failing row{'s' * (rows != 1)}{command}"
 
 

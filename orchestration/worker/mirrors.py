@@ -9,6 +9,7 @@ import dagster as dg
 
 from orchestration.assets.dbt_assets import snapshot_metadata
 from orchestration.resources import TableKey
+from orchestration.worker.reports import told_snapshots
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -46,7 +47,7 @@ class Mirrors:
         if time.monotonic() < self._due:
             return
         if not self._due:
-            self._told = _recorded(self._instance, self._tables)
+            self._told = told_snapshots(self._instance, self._tables)
         self._due = time.monotonic() + PACE_SECONDS
         for table, mirror in derived(self._catalog, self._tables, standing).items():
             if mirror is not None and self._told.get(table) != mirror.snapshot_id:
@@ -63,16 +64,3 @@ def standing(mirror: "Table") -> Standing | None:
 
     fact = newest_of(mirror)
     return Standing(fact, mirror.properties.get(POSITION, "")) if fact else None
-
-
-def _recorded(instance: dg.DagsterInstance, tables: Collection[TableKey]) -> dict[TableKey, str]:
-    """The snapshot of each mirror's last materialization, by a run or by a worker."""
-    records = instance.get_asset_records([dg.AssetKey(table) for table in tables]) if tables else []
-    found = {}
-    for record in records:
-        made = record.asset_entry.last_materialization
-        told = made.asset_materialization.metadata.get("snapshot_id") if made and made.asset_materialization else None
-        if told is not None:
-            schema, name = record.asset_entry.asset_key.path
-            found[schema, name] = str(told.value)
-    return found

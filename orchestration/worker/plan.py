@@ -17,17 +17,19 @@ Node = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Task:
-    """What one Dagster job loads: the tables it watches, and whether it builds the marts or parsed and vault."""
+    """What one Dagster job loads: the tables it watches, and whether it builds the marts or parsed and vault of a
+    source."""
 
     job: str
     tables: tuple[TableKey, ...]
     marts: bool = False
+    source: str = ""
 
 
 def tasks(declared: Declarations, manifest: dict[str, Any]) -> tuple[Task, ...]:
     """The load of each source that a sensor triggers, then the marts. A load with a schedule keeps to its schedule."""
     loads = (load for source in declared.sources for load in loads_of(source) if isinstance(load.trigger, str))
-    found = [Task(load.job, load.tables) for load in loads]
+    found = [Task(load.job, load.tables, source=load.source) for load in loads]
     reads = tables_read(manifest)
     return (*found, *([Task(MARTS_JOB, reads, marts=True)] if reads else []))
 

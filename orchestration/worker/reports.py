@@ -1,5 +1,7 @@
 """Tells Dagster what the worker did: runless materializations and check evaluations, as a run of the job would."""
 
+import math
+import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -41,18 +43,40 @@ def report_tables(
 
 
 def report_days(
-    instance: dg.DagsterInstance, job: str, tables: Iterable[TableKey], days: Sequence[str], loaded: Mapping[str, int]
-) -> None:
+    instance: dg.DagsterInstance,
+    job: str,
+    tables: Mapping[TableKey, "SnapshotFact | None"],
+    days: Sequence[str],
+    loaded: Mapping[str, int],
+    until: float = math.inf,
+) -> bool:
     """Those partitions of `days` that no event is of yet: a load brings all that raw has, of whatever day it is.
 
-    Without them, the days on which a table did not change were missing in the UI for ever.
+    Without them, the days on which a table did not change were missing in the UI for ever. Each says what the table has
+    (nothing of a view), for the last one stands on the table's page. Whether there is none left at the moment `until`.
     """
-    for key in map(dg.AssetKey, tables):
+    for table, fact in tables.items():
+        key = dg.AssetKey(table)
         there = instance.get_materialized_partitions(key)
-        for day in days:
-            if day not in there:
-                made = dg.AssetMaterialization(key, metadata=loaded_metadata(job, loaded), partition=day)
-                instance.report_runless_asset_event(made)
+        for day in (day for day in days if day not in there):
+            if time.monotonic() >= until:
+                return False
+            metadata = {**(snapshot_metadata(fact) if fact else {}), **loaded_metadata(job, loaded)}
+            instance.report_runless_asset_event(dg.AssetMaterialization(key, metadata=metadata, partition=day))
+    return True
+
+
+def told_snapshots(instance: dg.DagsterInstance, tables: Collection[TableKey]) -> dict[TableKey, str]:
+    """The snapshot of each table's last materialization, by a run or by a worker."""
+    records = instance.get_asset_records([dg.AssetKey(table) for table in tables]) if tables else []
+    found = {}
+    for record in records:
+        made = record.asset_entry.last_materialization
+        told = made.asset_materialization.metadata.get("snapshot_id") if made and made.asset_materialization else None
+        if told is not None:
+            schema, name = record.asset_entry.asset_key.path
+            found[schema, name] = str(told.value)
+    return found
 
 
 def red_tables(instance: dg.DagsterInstance, tables: Iterable[TableKey]) -> list[TableKey]:

@@ -1,9 +1,12 @@
 """One message when something begins, one when it is over; a target that is down gets them later, in order."""
 
+import smtplib
+import socket
 import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
+from threading import Thread
 
 import pytest
 
@@ -156,6 +159,77 @@ def test_a_webhook_that_answers_otherwise_has_taken_nothing_and_its_url_is_not_t
         delivery = Delivery(declared_targets(AlertSettings(webhook=hook.url)))
         assert len(delivery.deliver(look(State(), 0, PARKED).outbox[1:], 0)) == 1
     assert str(status) in caplog.text and "hunter2" not in caplog.text and not hook.posted
+
+
+NO_HTTP = {
+    "a banner": b"SSH-2.0-OpenSSH_9.2\r\n",
+    "a long header": b"HTTP/1.1 200 OK\r\nX: " + b"x" * 70_000 + b"\r\n\r\n",
+    "nothing": b"",
+}
+
+
+@pytest.mark.parametrize("answer", NO_HTTP.values(), ids=NO_HTTP)
+def test_what_is_no_webhook_does_not_end_the_watch(answer: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    """It raised what was no OSError, and nobody was told anything from then on."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        Thread(target=_answer, args=(server, answer), daemon=True).start()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/hunter2"
+        delivery = Delivery(declared_targets(AlertSettings(webhook=url)))
+        assert len(delivery.deliver(look(State(), 0, PARKED).outbox[1:], 0)) == 1
+    assert "webhook did not take" in caplog.text and "hunter2" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1:1/hunter 2", "http://127.0.0.1:hunter2/", "http://käse..de/", "hunter2"]
+)
+def test_an_address_that_is_none_does_not_end_the_watch(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    delivery = Delivery(declared_targets(AlertSettings(webhook=url)))
+    assert len(delivery.deliver(look(State(), 0, PARKED).outbox[1:], 0)) == 1
+    assert "webhook did not take" in caplog.text and "hunter" not in caplog.text
+
+
+def test_a_webhook_has_taken_a_message_once_it_says_so_however_slow_the_rest_is() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        head = b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n"
+        Thread(target=_answer, args=(server, head, 60.0), daemon=True).start()
+        delivery = Delivery(declared_targets(AlertSettings(webhook=f"http://127.0.0.1:{server.getsockname()[1]}/")))
+        begun = time.monotonic()
+        assert delivery.deliver(look(State(), 0, PARKED).outbox[1:], 0) == ()
+        assert time.monotonic() - begun < 5
+
+
+def _answer(server: socket.socket, answer: bytes, seconds: float = 0.0) -> None:
+    connection, _ = server.accept()
+    with connection:
+        connection.recv(65_536)
+        connection.sendall(answer)
+        time.sleep(seconds)
+
+
+@pytest.mark.parametrize("wrong", [{"to": ["a@b.org\nBcc: c@d.org"]}, {"to": ["jürgen@käse.de"]}, {"host": "käse..de"}])
+def test_a_mail_that_cannot_be_sent_does_not_end_the_watch(
+    wrong: dict[str, object], caplog: pytest.LogCaptureFixture
+) -> None:
+    with mailbox() as box:
+        given = {"host": "127.0.0.1", "port": box.port, "tls": "none", "sender": "l@b.org", "to": ["a@b.org"], **wrong}
+        delivery = Delivery(declared_targets(AlertSettings(mail=MailSettings.model_validate(given))))
+        assert len(delivery.deliver(look(State(), 0, PARKED).outbox[:1], 0)) == 1
+    assert "did not take a mail" in caplog.text
+
+
+def test_a_password_that_smtplib_cannot_send_is_not_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    plain = smtplib.SMTP
+    monkeypatch.setattr(plain, "starttls", lambda self, context: None)
+    monkeypatch.setattr(plain, "has_extn", lambda self, name: name == "auth")
+    monkeypatch.setattr(plain, "ehlo_or_helo_if_needed", lambda self: self.esmtp_features.update(auth="PLAIN"))
+    with mailbox() as box:
+        given = {"host": "127.0.0.1", "port": box.port, "sender": "l@b.org", "to": ["a@b.org"], "user": "u"}
+        mail = MailSettings.model_validate({**given, "password": "pä"})
+        delivery = Delivery(declared_targets(AlertSettings(mail=mail)))
+        assert len(delivery.deliver(look(State(), 0, PARKED).outbox[:1], 0)) == 1
+    assert "have to be ASCII" in caplog.text and "xe4" not in caplog.text
 
 
 def test_no_secret_is_in_a_message() -> None:

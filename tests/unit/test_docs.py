@@ -107,6 +107,14 @@ def test_every_link_into_a_page_leads_to_a_heading(page: Path) -> None:
         assert heading in anchors, f"{page.name} links to {target}#{heading}"
 
 
+def test_the_menu_of_the_site_names_every_page() -> None:
+    """`make docs-site`, which needs the package index, refuses one that it does not name."""
+    docs = PROJECT_DIR / "docs"
+    pages = {str(page.relative_to(docs)) for page in docs.rglob("*.md")}
+    named = set(re.findall(r"[\w/.-]+\.md", (PROJECT_DIR / "mkdocs.yml").read_text()))
+    assert pages <= named
+
+
 def test_the_reference_names_every_command() -> None:
     page = (PROJECT_DIR / "docs" / "reference" / "commands.md").read_text()
     for command in COMMANDS:

@@ -1,6 +1,7 @@
 """The messages of failed runs, and the jobs that the same command then skips."""
 
 import json
+import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -69,6 +70,17 @@ def test_each_failed_model_and_test_has_its_line(tmp_path: Path) -> None:
             f"dbt: 3 failed, 1 skipped as a result; full log: {tmp_path}/dbt.log",
         ]
     )
+
+
+def test_the_command_that_shows_the_rows_can_be_pasted_whatever_the_projects_folder_is_called(tmp_path: Path) -> None:
+    target = tmp_path / "Käse Laden's"
+    (target / "compiled").mkdir(parents=True)
+    (target / "compiled" / "unique_hub.sql").write_text("SELECT 1")
+    results(target, ("model.l.hub", "success", None, None), ("test.l.unique", "fail", "Got 7 results", 7))
+    command = dbt_failure(target, MANIFEST, "").splitlines()[0].partition("to see them: lakehouse ")[2]
+    pasted = f'lakehouse() {{ printf "%s\\n" "$@"; }}; lakehouse {command}'
+    said = subprocess.run(["bash", "-c", pasted], capture_output=True, text=True, check=True)
+    assert said.stdout.splitlines() == ["sql", "--role", "writer", "SELECT 1"]
 
 
 def test_a_load_that_lost_to_another_says_so_and_what_to_do(tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 """What the worker tells Dagster beside its loads: days in which nothing came, and mirrors that a follower refreshes."""
 
+import time
 from collections.abc import Iterator
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
+from types import SimpleNamespace
 
 import dagster as dg
 import pyarrow as pa
@@ -11,13 +13,18 @@ from pyiceberg.table import Table
 from ingestion.mirrors.state import POSITION
 from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.catalog.open import SnapshotFact
+from lakehouse.errors import LakehouseError
+from lakehouse.settings import load_settings
 from orchestration.runs.partitions import daily_partitions
 from orchestration.runs.state.loaded import last_worker_load
 from orchestration.worker.mirrors import Mirrors
-from orchestration.worker.reports import report_days, report_tables
+from orchestration.worker.plan import Task
+from orchestration.worker.reports import report_days, report_tables, told_snapshots
+from orchestration.worker.worker import Worker, _State
 
 TABLE, OTHER = ("parsed", "orders"), ("parsed", "current_orders")
 KEY, OTHER_KEY = dg.AssetKey(TABLE), dg.AssetKey(OTHER)
+FACT = SnapshotFact(7, datetime(2026, 11, 24, tzinfo=UTC), 9, 2)
 DAYS = daily_partitions(date(2026, 11, 24)).get_partition_keys()
 
 
@@ -41,7 +48,7 @@ def test_days_without_an_event_are_told_once(instance: dg.DagsterInstance) -> No
     instance.report_runless_asset_event(
         dg.AssetMaterialization(KEY, partition="2026-11-25", metadata={"rows_added": 5})
     )
-    report_days(instance, "load_shop", [TABLE, OTHER], DAYS, {"a.b": 7})
+    report_days(instance, "load_shop", {TABLE: FACT, OTHER: None}, DAYS, {"a.b": 7})
     first, today = date(2026, 11, 24).toordinal(), datetime.now(UTC).date().toordinal()
     wanted = {date.fromordinal(n).isoformat() for n in range(first, today + 1)}
     for key in (KEY, OTHER_KEY):
@@ -52,9 +59,85 @@ def test_days_without_an_event_are_told_once(instance: dg.DagsterInstance) -> No
     def events() -> int:
         return sum(len(instance.fetch_materializations(key, limit=99).records) for key in (KEY, OTHER_KEY))
 
+    [last] = instance.fetch_materializations(KEY, limit=1).records
+    assert last.asset_materialization and last.asset_materialization.metadata["dagster/row_count"].value == 9
+    assert told_snapshots(instance, [TABLE, OTHER]) == {TABLE: "7"}
     before = events()
-    report_days(instance, "load_shop", [TABLE, OTHER], DAYS, {"a.b": 7})
+    report_days(instance, "load_shop", {TABLE: FACT, OTHER: None}, DAYS, {"a.b": 7})
     assert events() == before == 2 * len(wanted)
+
+
+def test_many_days_are_told_some_at_a_time(instance: dg.DagsterInstance) -> None:
+    """A project that is a year old, and a model that is new in it: the worker loaded nothing until it had told all."""
+    days = daily_partitions(date(2026, 1, 1)).get_partition_keys()
+    rounds = 0
+    while not report_days(instance, "load_shop", {TABLE: FACT}, days, {}, time.monotonic() + 0.05):
+        rounds += 1
+    assert rounds > 1 and instance.get_materialized_partitions(KEY) == set(days)
+
+
+@pytest.fixture
+def worker(instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> Worker:
+    """One that has loaded all there is: a table with rows, and a view of it."""
+    made = object.__new__(Worker)
+    models = {name: {"schema": "parsed", "alias": name, "resource_type": "model"} for name in (TABLE[1], OTHER[1])}
+    for name, value in {
+        "_instance": instance,
+        "_settings": load_settings(dagster={"first_day": "2026-11-20"}),
+        "_graph": SimpleNamespace(
+            nodes=models, models_of=lambda task, changed, with_views=False: sorted(models)[not with_views :]
+        ),
+        "_checks": {},
+        "_newest": lambda tables: {".".join(TABLE): FACT} if TABLE in tables else {},
+    }.items():
+        monkeypatch.setattr(made, name, value, raising=False)
+    return made
+
+
+TASK = Task("load_shop", (("raw_shop", "orders"),), source="shop")
+
+
+def test_what_a_worker_that_was_killed_has_loaded_and_not_told_is_told_by_the_next(
+    instance: dg.DagsterInstance, worker: Worker
+) -> None:
+    """The rows were there, and Dagster showed the table as it had been before, until it changed again."""
+    old = SnapshotFact(6, datetime(2026, 11, 23, tzinfo=UTC), 7, 7)
+    report_tables(instance, "load_shop", {TABLE: old}, {}, {"raw_shop.orders": 1})
+    worker._tell_the_rest(TASK, _State(loaded={"raw_shop.orders": 2}))
+    assert told_snapshots(instance, [TABLE]) == {TABLE: "7"}
+    load = last_worker_load(instance, "load_shop", [KEY])
+    assert load is not None and load.snapshots == {"raw_shop.orders": 2}
+
+    worker._tell_the_rest(TASK, state := _State())
+    assert len(instance.fetch_materializations(KEY, limit=9).records) == 2 and state.caught_up
+
+
+@pytest.mark.parametrize("days_behind", [0, 1, 3])
+def test_days_until_which_a_source_is_not_read_are_not_told(
+    instance: dg.DagsterInstance, worker: Worker, monkeypatch: pytest.MonkeyPatch, days_behind: int
+) -> None:
+    """With a follower that was dead they were green, and none of their rows was there."""
+    status = SimpleNamespace(lag_seconds=days_behind * 86_400.0)
+    monkeypatch.setattr("ingestion.source_status", lambda settings, source: status)
+    today, state = datetime.now(UTC).date(), _State(loaded={"raw_shop.orders": 2})
+    worker._tell_days(TASK, state)
+    for key in (KEY, OTHER_KEY):
+        assert max(instance.get_materialized_partitions(key)) == (today - timedelta(days_behind)).isoformat()
+    state.days_due, status.lag_seconds = 0.0, 0.0
+    worker._tell_days(TASK, state)
+    assert max(instance.get_materialized_partitions(KEY)) == today.isoformat() and not state.days_left
+
+
+def test_of_a_source_that_does_not_answer_no_day_is_told(
+    instance: dg.DagsterInstance, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object) -> None:
+        raise LakehouseError("shop is away")
+
+    monkeypatch.setattr("ingestion.source_status", away)
+    worker._tell_days(TASK, state := _State(loaded={"raw_shop.orders": 2}))
+    assert instance.get_materialized_partitions(KEY) == set() and state.told is None
+    assert state.days_due > time.monotonic() + 60
 
 
 def test_a_mirror_is_told_of_once_for_each_state(instance: dg.DagsterInstance, postgres_catalog: LakeCatalog) -> None:

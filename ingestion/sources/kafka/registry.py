@@ -6,7 +6,6 @@ written by the one schema would be misread by the other. Files keep what was see
 """
 
 import base64
-import http.client
 import json
 import ssl
 import time
@@ -26,13 +25,13 @@ from fastavro.schema import SchemaParseException, UnknownType
 
 from lakehouse.errors import LakehouseError
 from lakehouse.files.private_files import write_private
+from lakehouse.servers.outage import BROKEN_OFF
 from lakehouse.servers.retry import Unreachable
 from lakehouse.settings import BrokerSettings
 
 SECONDS = 10.0
 AGAIN_SECONDS = 60.0
 MISSING_SECONDS = 5.0  # a topic may have nothing but events of a schema that is not there
-BROKEN_OFF = (OSError, http.client.HTTPException)  # also in the middle of an answer
 ANY_DIGITS = 100_000  # fastavro rounds a decimal to the precision of its schema, which nobody enforces who writes
 LOGICAL = "lake.logicalType"  # under which a schema keeps a logical type by which it is not read
 DEFAULT = "lake.default"  # and a field its default
