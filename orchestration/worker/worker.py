@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -19,11 +19,9 @@ from lakehouse.declarations import declarations_from
 from lakehouse.declarations.manifest import load_manifest
 from lakehouse.errors import LakehouseError
 from lakehouse.metrics import REGISTRY, sample
-from lakehouse.servers.outage import expected
 from orchestration.assets.groups import groups_read, load_groups
 from orchestration.resources import TableKey
 from orchestration.runs.arrivals import in_cuts, never_arrived, raw_read
-from orchestration.runs.partitions import daily_partitions
 from orchestration.runs.processes.presence import serve, withdraw, writing_if_free
 from orchestration.runs.state.load_state import pause
 from orchestration.runs.state.loaded import last_worker_load
@@ -41,11 +39,10 @@ from orchestration.worker.reports import (
     check_keys,
     red_tables,
     report_arrivals,
-    report_days,
     report_tables,
     report_tests,
-    told_snapshots,
 )
+from orchestration.worker.telling import Telling
 
 if TYPE_CHECKING:
     from lakehouse.catalog.lake_catalog import LakeCatalog
@@ -59,9 +56,6 @@ SERVES = "lakehouse_worker_serves"
 TESTS_AT_ONCE = 2
 LATEST_TESTS_SECONDS = 60.0  # for which tests may yield to cuts
 LONGEST_SLEEP = 60.0
-DAYS_SECONDS = 60.0  # after which the source is asked again how far it is read
-AWAY_SECONDS = 600.0  # the same of one that does not answer
-TELL_SECONDS = 2.0  # for which telling of days may keep a cut waiting
 BUSY_SECONDS = 2.0
 HELD_SECONDS = 30.0
 REFUSES = "refuses"  # what `view.sql` says of the current view of a table that has never arrived
@@ -72,17 +66,12 @@ LATER_SHARE = 0.25  # of the time, which building them may take
 
 @dataclass
 class _State:
-    """What the worker knows of a task: the snapshots it has loaded and on which day, whether it has told what is there,
-    the day up to which it has told of partitions, when it looks for more and whether some are left, the views that it
-    has made of the project as it is, the marts that wait, which of them only for a pause, since when and until when,
-    and its failures in a row."""
+    """What the worker knows of a task: the snapshots it has loaded and on which day, the views that it has made of the
+    project as it is, the marts that wait, which of them only for a pause, since when and until when, and its failures
+    in a row."""
 
     loaded: dict[str, int] = field(default_factory=dict)
     day: date | None = None
-    caught_up: bool = False
-    told: date | None = None
-    days_due: float = 0.0
-    days_left: bool = False
     views: set[str] = field(default_factory=set)
     served: bool = False
     held: set[str] = field(default_factory=set)
@@ -153,7 +142,7 @@ class Worker:
         now, states = time.monotonic(), self._state.values()
         dues = [max(s.due, s.later_due if s.held <= s.later else 0.0) if s.served and s.held else s.due for s in states]
         held = [bool(s.served and s.held) for s in states]
-        left = [0.0 for state in states if state.served and state.days_left]
+        left = [0.0 for job, state in self._state.items() if state.served and self._telling.told[job].is_left]
         return left + [max(0.0, due - now) for due, waits in zip(dues, held, strict=True) if waits or due > now]
 
     def _test(self, tests: Sequence[str]) -> None:
@@ -201,6 +190,7 @@ class Worker:
         self._groups = load_groups(self._manifest)
         self._reads = groups_read(self._manifest, self._graph.nodes, self._groups)
         self._checks = check_keys(self._manifest, self._graph.tests_of(list(self._graph.nodes)))
+        self._telling = Telling(self._settings, self._instance, self._catalog, self._graph, self._checks.values())
         self._tests.forget(self._graph.tests.keys())
         self._state = {task.job: _State() for task in self._tasks}
 
@@ -213,7 +203,7 @@ class Worker:
             return
         try:
             if self._load(task, state):
-                self._untold += [partial(self._tell_the_rest, task, state), partial(self._tell_days, task, state)]
+                self._untold.append(partial(self._telling.tell, task, state.loaded, state.held))
             state.failures = 0
         except LakehouseError as error:
             self._leave(task, state, error)
@@ -243,60 +233,6 @@ class Worker:
                 return bool(state.loaded)
         state.due = time.monotonic() + BUSY_SECONDS
         return False
-
-    def _tell_the_rest(self, task: Task, state: _State) -> None:
-        """At first: what is there and Dagster does not know, as the worker before was killed, or could not tell it."""
-        if state.caught_up:
-            return
-        models = set(self._graph.models_of(task, task.tables)) - state.held
-        tables = sorted({table_of(self._graph.nodes[model]) for model in models})
-        told, newest = told_snapshots(self._instance, tables), self._newest(tables)
-        failing = {tuple(key.asset_key.path) for key in failing_checks(self._instance, list(self._checks.values()))}
-        facts = {
-            table: newest[_name(table)]
-            for table in tables
-            if _name(table) in newest
-            and told.get(table) != str(newest[_name(table)].snapshot_id)
-            and table not in failing
-        }
-        by_day = () if task.marts else facts
-        report_tables(self._instance, task.job, facts, {}, {} if state.held else state.loaded, by_day)
-        state.caught_up = True
-
-    def _tell_days(self, task: Task, state: _State) -> None:
-        """At midnight, which is UTC's, and at first: the partitions of the days in which nothing came, up to the one
-        until which the source is read. Of many, some at a time: a cut may come."""
-        now, today = time.monotonic(), datetime.now(UTC).date()
-        if task.marts or state.told == today or now < state.days_due:
-            return
-        state.days_due = now + DAYS_SECONDS
-        until = self._read_until(task, state)
-        if until is None or until == state.told:
-            return
-        tables = [table_of(self._graph.nodes[m]) for m in self._graph.models_of(task, task.tables, with_views=True)]
-        newest = self._newest(tables)
-        keys = daily_partitions(self._settings.dagster.first_day).get_partition_keys()
-        days, facts = [day for day in keys if day <= until.isoformat()], {t: newest.get(_name(t)) for t in tables}
-        state.days_left = not report_days(self._instance, task.job, facts, days, state.loaded, now + TELL_SECONDS)
-        if state.days_left:
-            state.days_due = 0.0
-        else:
-            state.told = until
-
-    def _read_until(self, task: Task, state: _State) -> date | None:
-        """The day until which raw has what the source has; None if that cannot be known now."""
-        from ingestion import source_status
-
-        try:
-            lag = source_status(self._settings, task.source).lag_seconds
-        except Exception as error:
-            text = expected(error)
-            if text is None:
-                raise
-            log.warning("%s: days are told once the source can be asked: %s", task.job, text.splitlines()[0])
-            state.days_due = time.monotonic() + AWAY_SECONDS  # to ask may take long
-            return None
-        return (datetime.now(UTC) - timedelta(seconds=lag)).date()
 
     def _due(self, state: _State) -> bool:
         """Whether marts that wait are to be looked at again, though nothing has changed."""

@@ -31,6 +31,7 @@ from orchestration.worker.dbt.warm_dbt import NodeResult, WarmDbt
 from orchestration.worker.marts.marts import Marts
 from orchestration.worker.plan import Graph, Task, tasks
 from orchestration.worker.reports import red_tables, report_arrivals, report_tables
+from orchestration.worker.telling import Telling
 from orchestration.worker.worker import BUSY_SECONDS, LATEST_SECONDS, QUIET_SECONDS, Worker, _State
 
 
@@ -394,7 +395,7 @@ def test_pits_wait_for_a_pause_between_cuts_and_not_for_ever(
     for name, value in {
         "_graph": graph, "_marts": building, "_newest": newest, "_untold": [], "_held": lambda _: set(),
         "_unloaded": lambda _: set(), "_reads": dict.fromkeys(graph.nodes, frozenset()),
-        "_state": {marts.job: state}, "_unless_rung": unless_rung,
+        "_state": {marts.job: state}, "_unless_rung": unless_rung, "_telling": Telling(*[None] * 5),
     }.items():  # fmt: skip
         monkeypatch.setattr(worker, name, value, raising=False)
 

@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from types import SimpleNamespace
+from typing import Any, cast
 
 import dagster as dg
 import pyarrow as pa
@@ -20,7 +21,7 @@ from orchestration.runs.state.loaded import last_worker_load
 from orchestration.worker.mirrors import Mirrors
 from orchestration.worker.plan import Task
 from orchestration.worker.reports import report_days, report_tables, told_snapshots
-from orchestration.worker.worker import Worker, _State
+from orchestration.worker.telling import Telling, Told
 
 TABLE, OTHER = ("parsed", "orders"), ("parsed", "current_orders")
 KEY, OTHER_KEY = dg.AssetKey(TABLE), dg.AssetKey(OTHER)
@@ -77,67 +78,66 @@ def test_many_days_are_told_some_at_a_time(instance: dg.DagsterInstance) -> None
 
 
 @pytest.fixture
-def worker(instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> Worker:
-    """One that has loaded all there is: a table with rows, and a view of it."""
-    made = object.__new__(Worker)
-    models = {name: {"schema": "parsed", "alias": name, "resource_type": "model"} for name in (TABLE[1], OTHER[1])}
-    for name, value in {
-        "_instance": instance,
-        "_settings": load_settings(dagster={"first_day": "2026-11-20"}),
-        "_graph": SimpleNamespace(
-            nodes=models, models_of=lambda task, changed, with_views=False: sorted(models)[not with_views :]
-        ),
-        "_checks": {},
-        "_newest": lambda tables: {".".join(TABLE): FACT} if TABLE in tables else {},
-    }.items():
-        monkeypatch.setattr(made, name, value, raising=False)
-    return made
+def telling(instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> Telling:
+    """Of a worker that has loaded all there is: a table with rows, and a view of it."""
+    names = sorted((TABLE[1], OTHER[1]))
+    graph: Any = SimpleNamespace(
+        nodes={name: {"schema": "parsed", "alias": name, "resource_type": "model"} for name in names},
+        models_of=lambda task, changed, with_views=False: names[not with_views :],
+    )
+    newest = {".".join(TABLE): FACT}
+    monkeypatch.setattr("lakehouse.catalog.open.newest_data_snapshots", lambda catalog, tables: newest)
+    return Telling(load_settings(dagster={"first_day": "2026-11-20"}), instance, cast(Any, None), graph, [])
 
 
-TASK = Task("load_shop", (("raw_shop", "orders"),), source="shop")
+TASK, LOADED = Task("load_shop", (("raw_shop", "orders"),), source="shop"), {"raw_shop.orders": 2}
 
 
 def test_what_a_worker_that_was_killed_has_loaded_and_not_told_is_told_by_the_next(
-    instance: dg.DagsterInstance, worker: Worker
+    instance: dg.DagsterInstance, telling: Telling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rows were there, and Dagster showed the table as it had been before, until it changed again."""
     old = SnapshotFact(6, datetime(2026, 11, 23, tzinfo=UTC), 7, 7)
     report_tables(instance, "load_shop", {TABLE: old}, {}, {"raw_shop.orders": 1})
-    worker._tell_the_rest(TASK, _State(loaded={"raw_shop.orders": 2}))
+    monkeypatch.setattr("ingestion.source_status", lambda settings, source: SimpleNamespace(lag_seconds=1e6))
+    telling.tell(TASK, LOADED, ())
     assert told_snapshots(instance, [TABLE]) == {TABLE: "7"}
     load = last_worker_load(instance, "load_shop", [KEY])
-    assert load is not None and load.snapshots == {"raw_shop.orders": 2}
+    assert load is not None and load.snapshots == LOADED
 
-    worker._tell_the_rest(TASK, state := _State())
-    assert len(instance.fetch_materializations(KEY, limit=9).records) == 2 and state.caught_up
+    telling.told.clear()
+    telling.tell(TASK, {}, ())
+    assert len(instance.fetch_materializations(KEY, limit=9).records) == 2
 
 
 @pytest.mark.parametrize("days_behind", [0, 1, 3])
 def test_days_until_which_a_source_is_not_read_are_not_told(
-    instance: dg.DagsterInstance, worker: Worker, monkeypatch: pytest.MonkeyPatch, days_behind: int
+    instance: dg.DagsterInstance, telling: Telling, monkeypatch: pytest.MonkeyPatch, days_behind: int
 ) -> None:
     """With a follower that was dead they were green, and none of their rows was there."""
     status = SimpleNamespace(lag_seconds=days_behind * 86_400.0)
     monkeypatch.setattr("ingestion.source_status", lambda settings, source: status)
-    today, state = datetime.now(UTC).date(), _State(loaded={"raw_shop.orders": 2})
-    worker._tell_days(TASK, state)
+    today, told = datetime.now(UTC).date(), Told(caught_up=True)
+    telling.told[TASK.job] = told
+    telling.tell(TASK, LOADED, ())
     for key in (KEY, OTHER_KEY):
         assert max(instance.get_materialized_partitions(key)) == (today - timedelta(days_behind)).isoformat()
-    state.days_due, status.lag_seconds = 0.0, 0.0
-    worker._tell_days(TASK, state)
-    assert max(instance.get_materialized_partitions(KEY)) == today.isoformat() and not state.days_left
+    told.due, status.lag_seconds = 0.0, 0.0
+    telling.tell(TASK, LOADED, ())
+    assert max(instance.get_materialized_partitions(KEY)) == today.isoformat() and not told.is_left
 
 
 def test_of_a_source_that_does_not_answer_no_day_is_told(
-    instance: dg.DagsterInstance, worker: Worker, monkeypatch: pytest.MonkeyPatch
+    instance: dg.DagsterInstance, telling: Telling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away(*_: object) -> None:
         raise LakehouseError("shop is away")
 
     monkeypatch.setattr("ingestion.source_status", away)
-    worker._tell_days(TASK, state := _State(loaded={"raw_shop.orders": 2}))
-    assert instance.get_materialized_partitions(KEY) == set() and state.told is None
-    assert state.days_due > time.monotonic() + 60
+    telling.told[TASK.job] = told = Told(caught_up=True)
+    telling.tell(TASK, LOADED, ())
+    assert instance.get_materialized_partitions(KEY) == set() and told.until is None
+    assert told.due > time.monotonic() + 60
 
 
 def test_a_mirror_is_told_of_once_for_each_state(instance: dg.DagsterInstance, postgres_catalog: LakeCatalog) -> None:

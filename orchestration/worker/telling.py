@@ -1,0 +1,111 @@
+"""Tells Dagster what no load reports: what a worker before this one could not tell, and days without rows."""
+
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import dagster as dg
+
+from lakehouse.servers.outage import expected
+from orchestration.runs.partitions import daily_partitions
+from orchestration.runs.subset import failing_checks
+from orchestration.worker.plan import Graph, Task, table_of
+from orchestration.worker.reports import report_days, report_tables, told_snapshots
+
+if TYPE_CHECKING:
+    from lakehouse.catalog.lake_catalog import LakeCatalog
+    from lakehouse.settings import Settings
+
+log = logging.getLogger(__name__)
+DAYS_SECONDS = 60.0  # after which the source is asked again how far it is read
+AWAY_SECONDS = 600.0  # the same of one that does not answer
+TELL_SECONDS = 2.0  # for which telling of days may keep a cut waiting
+
+
+@dataclass
+class Told:
+    """Of a task: whether all that was there before is told, the day up to which partitions are, when to look for more,
+    and whether some are left."""
+
+    caught_up: bool = False
+    until: date | None = None
+    due: float = 0.0
+    is_left: bool = False
+
+
+class Telling:
+    """Tells it in the quiet after a load; `told` has what was told of each job."""
+
+    def __init__(
+        self,
+        settings: "Settings",
+        instance: dg.DagsterInstance,
+        catalog: "LakeCatalog",
+        graph: Graph,
+        checks: Collection[dg.AssetCheckKey],
+    ) -> None:
+        self._settings, self._instance, self._catalog = settings, instance, catalog
+        self._graph, self._checks = graph, checks
+        self.told: defaultdict[str, Told] = defaultdict(Told)
+
+    def tell(self, task: Task, loaded: Mapping[str, int], held: Collection[str]) -> None:
+        """What is left of a task whose load has these snapshots, and has held back these models."""
+        told = self.told[task.job]
+        if not told.caught_up:
+            self._tell_the_rest(task, loaded, held)
+            told.caught_up = True
+        if not task.marts:
+            self._tell_days(task, loaded, told)
+
+    def _tell_the_rest(self, task: Task, loaded: Mapping[str, int], held: Collection[str]) -> None:
+        """What is there and Dagster does not know, as the worker before was killed, or could not tell it."""
+        from lakehouse.catalog.open import newest_data_snapshots
+
+        models = set(self._graph.models_of(task, task.tables)) - set(held)
+        tables = sorted({table_of(self._graph.nodes[model]) for model in models})
+        told, newest = told_snapshots(self._instance, tables), newest_data_snapshots(self._catalog, tables)
+        failing = {tuple(key.asset_key.path) for key in failing_checks(self._instance, list(self._checks))}
+        there = {table: fact for table in tables if (fact := newest.get(".".join(table))) and table not in failing}
+        untold = {table: fact for table, fact in there.items() if told.get(table) != str(fact.snapshot_id)}
+        report_tables(self._instance, task.job, untold, {}, {} if held else loaded, () if task.marts else untold)
+
+    def _tell_days(self, task: Task, loaded: Mapping[str, int], told: Told) -> None:
+        """At midnight, which is UTC's, and at first: the partitions of the days in which nothing came, up to the one
+        until which the source is read. Of many, some at a time: a cut may come."""
+        from lakehouse.catalog.open import newest_data_snapshots
+
+        now = time.monotonic()
+        if told.until == datetime.now(UTC).date() or now < told.due:
+            return
+        told.due = now + DAYS_SECONDS
+        until = self._read_until(task, told)
+        if until is None or until == told.until:
+            return
+        tables = [table_of(self._graph.nodes[m]) for m in self._graph.models_of(task, task.tables, with_views=True)]
+        newest = newest_data_snapshots(self._catalog, tables)
+        keys = daily_partitions(self._settings.dagster.first_day).get_partition_keys()
+        days, facts = [key for key in keys if key <= until.isoformat()], {t: newest.get(".".join(t)) for t in tables}
+        told.is_left = not report_days(self._instance, task.job, facts, days, loaded, now + TELL_SECONDS)
+        if told.is_left:
+            told.due = 0.0
+        else:
+            told.until = until
+
+    def _read_until(self, task: Task, told: Told) -> date | None:
+        """The day until which raw has what the source has; None if that cannot be known now."""
+        from ingestion import source_status
+
+        try:
+            lag = source_status(self._settings, task.source).lag_seconds
+        except Exception as error:
+            text = expected(error)
+            if text is None:
+                raise
+            log.warning("%s: days are told once the source can be asked: %s", task.job, text.splitlines()[0])
+            told.due = time.monotonic() + AWAY_SECONDS  # to ask may take long
+            return None
+        return (datetime.now(UTC) - timedelta(seconds=lag)).date()
