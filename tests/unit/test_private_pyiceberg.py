@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
-from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.exceptions import CommitFailedException, ValidationException
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.partitioning import PartitionField, PartitionSpec
@@ -20,6 +20,7 @@ from lakehouse.catalog.lake_catalog import GZIPPED, LakeCatalog
 from lakehouse.catalog.private_pyiceberg import (
     LakeFileIO,
     MergingAppend,
+    Rewrite,
     Staging,
     by_partition,
     copied_to,
@@ -128,6 +129,37 @@ def test_an_append_merges_the_manifests_that_were_chosen_and_leaves_the_others(t
     assert sorted(sequences) == [1, 2, 3, 4], "as they were committed"
 
 
+def test_a_rewrite_reads_the_manifests_of_what_it_takes_out_and_no_older_ones(table: Table) -> None:
+    for _ in range(3):
+        table.append(ROWS)
+    newest = table.current_snapshot()
+    assert newest is not None
+    first, *others = sorted(newest.manifests(table.io), key=lambda manifest: manifest.sequence_number)
+    gone = [entry.data_file for manifest in others for entry in manifest.fetch_manifest_entry(table.io)]
+
+    def rewrite(after: int) -> Staging:
+        transaction = Staging(table)
+        update = Rewrite(transaction, table.io, after, {"why": "small"})
+        for file in gone:
+            update.delete_data_file(file)
+        for file in data_files(table.metadata, pa.concat_tables([ROWS, ROWS]), table.io):
+            update.append_data_file(file)
+        update.commit()
+        return transaction
+
+    with pytest.raises(ValidationException, match="Missing required files"):
+        rewrite(others[0].sequence_number)
+    rewrite(first.sequence_number).commit_transaction()
+    table.refresh()
+    snapshot = table.current_snapshot()
+    assert snapshot is not None and snapshot.summary is not None
+    told = {key: snapshot.summary[key] for key in ("total-records", "total-data-files", "deleted-data-files", "why")}
+    assert told == {"total-records": "9", "total-data-files": "2", "deleted-data-files": "2", "why": "small"}
+    assert snapshot.summary.operation == Operation.REPLACE
+    assert first.manifest_path in {manifest.manifest_path for manifest in snapshot.manifests(table.io)}
+    assert table.scan().to_arrow().num_rows == 9
+
+
 def test_an_entry_of_a_manifest_list_is_copied_for_another_place_and_stays_as_it_was(table: Table) -> None:
     table.append(ROWS)
     snapshot = table.current_snapshot()
@@ -164,7 +196,7 @@ def test_the_catalogs_rows_have_the_columns_that_are_asked_for_by_name() -> None
 
 def test_nothing_private_is_imported_or_replaced_anywhere_else() -> None:
     """`make lint` finds private members that are read; these are names that are imported, steps that are replaced."""
-    replaced = {name for kind in (SqlCatalog, FileIO, LakeFileIO, MergingAppend) for name in dir(kind)}
+    replaced = {name for kind in (SqlCatalog, FileIO, LakeFileIO, MergingAppend, Rewrite) for name in dir(kind)}
     private = {name for name in replaced if name.startswith("_") and not name.startswith("__")}
     for package in ("lakehouse", "ingestion", "maintenance", "erasure", "lakehouse_backup", "benchmarks"):
         for path in (PROJECT_DIR / package).rglob("*.py"):
