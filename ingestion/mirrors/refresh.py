@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
@@ -34,7 +34,7 @@ from ingestion.sink.publish import surplus_snapshots
 from ingestion.state import store
 from lakehouse.catalog.file_io import open_io
 from lakehouse.catalog.lake_catalog import LakeCatalog
-from lakehouse.catalog.open import is_unchanged, load_table, total
+from lakehouse.catalog.open import PASSED, is_unchanged, load_table, total
 from lakehouse.catalog.private_pyiceberg import Staging
 from lakehouse.catalog.statistics import carry
 from lakehouse.catalog.views.current_views import TAG
@@ -47,6 +47,7 @@ from lakehouse.servers.table_locks import Held, locked
 from lakehouse.text.sql import spark_relation
 
 AT_ONCE = 4
+TOLD_FOR = timedelta(days=6)  # what publishes had irregular rows is kept for seven
 
 
 class MirrorInUse(LakehouseError):
@@ -151,7 +152,7 @@ def refresh(session: Session, states: CatalogConnection) -> RefreshReport:
     with ExitStack() as stack:
         _lock(session, due, stack)
         stack.callback(_forget_copies, session, states, due)
-        built = _build_all(session, due, stream)
+        built = _build_all(session, due, stream, seen)
         reports = tuple(made.report for made in built)
         snapshots = {item.table.name: str(_snapshot_id(item.mirror)) for item in items if item.mirror}
         snapshots |= {report.name: str(report.snapshot_id) for report in reports}
@@ -224,14 +225,14 @@ def _log(session: Session, table: RawTable, raw: Table, facts: TableFacts) -> Lo
     return Log(spark_relation(session.settings.catalog_name, *table.identifier), columns, key, ())
 
 
-def _build_all(session: Session, due: list[_Mirror], stream: store.Stream) -> list[_Built]:
+def _build_all(session: Session, due: list[_Mirror], stream: store.Stream, seen: datetime) -> list[_Built]:
     """The small ones first, several at a time: they take Spark's planning and requests, not memory and cores."""
     if due:
         copies.make_room(session.catalog, due[0].table.mirror_identifier)
 
     def build(item: _Mirror) -> _Built | None:
         with store.connect_catalog(session.settings) as states:
-            return _build(session, states, item, stream)
+            return _build(session, states, item, stream, seen)
 
     size = {item.table.name: total(item.raw.current_snapshot(), "total-files-size") for item in due}
     small = [item for item in due if size[item.table.name] <= SMALL_BYTES]
@@ -240,7 +241,9 @@ def _build_all(session: Session, due: list[_Mirror], stream: store.Stream) -> li
     return [made for made in built if made is not None]
 
 
-def _build(session: Session, states: CatalogConnection, item: _Mirror, stream: store.Stream) -> _Built | None:
+def _build(
+    session: Session, states: CatalogConnection, item: _Mirror, stream: store.Stream, seen: datetime
+) -> _Built | None:
     """Writes the mirror's next state as a copy and stages its properties; None if it needs none."""
     begun, name = time.monotonic(), item.table.mirror_identifier
     plan = ColumnPlan(anew=True) if item.state is None else plan_columns(item.columns, item.state)
@@ -257,8 +260,9 @@ def _build(session: Session, states: CatalogConnection, item: _Mirror, stream: s
         with copy.transaction() as same, same.update_snapshot().fast_append():
             pass  # the view names a snapshot, which has the columns that the table had when it was made
     copy = copies.settle(session.catalog, name, BRANCH)
-    state = _state(item, copy, stream, written)
-    location = _stage(session.catalog, copy, item, state, session.limits.max_snapshots)
+    state = _state(item, copy, stream, seen, written)
+    properties = state.properties() | ({PASSED: str(state.snapshot)} if _passes(session, states, item) else {})
+    location = _stage(session.catalog, copy, properties, state, session.limits.max_snapshots)
     size = _size(copy)
     changed, gone = written.counts if written and written.counts else (0, 0)
     report = MirrorReport(
@@ -310,7 +314,7 @@ def _size(table: Table) -> Size:
     )
 
 
-def _state(item: _Mirror, copy: Table, stream: store.Stream, written: _Written | None) -> MirrorState:
+def _state(item: _Mirror, copy: Table, stream: store.Stream, seen: datetime, written: _Written | None) -> MirrorState:
     assert stream.cut_lsn is not None and stream.cut_position is not None
     newest = data_snapshot(copy)
     assert newest is not None
@@ -327,15 +331,31 @@ def _state(item: _Mirror, copy: Table, stream: store.Stream, written: _Written |
         newest,
         item.columns,
         item.raw.metadata.last_column_id,
+        seen,
     )
 
 
-def _stage(catalog: LakeCatalog, copy: Table, item: _Mirror, state: MirrorState, max_snapshots: int) -> str:
-    """Writes the metadata file with the mirror's state; older snapshots than that many go."""
+def _passes(session: Session, states: CatalogConnection, item: _Mirror) -> bool:
+    """Whether the fresh view may have stayed before something that it cannot follow, and shows it with this refresh.
+
+    Then marts that read the view are to be built again: no row of parsed is new. All irregular publishes since the
+    refresh before count, those too that the long text of the view has followed.
+    """
+    if item.state is None:
+        return item.mirror is not None
+    before = item.state.seen or BEGINNING
+    since = store.irregular_since(states, session.name, before) if before > datetime.now(UTC) - TOLD_FOR else None
+    return since is None or item.table.name in since
+
+
+def _stage(
+    catalog: LakeCatalog, copy: Table, properties: dict[str, str], state: MirrorState, max_snapshots: int
+) -> str:
+    """Writes the metadata file with what the mirror says of itself; older snapshots than that many go."""
     from pyiceberg.table.update.snapshot import ExpireSnapshots
 
     staging = Staging(copy)
-    staging.set_properties(state.properties())
+    staging.set_properties(properties)
     staging.apply((moved(TAG, state.snapshot),))  # so that expiry keeps the snapshot that the view names
     if surplus := surplus_snapshots(copy.metadata, max_snapshots, time.time_ns() // 1_000_000):
         statistics = carry(copy.metadata, frozenset(surplus))

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 POSITION = "lakehouse.position"  # <epoch>:<position>, for readers
 STATE = "lakehouse.mirror"
+MOMENTS = ("ingested_at", "seen")
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class MirrorState:
     Its rows are those of (`epoch`, `cut_lsn`); every event that was ingested until `ingested_at`, and is not after that
     cut, is in them. `raw_snapshot` is the raw table's that was read, `snapshot` the mirror's own that holds the rows.
     `columns` are the ids of the raw table's fields by name, `last_field` is the newest field that the raw table had.
+    Every publish until `seen` was known; None of a mirror that an earlier release has written.
     """
 
     epoch: int
@@ -39,10 +41,11 @@ class MirrorState:
     snapshot: int
     columns: Mapping[str, int]
     last_field: int
+    seen: datetime | None = None
 
     def properties(self) -> dict[str, str]:
         """What is stored."""
-        stored = asdict(self) | {"ingested_at": self.ingested_at.isoformat()}
+        stored = asdict(self) | {name: at.isoformat() for name in MOMENTS if (at := getattr(self, name)) is not None}
         return {POSITION: f"{self.epoch}:{self.position}", STATE: json.dumps(stored)}
 
 
@@ -56,7 +59,7 @@ def read_state(mirror: Table, epoch: int) -> MirrorState | None:
     if stored is None:
         return None
     fields = known_fields(MirrorState, json.loads(stored))
-    state = MirrorState(**fields | {"ingested_at": datetime.fromisoformat(fields["ingested_at"])})
+    state = MirrorState(**fields | {n: datetime.fromisoformat(fields[n]) for n in MOMENTS if fields.get(n)})
     return state if state.epoch == epoch and data_snapshot(mirror) == state.snapshot else None
 
 

@@ -195,7 +195,8 @@ def _stage_all(settings: Settings, catalog: LakeCatalog, publication: Publicatio
     """Stages all tables and the cut at once: most of it is waiting for the object store."""
     tables = catalog.load_tables([append.identifier for append in publication.appends])
     known = {identifier: table.metadata for identifier, table in tables.items()}
-    found = irregular(publication.source, publication.appends, publication.cut, known)
+    cut = publication.cut if publication.advance_to is not None else None  # rows of a repair come late
+    found = irregular(publication.source, publication.appends, cut, known)
     begun = [_begin(tables[append.identifier], append) for append in publication.appends]
     raw = [item for item in begun if item.append.identifier[0] == f"raw_{publication.source}"]
     due = merging.due(item.table for item in raw if _may_merge(item))

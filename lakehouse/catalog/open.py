@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 # SQLSTATEs of a server that stops: the statement was not carried out, so Iceberg's JDBC catalogs may send it again
 LOST_CONNECTION = ("57P01", "57P02", "57P03")
 _CHANGED = ("added-records", "deleted-records", "added-delete-files")
+# Of a mirror: its snapshot of the last refresh that brought the fresh view past what it cannot follow, as a truncate
+PASSED = "lakehouse.passed"
 ROWS = "lakehouse.rows."  # in the summary of a raw table's snapshot, with the operation: the rows of a cycle
 DATA_OPERATIONS = frozenset({"append", "overwrite", "delete"})
 
@@ -93,11 +95,22 @@ def newest_data_snapshot(catalog: SqlCatalog, namespace: str, name: str) -> Snap
 
 
 def newest_data_snapshots(catalog: LakeCatalog, tables: Collection[tuple[str, str]]) -> dict[str, SnapshotFact]:
-    """The same of several tables, by `namespace.table`, for one question to the database; without missing ones."""
+    """The same of several tables, by `namespace.table`, for one question to the database; without missing ones.
+
+    Of a mirror it is the last refresh that has `PASSED`; others change nothing that readers of its fresh view see.
+    """
     from lakehouse.catalog.derived import derived
 
-    facts = derived(catalog, tables, newest_of)
+    mirrors = [table for table in tables if table[0].startswith("mirror_")]
+    facts = derived(catalog, [table for table in tables if table not in mirrors], newest_of)
+    facts |= derived(catalog, mirrors, passed_of)
     return {".".join(name): fact for name, fact in facts.items() if fact is not None}
+
+
+def passed_of(mirror: Table) -> SnapshotFact | None:
+    """The mirror's snapshot that came with the last refresh that has `PASSED`; None where none has."""
+    passed = mirror.properties.get(PASSED)
+    return SnapshotFact(int(passed), datetime.fromtimestamp(0, UTC), 0, 0) if passed else None
 
 
 def total(snapshot: Snapshot | None, key: str) -> int:

@@ -5,9 +5,10 @@ from typing import Any
 
 import dagster as dg
 
+from lakehouse.catalog.views.current_views import view_of
 from lakehouse.declarations import Declarations
 from orchestration.assets.dbt_assets import marts_assets
-from orchestration.assets.translator import MARTS, is_view, layer
+from orchestration.assets.translator import MARTS, is_raw, is_view, layer
 from orchestration.resources import TableKey
 from orchestration.runs import arrivals, tags
 from orchestration.sensors.new_data import Watch, new_data_sensor
@@ -26,25 +27,38 @@ def marts_definitions(manifest: dict[str, Any], declared: Declarations) -> dg.De
         description="Builds every mart from vault and parsed.",
         tags={tags.LOADS: MARTS},
     )
-    reads = tables_read(manifest)
+    reads, mirrors = tables_read(manifest), tuple(mirrors_read(manifest))
     freshness = [m for node in marts if (m := node["config"].get("meta", {}).get("freshness_minutes"))]
     watch = Watch(
         name=f"new_data_{MARTS}",
         tables=reads,
+        mirrors=mirrors,
         confirm_after=timedelta(minutes=min(freshness)) / 2 if freshness else None,
         reads=arrivals.raw_read(declared, manifest),
     )
-    return dg.Definitions(assets=[marts_assets(manifest, reads)], jobs=[job], sensors=[new_data_sensor(watch, job)])
+    return dg.Definitions(
+        assets=[marts_assets(manifest, (*reads, *mirrors))], jobs=[job], sensors=[new_data_sensor(watch, job)]
+    )
 
 
 def tables_read(manifest: dict[str, Any]) -> tuple[TableKey, ...]:
     """The tables that the marts are built from."""
-    return tuple(sorted(tables_read_by(manifest, _marts(manifest))))
+    return tuple(sorted(_read(manifest, _marts(manifest))[0]))
 
 
-def tables_read_by(manifest: dict[str, Any], models: list[dict[str, Any]]) -> set[TableKey]:
-    """The nearest upstream tables, looking through views: their snapshots show new data for the marts."""
-    found: set[TableKey] = set()
+def mirrors_read(manifest: dict[str, Any]) -> dict[TableKey, TableKey]:
+    """The mirrors of the current views that the marts read, with these: a refresh may change what such a view shows,
+    though no row of the tables is new.
+    """
+    _, views = _read(manifest, _marts(manifest))
+    raw = (node for node in manifest["sources"].values() if is_raw(node))
+    current = {(n["source_name"], n["name"]): view_of(n["source_name"], n["name"]) for n in raw}
+    return {(f"mirror_{source}", table): view for (source, table), view in sorted(current.items()) if view in views}
+
+
+def _read(manifest: dict[str, Any], models: list[dict[str, Any]]) -> tuple[set[TableKey], set[TableKey]]:
+    """The nearest upstream tables, whose snapshots show new data for the marts, and the views in between."""
+    found, views = set[TableKey](), set[TableKey]()
     waiting, visited = list(models), set()
     while waiting:
         node = waiting.pop()
@@ -53,11 +67,14 @@ def tables_read_by(manifest: dict[str, Any], models: list[dict[str, Any]]) -> se
             if upstream is None or parent in visited:
                 continue
             visited.add(parent)
+            key = (upstream["schema"], upstream["alias"])
+            if is_view(upstream):
+                views.add(key)
             if is_view(upstream) or layer(upstream) == MARTS:
                 waiting.append(upstream)
             else:
-                found.add((upstream["schema"], upstream["alias"]))
-    return found
+                found.add(key)
+    return found, views
 
 
 def _marts(manifest: dict[str, Any]) -> list[dict[str, Any]]:

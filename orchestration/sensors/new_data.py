@@ -36,7 +36,8 @@ LOADED_AT = time.monotonic()
 class Watch:
     """What a sensor watches: tables of the lake and, for a job that ingests, their source.
 
-    `first_day` is set for partitioned jobs only; `reads` are the raw tables that marts are made of in the end.
+    `first_day` is set for partitioned jobs only; `reads` are the raw tables that marts are made of in the end, and
+    `mirrors` those of current views among what they read.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Watch:
     confirm_after: timedelta | None = None
     first_day: date | None = None
     reads: Sequence[Read] = ()
+    mirrors: tuple[TableKey, ...] = ()
 
 
 class CannotInspectError(LakehouseError):
@@ -87,7 +89,8 @@ def new_data_sensor(watch: Watch, job: Any) -> dg.SensorDefinition:
 
 def observe(lake: Lake, watch: Watch, job: str) -> Observed:
     """Reads metadata only: table pointers, snapshot summaries, the slot's lag, and whether a worker serves the job."""
-    newest, source = lake.newest_snapshots(watch.tables), lake.source_status(watch.source) if watch.source else None
+    newest = lake.newest_snapshots([*watch.tables, *watch.mirrors])
+    source = lake.source_status(watch.source) if watch.source else None
     starting = time.monotonic() - LOADED_AT < STARTS_WITHIN
     return Observed(newest=newest, source=source, served=lake.is_served(job), starting=starting)
 

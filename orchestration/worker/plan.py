@@ -1,14 +1,14 @@
 """Which models a change reaches. Pure: reads only dbt's manifest, so that each case is a unit test."""
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from lakehouse.declarations import Declarations
 from orchestration.assets.translator import MARTS, is_view, layer
 from orchestration.jobs.loads import loads_of
 from orchestration.jobs.marts import JOB as MARTS_JOB
-from orchestration.jobs.marts import tables_read
+from orchestration.jobs.marts import mirrors_read, tables_read
 from orchestration.resources import TableKey
 
 Manifest = Mapping[str, Any]
@@ -18,12 +18,18 @@ Node = Mapping[str, Any]
 @dataclass(frozen=True)
 class Task:
     """What one Dagster job loads: the tables it watches, and whether it builds the marts or parsed and vault of a
-    source."""
+    source. Marts watch the mirrors of current views, too: by mirror, the view."""
 
     job: str
     tables: tuple[TableKey, ...]
     marts: bool = False
     source: str = ""
+    mirrors: Mapping[TableKey, TableKey] = field(default_factory=dict)
+
+    @property
+    def watched(self) -> list[TableKey]:
+        """All that may have news."""
+        return [*self.tables, *self.mirrors]
 
 
 def tasks(declared: Declarations, manifest: dict[str, Any]) -> tuple[Task, ...]:
@@ -31,7 +37,7 @@ def tasks(declared: Declarations, manifest: dict[str, Any]) -> tuple[Task, ...]:
     loads = (load for source in declared.sources for load in loads_of(source) if isinstance(load.trigger, str))
     found = [Task(load.job, load.tables, source=load.source) for load in loads]
     reads = tables_read(manifest)
-    return (*found, *([Task(MARTS_JOB, reads, marts=True)] if reads else []))
+    return (*found, *([Task(MARTS_JOB, reads, marts=True, mirrors=mirrors_read(manifest))] if reads else []))
 
 
 def table_of(node: Node) -> TableKey:

@@ -172,7 +172,7 @@ class Worker:
         """Whether a load is due; the marts that it changes come after it."""
         loads = [(task, self._state[task.job]) for task in self._tasks if not task.marts]
         due = [(task, state) for task, state in loads if state.served and state.due <= time.monotonic()]
-        newest = self._newest([table for task, _ in due for table in task.tables])
+        newest = self._newest([table for task, _ in due for table in task.watched])
         return any(self._changed(task, state, newest) for task, state in due)
 
     def _read_project(self) -> None:
@@ -222,7 +222,7 @@ class Worker:
 
         Whether all that has changed is loaded.
         """
-        changed = self._changed(task, state, self._newest(task.tables))
+        changed = self._changed(task, state, self._newest(task.watched))
         if not changed and not self._due(state) and not self._of_a_new_day(task, state):
             return True
         reads = map(self._reads.__getitem__, self._graph.models_of(task, task.tables))
@@ -239,15 +239,17 @@ class Worker:
         return not state.held <= state.later or bool(state.held and time.monotonic() >= state.later_due)
 
     def _changed(self, task: Task, state: _State, newest: "Mapping[str, SnapshotFact]") -> list[TableKey]:
+        """The tables with news; of a mirror the view that reads it."""
         snapshots = {name: fact.snapshot_id for name, fact in newest.items()}
-        return [table for table in task.tables if snapshots.get(_name(table)) != state.loaded.get(_name(table))]
+        news = [table for table in task.watched if snapshots.get(_name(table)) != state.loaded.get(_name(table))]
+        return [task.mirrors.get(table, table) for table in news]
 
     def _of_a_new_day(self, task: Task, state: _State) -> set[str]:
         """The marts that may have other SQL since midnight, which is UTC's. dbt leaves alone those that have not."""
         return set(self._graph.models_of_days(task)) if task.marts and state.day != datetime.now(UTC).date() else set()
 
     def _load_alone(self, task: Task, state: _State, busy: AbstractSet[str] = frozenset()) -> None:
-        begun, newest, today = time.monotonic(), self._newest(task.tables), datetime.now(UTC).date()
+        begun, newest, today = time.monotonic(), self._newest(task.watched), datetime.now(UTC).date()
         changed = self._changed(task, state, newest)
         reached = state.held | set(self._graph.models_of(task, changed, with_views=True)) - state.views
         reached |= self._of_a_new_day(task, state)

@@ -98,7 +98,8 @@ class Lake:
 
     def _publish(self, appends: list[TableAppend], cut: Cut | None) -> None:
         self.shop.number += 1
-        made = Publication(f"c{self.shop.number}", "shop", 1, tuple(appends), cut=cut)
+        to = cut.position if cut else None
+        made = Publication(f"c{self.shop.number}", "shop", 1, tuple(appends), cut=cut, advance_to=to)
         sink.publish(self.shop.settings, self.shop.catalog, self.shop.lease, made)
 
     def pause_or_resume(self) -> None:

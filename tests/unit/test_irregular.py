@@ -73,9 +73,8 @@ class Shop:
         """With a cut of these tables."""
         self.number += 1
         cut = Cut(1, Lsn(lsn), NOW, tables)
-        sink.publish(
-            self.settings, self.catalog, self.lease, Publication(f"c{self.number}", "shop", 1, appends, cut=cut)
-        )
+        made = Publication(f"c{self.number}", "shop", 1, appends, cut=cut, advance_to=cut.position)
+        sink.publish(self.settings, self.catalog, self.lease, made)
 
     def make_view(self) -> None:
         version = {

@@ -76,7 +76,8 @@ class Shop:
         writer.add(fitted(pa.table(rows), writer.schema))
         append = TableAppend(RAW, writer.close(), {"lakehouse.rows.u": "2"})
         cut = Cut(1, Lsn(ids[1] + 1), NOON, ("items",))
-        sink.publish(self.settings, self.catalog, self.lease, Publication(cycle, "shop", 1, (append,), cut=cut))
+        made = Publication(cycle, "shop", 1, (append,), cut=cut, advance_to=cut.position)
+        sink.publish(self.settings, self.catalog, self.lease, made)
         self.expected.update(ids)
 
     def compact(self, most: int) -> None:

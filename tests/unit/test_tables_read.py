@@ -15,7 +15,9 @@ def node(name: str, materialized: str | None, *reads: str, kind: str = "model") 
 
 NODES = {
     "report": node("report", "rebuilt_table", "shown", "fact", "codes", "other.noted", "made"),
-    "shown": node("shown", "view", "hub_v1", "dim"),
+    "shown": node("shown", "view", "hub_v1", "dim", "current_shop__items"),
+    "current_shop__items": node("current_shop__items", "view", "parsed"),
+    "parsed": node("parsed", "append_only"),
     "hub_v1": node("hub_v1", "view", "hub"),
     "hub": node("hub", "append_only", "stage"),
     "stage": node("stage", "view"),
@@ -41,6 +43,7 @@ def read(name: str) -> dict[str, Any]:
         graph={"nodes": NODES, "sources": SOURCES},
         api=SimpleNamespace(Relation=relation),
         next_of=lambda relation: f"next {relation}",
+        is_current_view=lambda node: node["alias"].startswith("current_"),
     )
     found: dict[str, Any] = tables_read(name)
     return {key: value if key == "whole" else sorted(value) for key, value in found.items()}
@@ -48,14 +51,15 @@ def read(name: str) -> dict[str, Any]:
 
 def test_all_that_a_mart_is_made_of_is_found_through_views_and_other_marts() -> None:
     found = read("report")
-    assert found["tables"] == ["marts.hub"]
-    assert found["code"] == ["code of hub_v1", "code of shown"]
+    assert found["tables"] == ["marts.hub", "marts.parsed"] and found["current"] == ["current_shop__items"]
+    assert found["code"] == ["code of current_shop__items", "code of hub_v1", "code of shown"]
     assert found["marts"] == ["marts.dim", "next marts.fact"], "what it names itself is read as it will be"
     assert found["others"] == ["marts.codes", "marts.made", "other.noted"]
     assert not found["whole"]
 
 
 def test_a_stage_over_views_alone_reads_appended_tables_and_nothing_else() -> None:
-    assert read("hub_v1") == {"tables": ["marts.hub"], "whole": True, "code": [], "marts": [], "others": []}
+    nothing = {"code": [], "current": [], "marts": [], "others": []}
+    assert read("hub_v1") == {"tables": ["marts.hub"], "whole": True, **nothing}
     assert read("shown")["whole"] is False, "it reads a mart, too"
     assert read("fact")["code"] == ["code of short"]

@@ -545,3 +545,15 @@ def test_a_table_that_is_in_the_cut_again_is_no_longer_red() -> None:
         report_arrivals(instance, [parked, other])
         report_arrivals(instance, [parked, other])
         assert evaluations() == [True, False], "once"
+
+
+def test_a_refresh_that_shows_more_is_news_for_the_marts_of_its_view() -> None:
+    mirror, view = ("mirror_shop", "items"), ("parsed", "current_shop__items")
+    task = Task("build_marts", (("parsed", "shop__items"),), marts=True, mirrors={mirror: view})
+    worker, state = object.__new__(Worker), _State(loaded={"parsed.shop__items": 1})
+    newest = {"parsed.shop__items": SnapshotFact(1, datetime.now(UTC), 1, 1)}
+    assert worker._changed(task, state, newest) == []
+    newest["mirror_shop.items"] = SnapshotFact(7, datetime.now(UTC), 0, 0)
+    assert worker._changed(task, state, newest) == [view]
+    state.loaded["mirror_shop.items"] = 7
+    assert worker._changed(task, state, newest) == []

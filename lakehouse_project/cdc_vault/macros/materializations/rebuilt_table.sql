@@ -4,7 +4,7 @@
   New data means that a row came or went: the number of rows of each table tells, and the newest snapshot that has changed any,
   through compaction and expiry. Both are those of the newest state, which after a restore in place is not the newest snapshot.
   They come from snapshot summaries; nothing is counted. Of another mart it is what that was built from; of what is neither, as
-  a seed, the snapshot. The SQL of views in between counts as its own does. What the mart was built from stands in its own
+  a seed, the snapshot; of a current view the refresh of its mirror that last brought it past what it cannot follow. The SQL of views in between counts as its own does. What the mart was built from stands in its own
   properties, written by the same statement that builds it. Where it is known which of its rows change, those alone are built (`by_key.sql`).
 -#}
 {% materialization rebuilt_table, adapter='trino' %}
@@ -12,7 +12,7 @@
   {%- set existing = cdc_vault.existing_relation(relation) -%}
   {%- set read = cdc_vault.tables_read(model.unique_id) -%}
   {%- set sizes = cdc_vault.table_sizes(read.tables) if read.tables else "" -%}
-  {%- set signature = local_md5(sql ~ sizes ~ cdc_vault.states_of_others(read) ~ read.code | sort | join) -%}
+  {%- set signature = local_md5(sql ~ sizes ~ cdc_vault.states_of_others(read) ~ cdc_vault.mirrors_passed(read.current) ~ read.code | sort | join) -%}
 
   {{ run_hooks(pre_hooks) }}
   {%- if existing is not none and existing.is_table and not should_full_refresh() and cdc_vault.built_from(existing) == signature -%}
@@ -49,11 +49,11 @@
 
 {#-
   The nearest appended `tables` below a model, seen through views; `whole`: it reads nothing else. Beside them the `code` of
-  models in between that store nothing, the nearest `marts`, as they are read, and the `others`: seeds, sources, and what dbt
-  makes otherwise.
+  models in between that store nothing, the `current` views among them, the nearest `marts`, as they are read, and the `others`:
+  seeds, sources, and what dbt makes otherwise.
 -#}
 {% macro tables_read(id) %}
-  {%- set waiting, seen, found = [id], [], {"tables": [], "whole": true, "code": [], "marts": [], "others": []} -%}
+  {%- set waiting, seen, found = [id], [], {"tables": [], "whole": true, "code": [], "current": [], "marts": [], "others": []} -%}
   {%- for _ in range(10000) if waiting -%}
     {%- set next = waiting.pop() -%}
     {%- set node = graph.nodes.get(next) or graph.get("sources", {}).get(next) -%}
@@ -67,6 +67,7 @@
       {%- if next == id or not node -%}
       {%- elif kind in ("view", "ephemeral") -%}
         {%- do found.code.append(node.raw_code) -%}
+        {%- if cdc_vault.is_current_view(node) -%}{%- do found.current.append(node.alias) -%}{%- endif -%}
       {%- elif kind == "rebuilt_table" -%}
         {%- set mart = api.Relation.create(node.database, node.schema, node.alias) -%}
         {%- do found.marts.append(cdc_vault.next_of(mart) if next in graph.nodes[id].depends_on.nodes else mart) -%}
@@ -122,6 +123,22 @@
     {%- do states.append(relation.schema ~ "." ~ relation.identifier ~ "@" ~ (snapshot[0][0] if snapshot | length else "")) -%}
   {%- endfor -%}
   {{ return(states | join(" ")) }}
+{% endmacro %}
+
+{#-
+  As text, the refresh of each mirror that last brought the current view of its table past what that cannot follow, as a
+  truncate; nothing of a mirror of which none has. `LAKEHOUSE_TABLE_SIZES` gives it to who has looked already.
+-#}
+{% macro mirrors_passed(views) %}
+  {%- set given, found = fromjson(env_var("LAKEHOUSE_TABLE_SIZES", "{}")), [] -%}
+  {%- for table in graph.get("sources", {}).values() if views and "current_" ~ table.source_name ~ "__" ~ table.name in views and cdc_vault.is_mirrored(table) -%}
+    {%- set schema = "mirror_" ~ table.source_name -%}
+    {%- set mirror = none if given else adapter.get_relation(target.database, schema, table.name) -%}
+    {%- set told = given.get(schema ~ "." ~ table.name, "").split("/") | last if given else none -%}
+    {%- set passed = cdc_vault.table_property(mirror, "lakehouse.passed") if mirror is not none else told -%}
+    {%- if passed -%}{%- do found.append(schema ~ "." ~ table.name ~ ":" ~ passed) -%}{%- endif -%}
+  {%- endfor -%}
+  {{ return(found | sort(case_sensitive=true) | join(" ")) }}
 {% endmacro %}
 
 {#- What the table was built from; `LAKEHOUSE_BUILT_FROM` (by table, as JSON) gives it to who has looked already. -#}
