@@ -30,8 +30,9 @@ def remove(
     """Take back what a source keeps for the lake: slot, publication and rights. The lake keeps its tables by default.
 
     The declaration goes too, with the generated models that nobody has edited, once you agree to what is shown. Of a
-    table: its declaration, models, place in the publication, and rights. Publication and rights are the owner's to take
-    back: without `owner_url`, the statements are printed.
+    table: its declaration, models, place in the publication, and rights. Without a terminal nobody can be asked: a
+    source's declaration and `--drop-tables` take `--yes` then. Publication and rights are the owner's to take back:
+    without `owner_url`, the statements are printed.
     """
     settings = load_settings()
     if "." in source:
@@ -55,7 +56,7 @@ def _remove_table(settings: Settings, name: str, drop_tables: bool, dry_run: boo
     others = {each.name for each in declared.sources} - {table.source}
     found = droppable(settings, table.source, others, table.name) if drop_tables else []
     if not dry_run:
-        agreed(yes)
+        _agreed(f"--drop-tables drops the history of {name}" if drop_tables else "", yes)
     _by_owner(settings, table.source, statements, dry_run)
     if dry_run:
         drop(settings, found, dry_run)
@@ -80,7 +81,8 @@ def _remove_source(settings: Settings, source: str, drop_tables: bool, dry_run: 
         undeclaring.show(settings, files)
     if (found or files) and not dry_run:
         drop(settings, found, dry_run=True)
-        _agreed(source, files is not None, yes)
+        why = f"source {source!r} is declared" if files is not None else f"--drop-tables drops the history of {source}"
+        _agreed(why, yes)
     slot, statements = take_back(settings, source, dry_run)
     if slot is None and not statements and not found and files is None:
         say(f"{source}: it keeps nothing for the lake")
@@ -91,10 +93,10 @@ def _remove_source(settings: Settings, source: str, drop_tables: bool, dry_run: 
         undeclaring.undeclare(settings, files)
 
 
-def _agreed(source: str, is_declared: bool, yes: bool) -> None:
-    """Asks a person. A declaration may have been edited for weeks: without a terminal, it goes by `--yes` alone."""
-    if is_declared and not yes and not sys.stdin.isatty():
-        raise LakehouseError(f"source {source!r} is declared: give --yes to remove what is shown here, too")
+def _agreed(why: str, yes: bool) -> None:
+    """Asks a person. What cannot be made again, or was edited for weeks, goes by `--yes` alone without a terminal."""
+    if why and not yes and not sys.stdin.isatty():
+        raise LakehouseError(f"{why}: give --yes to remove what is shown here, too")
     agreed(yes)
 
 

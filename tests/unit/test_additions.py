@@ -138,12 +138,17 @@ def test_a_table_is_added_with_references_to_the_hubs_that_are_declared(add: Cal
 
 @pytest.mark.slow
 @pytest.mark.stack
-def test_what_was_added_is_removed_and_the_owner_is_told_the_rest(add: Callable[..., Any]) -> None:
+def test_what_was_added_is_removed_and_the_owner_is_told_the_rest(
+    add: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = Path("dbt_project/models/sources/shop.yml")
     assert add("shop.orders").exit_code == 0
     tried = add("shop.orders", "--dry-run", command="remove")
     assert tried.exit_code == 0 and "-      - name: orders" in tried.stdout and file.read_text() != FILE
     assert 'ALTER PUBLICATION "lakehouse" DROP TABLE "public"."orders";' in tried.stdout
+    monkeypatch.setattr("lakehouse_cli.source.remove.droppable", lambda *_: [])
+    refused = add("shop.orders", "--drop-tables", command="remove")
+    assert "the history of shop.orders: give --yes" in str(refused.exception) and file.read_text() != FILE
     done = add("shop.orders", command="remove")
     assert done.exit_code == 0, done.exception
     assert "run this as the owner" in done.stdout and "raw_shop.orders" in done.stdout
