@@ -82,7 +82,9 @@ def _check(settings: Settings, declarations: Declarations, names: list[str], as_
         for finding in found:
             say(f"{finding.weight:<11} {finding.line}")
         for name in [name for name in names if name not in {f.source for f in found if f.weight == "in the way"}]:
-            say(f"{name}: nothing is in the way")
+            is_due = any(finding.source == name and finding.weight == "prepare" for finding in found)
+            rest = f"; `lakehouse prepare {name}` does what is still to do" if is_due else ""
+            say(f"{name}: nothing is in the way{rest}")
     if any(finding.weight == "in the way" for finding in found):
         raise typer.Exit(1)
 
