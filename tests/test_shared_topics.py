@@ -14,7 +14,7 @@ import pytest
 from ingestion import source_status
 from ingestion.run.sharing import follow_shared
 from ingestion.state import store
-from lakehouse.catalog.open import load_table, open_catalog
+from lakehouse.catalog.open import changes_data, load_table, open_catalog
 from lakehouse.declarations.policies import RawPolicy
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
@@ -102,6 +102,7 @@ def assert_snapshots_only_add_beyond(catalog: Any, topics: Topics) -> None:
         (snapshot.timestamp_ms, entry.data_file)
         for table in tables
         for snapshot in table.metadata.snapshots
+        if changes_data(snapshot)  # a merge of small files has rows of several publishes, and brings none
         for manifest in snapshot.manifests(table.io)
         if manifest.added_snapshot_id == snapshot.snapshot_id
         for entry in manifest.fetch_manifest_entry(table.io)
