@@ -23,7 +23,6 @@ from tests.fresh import (
     is_fresh_view,
     is_short_view,
     make_view,
-    make_views,
     name_of,
     promised,
     seen_in_spark,
@@ -35,7 +34,7 @@ from tests.fresh import (
 from tests.mirrored import declaring_columns, metadata, refreshed, write_position_deletes
 from tests.readers import declared_as_is, project_of
 from tests.test_ingestion import cuts
-from tests.test_mirrors import SWAP, at_newest, make
+from tests.test_mirrors import SWAP, at_newest, make, make_fresh
 from tests.world import World
 
 pytestmark = pytest.mark.stack
@@ -45,16 +44,7 @@ pytestmark = pytest.mark.stack
 def world(settings: Settings, spark: Any, monkeypatch: pytest.MonkeyPatch) -> World:
     """A source whose mirrors are refreshed with position deletes, and whose views are fresh."""
     write_position_deletes(monkeypatch)
-    made = make(settings)
-    made.sql(
-        "INSERT INTO items SELECT i, 'n' || i, i * 1.5, repeat(i::text, 3000) FROM generate_series(1, 40) i",
-        "INSERT INTO pairs SELECT i % 7, 'b' || i, i FROM generate_series(1, 30) i",
-        "INSERT INTO still VALUES (1)",
-    )
-    at_newest(made, spark)
-    make_views(made)
-    refreshed(made, spark)
-    return made
+    return make_fresh(settings, spark, "INSERT INTO still VALUES (1)")
 
 
 def assert_fresh(world: World, spark: Any, *tables: str) -> None:

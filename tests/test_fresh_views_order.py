@@ -7,9 +7,9 @@ import pytest
 
 from ingestion import pause, resume
 from lakehouse.settings import Settings
-from tests.fresh import in_source, make_views, seen_in_spark, seen_in_trino
+from tests.fresh import in_source, seen_in_spark, seen_in_trino
 from tests.mirrored import refreshed, write_position_deletes
-from tests.test_mirrors import at_newest, make
+from tests.test_mirrors import make_fresh
 from tests.world import World
 
 pytestmark = pytest.mark.stack
@@ -19,15 +19,7 @@ pytestmark = pytest.mark.stack
 def world(settings: Settings, spark: Any, monkeypatch: pytest.MonkeyPatch) -> World:
     """A source whose views have short texts."""
     write_position_deletes(monkeypatch)
-    made = make(settings)
-    made.sql(
-        "INSERT INTO items SELECT i, 'n' || i, i * 1.5, repeat(i::text, 3000) FROM generate_series(1, 40) i",
-        "INSERT INTO pairs SELECT i % 7, 'b' || i, i FROM generate_series(1, 30) i",
-    )
-    at_newest(made, spark)
-    make_views(made)
-    refreshed(made, spark)
-    return made
+    return make_fresh(settings, spark)
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ from lakehouse.catalog.views.current_views import TAG
 from lakehouse.declarations.policies import MirrorPolicy, RawPolicy
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
+from tests.fresh import make_views
 from tests.marks import slow
 from tests.mirrored import (
     assert_mirrors_equal,
@@ -65,6 +66,20 @@ def at_newest(world: World, spark: Any) -> Any:
     report = refreshed(world, spark)
     assert_mirrors_equal(world)
     return report
+
+
+def make_fresh(settings: Settings, spark: Any, *more: str) -> World:
+    """A world with rows, of these statements too, whose views are fresh."""
+    world = make(settings)
+    world.sql(
+        "INSERT INTO items SELECT i, 'n' || i, i * 1.5, repeat(i::text, 3000) FROM generate_series(1, 40) i",
+        "INSERT INTO pairs SELECT i % 7, 'b' || i, i FROM generate_series(1, 30) i",
+        *more,
+    )
+    at_newest(world, spark)
+    make_views(world)
+    refreshed(world, spark)
+    return world
 
 
 def test_mirrors_follow_their_source(settings: Settings, spark: Any, form: str) -> None:

@@ -39,7 +39,7 @@ def irregular(
 
 
 def _is_regular(append: TableAppend, cut: Cut | None, metadata: TableMetadata) -> bool:
-    if append.is_rewritten or append.joins or append.delete is not None or not _goes_on(metadata):
+    if append.joins or not append.only_adds or not _goes_on(metadata):
         return False
     if not append.data_files:
         return True

@@ -73,6 +73,11 @@ class TableAppend:
     is_rewritten: bool = False
     joins: bool = False
 
+    @property
+    def only_adds(self) -> bool:
+        """Whether the rows that the table had are there as they were."""
+        return self.delete is None and not self.is_rewritten
+
 
 @dataclass(frozen=True)
 class Cut:
@@ -221,9 +226,8 @@ def stage_append(catalog: LakeCatalog, append: TableAppend, max_snapshots: int) 
 
 def _may_merge(begun: _Begun) -> bool:
     """Whether its earlier files may be replaced: they have all their rows, and nobody rewrites the table."""
-    is_plain = begun.append.delete is None and not begun.append.is_rewritten
-    is_whole = not total(begun.table.current_snapshot(), "total-delete-files")
-    return is_plain and is_whole and needed_since(begun.table.metadata, time.time_ns() // 1_000_000) is None
+    is_whole = begun.append.only_adds and not total(begun.table.current_snapshot(), "total-delete-files")
+    return is_whole and needed_since(begun.table.metadata, time.time_ns() // 1_000_000) is None
 
 
 def _begin(table: Table, append: TableAppend) -> _Begun:
@@ -254,7 +258,7 @@ def _memory(begun: _Begun, merged: Merged | None) -> Callable[[], None]:
     """What is to be done once the publish has landed, so that a later one merges its files."""
     if begun.is_regular is None:
         return lambda: None
-    if begun.append.delete is not None or begun.append.is_rewritten:
+    if not begun.append.only_adds:
         return lambda: merging.forget(begun.table.metadata)
     return lambda: merging.remember(begun.table.metadata, begun.append.data_files, merged)
 

@@ -15,10 +15,8 @@ from lakehouse.errors import LakehouseError
 
 UP = "or run `lakehouse up` where the embedded stack serves it"
 ROOM = "make room, then run this again"
-BROKEN_OFF = (
-    OSError,
-    http.client.HTTPException,
-)  # what urllib raises: also of an answer that is no HTTP, or ends in the middle
+# What urllib raises: also of an answer that is no HTTP, or ends in the middle
+BROKEN_OFF = (OSError, http.client.HTTPException)
 JVM_ENDED = "Spark's JVM has ended; the end of logs/spark.log in the home may say why"
 
 

@@ -26,9 +26,8 @@ def send(url: str, body: Mapping[str, Any]) -> None:
     data = json.dumps({"text": full_text(body), **body}).encode()
     try:
         request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method="POST")
-        urllib.request.build_opener(_NoRedirect).open(
-            request, timeout=SECONDS
-        ).close()  # what else it says may take long
+        answer = urllib.request.build_opener(_NoRedirect).open(request, timeout=SECONDS)
+        answer.close()  # what else it says may take long
     except (*BROKEN_OFF, ValueError) as error:  # also an answer other than 2xx, and an address that is none
         reason = getattr(error, "reason", None) or type(error).__name__
         status = f" {error.code}" if hasattr(error, "code") else ""

@@ -4,8 +4,9 @@
   New data means that a row came or went: the number of rows of each table tells, and the newest snapshot that has changed any,
   through compaction and expiry. Both are those of the newest state, which after a restore in place is not the newest snapshot.
   They come from snapshot summaries; nothing is counted. Of another mart it is what that was built from; of what is neither, as
-  a seed, the snapshot; of a current view the refresh of its mirror that last brought it past what it cannot follow. The SQL of views in between counts as its own does. What the mart was built from stands in its own
-  properties, written by the same statement that builds it. Where it is known which of its rows change, those alone are built (`by_key.sql`).
+  a seed, the snapshot; of a current view the refresh of its mirror that last brought it past what it cannot follow. The SQL of
+  views in between counts as its own does. What the mart was built from stands in its own properties, written by the same
+  statement that builds it. Where it is known which of its rows change, those alone are built (`by_key.sql`).
 -#}
 {% materialization rebuilt_table, adapter='trino' %}
   {%- set relation = cdc_vault.next_of(this).incorporate(type='table') -%}
