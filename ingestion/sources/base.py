@@ -58,6 +58,10 @@ class NotThere(LakehouseError):
     """A table was dropped, renamed or closed to us while its point was made."""
 
 
+class InTheWay(LakehouseError):
+    """Somebody waits to alter a table, or to empty it, while it is read at a point; what reads it waits behind them."""
+
+
 class LiveStreamLost(Exception):
     """The stream ended, or cannot keep up: its reader goes on without it."""
 
@@ -160,12 +164,14 @@ class Retention:
     """The changes that a source retains for the lake: how many bytes, and whether a reader is connected.
 
     `state` is in the source's own words, `missing` where it keeps nothing; `is_sound` is whether the stream can go on.
+    `open_bytes` is how many cannot be read yet, because they are behind the begin of a transaction that has not ended.
     """
 
     bytes: int = 0
     is_read: bool = False
     state: str = "missing"
     is_sound: bool = False
+    open_bytes: int = 0
 
 
 class UnreadableRecord(ValueError):
@@ -186,8 +192,9 @@ class Records(Protocol):
     def relation(self, encoded: bytes) -> Relation:
         """The relation of kept records; raises OfAnotherKind."""
 
-    def without(self, record: bytes, columns: list[str], gone: Collection[str]) -> bytes:
-        """A record with the values of the columns `gone` null."""
+    def without(self, record: bytes, relation: bytes, gone: Collection[str]) -> bytes:
+        """A record of a kept relation with the values of the columns `gone` null. If the record cannot be read, none of
+        its values is left, and `decode` says so."""
 
     def decode(self, relation: bytes, records: pa.Table, keys: Keys, imaged: Collection[int]) -> Iterator[Batch]:
         """Kept records of one relation as rows, each at its own place; raises UnreadableRecord."""

@@ -136,6 +136,13 @@ def read_stream(connection: CatalogConnection, source: str) -> Stream | None:
     return Stream(**row)
 
 
+def read_slots(connection: CatalogConnection) -> dict[str, str]:
+    """The slot of each source that is read by one, or was and has it still."""
+    return dict(
+        connection.execute("SELECT source, slot FROM lakehouse.streams WHERE slot <> '' ORDER BY source").fetchall()
+    )
+
+
 def kind_of(connection: CatalogConnection, source: str) -> str:
     """The kind of a source, by which its positions are read."""
     row = connection.execute("SELECT kind FROM lakehouse.streams WHERE source = %s", (source,)).fetchone()

@@ -1,14 +1,12 @@
 """The messages of a read, opened once: what each is, and what people are told of them."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
@@ -16,11 +14,13 @@ from ingestion.sources.debezium.at_once.ends import ends_at_once
 from ingestion.sources.debezium.at_once.parts import Part, heads_of, part_of, runs
 from ingestion.sources.debezium.at_once.readers import Readers, column_readers
 from ingestion.sources.debezium.at_once.scan import BEGINS, Scanned, scanned
-from ingestion.sources.debezium.avro import opener_of
-from ingestion.sources.debezium.envelope import EPOCH, Envelope, Unwrapped, end_of, envelope_of
 from ingestion.sources.debezium.join.heads import EMPTY, EVENT, LOOSE, SNAPSHOT, UNREAD, Heads, identity_of
 from ingestion.sources.debezium.join.joined import Told
-from ingestion.sources.debezium.opened import Opener, Types
+from ingestion.sources.debezium.message.avro import opener_of
+from ingestion.sources.debezium.message.envelope import EPOCH, Envelope, Unwrapped, end_of, envelope_of
+from ingestion.sources.debezium.message.opened import Opener, Types
+from ingestion.sources.debezium.problems import UNORDERED, lacking_key
+from ingestion.sources.debezium.ranges import EnvelopeRanges
 from ingestion.sources.debezium.rows import check_relation
 from ingestion.sources.debezium.shape import Shape
 from ingestion.sources.debezium.spool import Block, Spool, Tables, blocks_of
@@ -28,9 +28,6 @@ from ingestion.sources.kafka.events import one_chunk
 from ingestion.sources.kafka.fetching import some_at_once
 from ingestion.sources.kafka.reading import Range
 from ingestion.sources.kafka.values import Unread
-
-if TYPE_CHECKING:
-    from ingestion.sources.debezium.reading import EnvelopeReader
 
 OPENED, OPENED_BYTES = 20_000, 16 * 1024 * 1024  # envelopes that are kept as they were opened, and their messages
 TOGETHER = 64  # messages that are read one by one where one of them is unlike the others
@@ -53,7 +50,7 @@ class _Looked:
 class Gathered:
     """The messages of a read in a spool, their heads, and what was noticed as they were opened."""
 
-    reader: EnvelopeReader
+    reader: EnvelopeRanges
     spool: Spool
     heads: Heads = field(default_factory=Heads)
     opened: dict[int, Envelope] = field(default_factory=dict)
@@ -64,6 +61,7 @@ class Gathered:
     columns: dict[str, set[str]] = field(default_factory=dict)
     checked: set[str] = field(default_factory=set)
     problems: dict[str, str] = field(default_factory=dict)
+    keys: dict[str, frozenset[str]] = field(default_factory=dict)  # by topic, the columns of its events' keys
     unwrapped: dict[str, int] = field(default_factory=dict)
     wrapped: set[str] = field(default_factory=set)
     snapshots: dict[str, str] = field(default_factory=dict)
@@ -107,8 +105,8 @@ class Gathered:
 
     def close(self) -> None:
         """Deletes what was spooled."""
-        self.spool.close()
-        self.kept.close()
+        for held in (self.spool, self.kept, self.heads):
+            held.close()
 
     def fetch(self) -> None:
         """Reads all messages into the spool; some batches are opened while those before them are added."""
@@ -177,7 +175,7 @@ class Gathered:
         if found.writes_defaults:
             self._note_defaults(shape, types)
         columns = heads_of(part, found, messages, self.numbers)
-        for first, end, one_by_one in runs(part.is_odd_message):
+        for first, end, one_by_one in runs(part.is_odd):
             if one_by_one:
                 self._add_each(shape, messages.slice(first, end - first))
             else:
@@ -241,10 +239,7 @@ class Gathered:
                     "__TRANSACTIONS to the topic that tells their ends, <prefix>.transaction"
                 )
             if envelope.op == "t" and shape.topic in self.reader.wide:
-                self.problems[shape.topic] = (
-                    "a TRUNCATE came in a topic of several partitions, and no topic tells which of their events it is "
-                    "after: set provide.transaction.metadata=true of the connector, or let the topic have one partition"
-                )
+                self.problems[shape.topic] = UNORDERED
             self.heads.add(*place, EVENT, xid=envelope.xid or 0, lsn=envelope.lsn or 0, op=envelope.op)
         elif of is not None:
             self.heads.add(
@@ -285,16 +280,13 @@ class Gathered:
             told = set(self.opener(shape.format).key(key)) if key else set()
         except Unread:
             told = set()
-        if lacking := sorted(set(shape.key) - told):
-            self.problems[shape.topic] = (
-                f"key column {', '.join(lacking)} is not in its events' key ({', '.join(sorted(told)) or 'none'}),"
-                " so updates do not tell when it changes: declare that key, or set REPLICA IDENTITY FULL and let the "
-                "connector write the table to a topic of another name"
-            )
+        self.keys[shape.topic] = frozenset(told)
+        if (problem := lacking_key(shape.key, told)) is not None:
+            self.problems[shape.topic] = problem
 
     def envelope(self, index: int) -> Envelope:
         """The envelope of a message that could be opened."""
         if (known := self.opened.get(index)) is not None:
             return known
-        of = self.reader.shapes[self.reader.ranges[self.heads.partition[index]].topic]
+        of = self.reader.shapes[self.reader.ranges[self.heads[index]["partition"]].topic]
         return envelope_of(self.opener(of.format).open(self.spool.value(index)))

@@ -20,11 +20,11 @@ from ingestion.schema.offsets import Offsets, Partition
 from ingestion.schema.transaction_offsets import TransactionOffsets
 from ingestion.sources.base import NEAR
 from ingestion.sources.debezium.at_once.scan import Scanned, scanned
-from ingestion.sources.debezium.envelope import EPOCH, End, envelope_of
 from ingestion.sources.debezium.gathered import MILLISECOND, Gathered
 from ingestion.sources.debezium.join.heads import EVENT
 from ingestion.sources.debezium.join.joined import CLOCKS, SKEW, STALLED, Told
-from ingestion.sources.debezium.reading import EnvelopeReader
+from ingestion.sources.debezium.message.envelope import EPOCH, End, envelope_of
+from ingestion.sources.debezium.ranges import EnvelopeRanges
 from ingestion.sources.debezium.spool import Spool
 from ingestion.sources.kafka.events import one_chunk
 from ingestion.sources.kafka.reading import Range
@@ -39,7 +39,7 @@ Place = Literal["landed", "beside", "left", "unknown"]
 
 
 def position_after(
-    reader: EnvelopeReader, starts: Mapping[Partition, int], landed: int, recent: Collection[int]
+    reader: EnvelopeRanges, starts: Mapping[Partition, int], landed: int, recent: Collection[int]
 ) -> TransactionOffsets:
     """The position from which the topics that `reader` reads go on after a slot.
 
@@ -173,7 +173,7 @@ class _Seen:
         return "beside" if envelope.snapshot == "incremental" else "landed"
 
 
-def _check_history(reader: EnvelopeReader, ends: Sequence[End]) -> None:
+def _check_history(reader: EnvelopeRanges, ends: Sequence[End]) -> None:
     """Raises LakehouseError where commits went back while time went on: what was before is of another history."""
     last: End | None = None
     for end in ends:
@@ -186,7 +186,7 @@ def _check_history(reader: EnvelopeReader, ends: Sequence[End]) -> None:
         last = end if last is None or end.lsn > last.lsn else last
 
 
-def _check_reach(reader: EnvelopeReader, seen: _Seen, reached: int, *, is_whole: bool) -> None:
+def _check_reach(reader: EnvelopeRanges, seen: _Seen, reached: int, *, is_whole: bool) -> None:
     if not seen.known and not seen.is_over:
         raise reader.refused(f"the connector's snapshot is not over, or nothing has come yet: {AGAIN}")
     if not any(seen.known.values()) and not (is_whole and seen.rows):
@@ -196,7 +196,7 @@ def _check_reach(reader: EnvelopeReader, seen: _Seen, reached: int, *, is_whole:
         )
 
 
-def _check_whole(reader: EnvelopeReader, seen: _Seen, told: Sequence[Told], reached: int) -> None:
+def _check_whole(reader: EnvelopeRanges, seen: _Seen, told: Sequence[Told], reached: int) -> None:
     """Raises LakehouseError where an END of what the slot has not brought counts events that are not there: retention
     or compaction has taken them. What has just been sent may not be visible yet, and where Connect was restarted within
     a transaction, its counts are void."""

@@ -3,8 +3,9 @@
 import re
 from collections.abc import Iterator
 
-from ingestion.sources.debezium.gathered import Gathered
+from ingestion.sources.debezium.gathered import MILLISECOND, Gathered
 from ingestion.sources.debezium.join.joined import Joined
+from ingestion.sources.debezium.message.envelope import EPOCH
 
 EXACT = (3, 7)  # from this version of Debezium on nothing is lost with exactly once
 NULLS = (
@@ -40,6 +41,12 @@ def warnings(work: Gathered, joined: Joined) -> Iterator[str]:
         yield (
             f"transaction {xid} has no END, because the connector had lost its offsets within it and began anew: "
             "what came of it lands below the rows of the snapshot, which have the rest"
+        )
+    for xid, at in sorted(joined.unended.items()):
+        yield (
+            f"transaction {xid} has no END, and its last event came at {EPOCH + at * MILLISECOND:%Y-%m-%d %H:%M:%S} "
+            "UTC: its rows wait, and what is behind them in their topics, while other tables go on: look whether the "
+            "connector runs, and whether `transactions` is its transaction topic"
         )
     if work.reader.told is None:
         yield (

@@ -1,58 +1,37 @@
 """Topics of Debezium, read inside a Spark task: the transactions that are whole land, the others wait."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from ingestion.schema.changes import Batch
 from ingestion.schema.offsets import Offsets
 from ingestion.schema.transaction_offsets import TransactionOffsets
 from ingestion.sources.base import Keys, Landing, Noticed, Piece, SourceNow
-from ingestion.sources.debezium.at_once.parts import Part, runs
+from ingestion.sources.debezium.at_once.parts import Part
 from ingestion.sources.debezium.at_once.rows import Places, Rows, rows_at_once
-from ingestion.sources.debezium.envelope import EPOCH, End
 from ingestion.sources.debezium.gathered import Gathered
 from ingestion.sources.debezium.join.alone import place_alone
-from ingestion.sources.debezium.join.heads import EVENT
+from ingestion.sources.debezium.join.heads import EMPTY, EVENT
 from ingestion.sources.debezium.join.joined import SKEW, STALLED, Follows, Joined, OutOfOrder, Reached, Told
 from ingestion.sources.debezium.join.transactions import join
+from ingestion.sources.debezium.message.envelope import EPOCH, End
 from ingestion.sources.debezium.noticed import warnings
+from ingestion.sources.debezium.ranges import EnvelopeRanges
 from ingestion.sources.debezium.records import Event, kept
 from ingestion.sources.debezium.rows import Made, Placed, rows_of
 from ingestion.sources.debezium.shape import Shape
 from ingestion.sources.debezium.spool import Spool
-from ingestion.sources.kafka.reading import Range, TopicReader
+from ingestion.sources.kafka.reading import Range
 from ingestion.sources.kafka.records import KEPT_SCHEMA
-from ingestion.sources.kafka.registry import SchemaRegistry
-from lakehouse.errors import LakehouseError
 
 
 @dataclass(frozen=True)
-class EnvelopeReader:
-    """One read: the ranges of data topics, and the one of the transaction topic, whose `place` is its earliest offset;
-    None where transactions are not told. `wide` topics have several partitions.
-
-    Travels by pickle; holds the password.
-    """
-
-    source: str
-    properties: Mapping[str, Any]
-    ranges: tuple[Range, ...]
-    told: Range | None
-    is_told: bool
-    histories: Mapping[str, int]
-    shapes: Mapping[str, Shape]
-    before: TransactionOffsets
-    exactly_once: bool
-    is_whole: bool
-    now: datetime
-    batch_bytes: int
-    wide: frozenset[str] = frozenset()
-    registry: SchemaRegistry | None = None
+class EnvelopeReader(EnvelopeRanges):
+    """One read inside a Spark task."""
 
     @property
     def is_silent(self) -> bool:
@@ -77,23 +56,12 @@ class EnvelopeReader:
             told = list(work.told(self.told)) if self.told else []
             work.fetch()
             joined = work.join(told)
-            for piece in work.pieces(joined, landing):
-                take(piece)
+            with closing(joined.placed):
+                for piece in work.pieces(joined, landing):
+                    take(piece)
         finally:
             work.close()
         return Noticed(reached=SourceNow(_reached(self, joined), self.now, 0), warnings=tuple(warnings(work, joined)))
-
-    def messages(self, ranges: Sequence[Range]) -> Iterator[tuple[str, pa.Table]]:
-        """All messages of some ranges, a batch of one topic at a time."""
-        some = tuple(r for r in ranges if r.first < r.end)
-        if some:
-            yield from TopicReader(
-                self.source, self.properties, some, {}, 0, self.now, self.batch_bytes, {}
-            ).fetched()  # fmt: skip
-
-    def refused(self, says: str) -> LakehouseError:
-        """The error of a source that cannot go on."""
-        return LakehouseError(f"source {self.source!r}: {says}")
 
 
 class _Work(Gathered):
@@ -102,7 +70,7 @@ class _Work(Gathered):
     def join(self, told: Sequence[Told]) -> Joined:
         """Places the events."""
         reader, before = self.reader, self.reader.before
-        if reader.told is not None and not reader.is_told and EVENT in self.heads.kind:
+        if reader.told is not None and not reader.is_told and self._has_events():
             raise reader.refused(
                 f"there is no transaction topic {reader.told.topic}, although transactions have come: correct "
                 f"LAKEHOUSE_SOURCES__{reader.source.upper()}__TRANSACTIONS, which is <prefix>.transaction"
@@ -128,14 +96,9 @@ class _Work(Gathered):
 
     def _older(self, told: Sequence[Told], relations: Sequence[str]) -> dict[int, End]:
         """The ENDs before those of the read, by xid: asked for where events of a table that is read later need them."""
-        new = {one.end.xid for one in told if one.end}
-        heads, histories = self.heads, self.reader.histories
-        if not any(
-            heads.kind[i] == EVENT
-            and heads.xid[i] not in new
-            and heads.lsn[i] <= histories.get(relations[heads.partition[i]], 0)
-            for i in range(len(heads) if histories else 0)
-        ):
+        histories = self.reader.histories
+        began = np.array([histories.get(relation, 0) for relation in relations] or [0], np.int64)
+        if not histories or not any((e["lsn"] <= began[e["partition"]]).any() for e in self._without(told)):
             return {}
         of = self.reader.told
         assert of is not None, "tables that are read later need no history where no transaction is told"
@@ -144,18 +107,25 @@ class _Work(Gathered):
     def _forgotten_to(self, told: Sequence[Told]) -> datetime | None:
         """The moment before which the transaction topic has no END any more: asked for where an event that came a while
         ago has none among those of the read."""
-        of, heads = self.reader.told, self.heads
+        of, settled = self.reader.told, self.reader.now - STALLED
         if of is None or not of.place:
             return None
-        new = np.array([one.end.xid for one in told if one.end], np.int64)
-        lacks = (np.array(heads.kind) == EVENT) & ~np.isin(np.array(heads.xid), new)
-        is_old = np.array(heads.at) < (self.reader.now - STALLED).timestamp() * 1000
-        if not (lacks & is_old).any():
+        are_old = [events["at"] < settled.timestamp() * 1000 for events in self._without(told)]
+        if not any(old.any() for old in are_old):
             return None
         if (first := self._first_at(of)) is not None:
             return first - SKEW
-        settled = self.reader.now - STALLED  # it has nothing: what is being sent has no BEGIN there either
-        return settled if is_old[lacks].all() else None
+        # it has nothing: what is being sent has no BEGIN there either
+        return settled if all(old.all() for old in are_old) else None
+
+    def _has_events(self) -> bool:
+        return any((rows["kind"] == EVENT).any() for _, rows in self.heads.windows())
+
+    def _without(self, told: Sequence[Told]) -> Iterator[np.ndarray]:
+        """The events whose END is not among these, some at a time."""
+        new = np.array([one.end.xid for one in told if one.end], np.int64)
+        for _, rows in self.heads.windows():
+            yield rows[(rows["kind"] == EVENT) & ~np.isin(rows["xid"], new)]
 
     def _first_at(self, of: Range) -> datetime | None:
         """When the earliest message came that a topic still has, None where it has none."""
@@ -170,9 +140,8 @@ class _Work(Gathered):
 
     def pieces(self, joined: Joined, landing: Landing) -> Iterator[Piece]:
         """What lands, in the order in which it was fetched."""
-        numbers = np.array(joined.numbers, np.int64)
         for part in self.parts:
-            indices = part.first + np.flatnonzero(numbers[part.first : part.end] >= 0)
+            indices = part.first + np.flatnonzero(joined.placed.window(part.first, part.end)["number"] >= 0)
             if len(indices):
                 yield from self._of_part(part, joined, landing, indices.tolist())
 
@@ -194,56 +163,44 @@ class _Work(Gathered):
                 if good:
                     yield Piece(made.batches, self._records(shape, joined, good))
         if unread:
-            reasons = {(joined.numbers[i], joined.places[i]): reason for i, reason in unread.items()}
+            places = {index: joined.placed[index].tolist() for index in unread}
+            reasons = {(number, place): unread[index] for index, (number, place, _) in places.items()}
             yield Piece([], self._records(shape, joined, sorted(unread)), reasons)
 
     def _made(self, part: Part, joined: Joined, indices: list[int]) -> Made:
-        """The rows: of what is ordinary at once, of the others one by one, in their order."""
+        """The rows: of what is ordinary at once, and of the others one by one."""
         rows = self._at_once(part, joined, indices)
         if rows is None:
             return rows_of(part.shape, [self._placed(joined, index) for index in indices])
-        batches: list[Batch] = []
-        unread: dict[int, str] = {}
-        for first, end, is_odd in runs(rows.is_odd):
-            if not is_odd:
-                batches.append(rows.batch(first, end))
-                continue
-            made = rows_of(part.shape, [self._placed(joined, index) for index in indices[first:end]])
-            if made.problem is not None:
-                return made
-            batches += made.batches
-            unread |= {first + row: reason for row, reason in made.unread.items()}
-        return Made(batches, unread)
+        odd = np.flatnonzero(rows.is_odd).tolist()
+        made = rows_of(part.shape, [self._placed(joined, indices[row]) for row in odd])
+        unread = {odd[row]: reason for row, reason in made.unread.items()}
+        return Made([*rows.ordinary(), *made.batches], unread, made.problem)
 
     def _at_once(self, part: Part, joined: Joined, indices: list[int]) -> Rows | None:
         if part.readers is None:
             return None
         local = np.array(indices) - part.first
-        kept, wanted = self.kept.table(part.kept), part.row_of[local]
+        heads, placed = self.heads.window(part.first, part.end), joined.placed.window(part.first, part.end)[local]
+        kept, wanted = self.kept.table(part.kept), (np.cumsum(heads["kind"] != EMPTY) - 1)[local]
         if len(wanted) < kept.num_rows:
             kept = kept.take(wanted)
-        first, last = indices[0], indices[-1] + 1
         partitions = np.array([r.partition for r in self.reader.ranges], np.int32)
-        where = local - local[0]
         places = Places(
-            partition=partitions[np.array(self.heads.partition[first:last])[where]],
-            offset=np.array(self.heads.offset[first:last])[where],
-            number=np.array(joined.numbers[first:last])[where],
-            place=np.array(joined.places[first:last])[where],
-        )
+            partition=partitions[heads["partition"][local]], offset=heads["offset"][local],
+            number=placed["number"].copy(), place=placed["place"].copy(),
+        )  # fmt: skip
         rows = rows_at_once(part.shape, part.readers, kept, places)
         if rows is not None:
-            rows.is_odd[part.is_odd_message[local]] = True
-            if joined.old:
-                rows.is_odd[[row for row, index in enumerate(indices) if index in joined.old]] = True
+            rows.is_odd[part.is_odd[local] | (placed["old"] >= 0)] = True
         return rows
 
     def _placed(self, joined: Joined, index: int) -> Placed:
-        of = self.reader.ranges[self.heads.partition[index]]
-        envelope, old = self.envelope(index), joined.old.get(index)
+        head, placed = self.heads[index], joined.placed[index]
+        of, old = self.reader.ranges[head["partition"]], int(placed["old"])
         return Placed(
-            envelope, of.partition, self.heads.offset[index], joined.numbers[index], joined.places[index],
-            None if old is None else self.envelope(old).before,
+            self.envelope(index), of.partition, int(head["offset"]), int(placed["number"]), int(placed["place"]),
+            None if old < 0 else self.envelope(old).before,
         )  # fmt: skip
 
     def _records(self, shape: Shape, joined: Joined, indices: list[int]) -> Callable[[frozenset[int]], pa.Table]:
@@ -257,12 +214,18 @@ class _Work(Gathered):
     def _event(self, shape: Shape, joined: Joined, index: int) -> Event:
         form, value = self.opener(shape.format).kept(self.spool.value(index))
         placed = None if index in self.reasons else self._placed(joined, index)
-        at = placed.envelope.committed_at if placed else EPOCH + timedelta(milliseconds=self.heads.at[index])
+        envelope = placed.envelope if placed else None
+        is_alone = self.reader.told is None and shape.topic in self.reader.wide
+        has_no_before = envelope is not None and envelope.op == "u" and envelope.before is None
+        head, (number, place, _) = self.heads[index], joined.placed[index].tolist()
         return Event(
-            partition=self.reader.ranges[self.heads.partition[index]].partition, offset=self.heads.offset[index],
-            number=joined.numbers[index], place=joined.places[index], at=at,
-            xid=placed.envelope.xid if placed else None, value=value,
+            partition=self.reader.ranges[head["partition"]].partition, offset=int(head["offset"]),
+            number=number, place=place,
+            at=envelope.committed_at if envelope else EPOCH + timedelta(milliseconds=int(head["at"])),
+            xid=envelope.xid if envelope else None, value=value,
             old=placed.old if placed else None, format=form,
+            is_unordered=envelope is not None and envelope.op == "t" and is_alone,
+            counted_in=joined.counted.get(index), keyed_by=self.keys.get(shape.topic) if has_no_before else None,
         )  # fmt: skip
 
 

@@ -11,12 +11,13 @@ import pyarrow as pa
 from ingestion.schema.changes import Batch, Relation
 from ingestion.schema.problem import TableProblem
 from ingestion.sources.base import Keys, OfAnotherKind, UnreadableRecord
-from ingestion.sources.debezium.avro import opener_of
-from ingestion.sources.debezium.envelope import Row, envelope_of
-from ingestion.sources.debezium.opened import Opener
+from ingestion.sources.debezium.message.avro import opener_of
+from ingestion.sources.debezium.message.envelope import Row, envelope_of
+from ingestion.sources.debezium.message.opened import JsonOpener, Opener
+from ingestion.sources.debezium.problems import UNORDERED, lacking_key
 from ingestion.sources.debezium.rows import Placed, rows_of
 from ingestion.sources.debezium.shape import Shape, decoded
-from ingestion.sources.kafka.records import KEPT_SCHEMA
+from ingestion.sources.kafka.records import KEPT_SCHEMA, gone_since
 from ingestion.sources.kafka.registry import SchemaRegistry
 from ingestion.sources.kafka.values import Unread
 from lakehouse.errors import LakehouseError
@@ -24,7 +25,9 @@ from lakehouse.errors import LakehouseError
 
 @dataclass(frozen=True)
 class Event:
-    """An event as it is kept, at its place."""
+    """An event as it is kept, at its place. `is_unordered`: nothing tells which events of other partitions it is after.
+    `keyed_by` are the columns of its topic's keys, of an update that does not tell the row before. `counted_in` is the
+    transaction of one that cannot be read: its place there is what it tells once it can be, if it is of that one."""
 
     partition: int
     offset: int
@@ -35,6 +38,9 @@ class Event:
     value: bytes
     old: Row | None = None
     format: str = "json"
+    is_unordered: bool = False
+    keyed_by: Collection[str] | None = None
+    counted_in: int | None = None
 
 
 def kept(shape: Shape, events: Sequence[Event]) -> pa.Table:
@@ -70,41 +76,58 @@ class EnvelopeRecords:
             raise OfAnotherKind
         return decoded(encoded).relation
 
-    def without(self, record: bytes, columns: list[str], gone: Collection[str]) -> bytes:
-        """An event without the values of the columns `gone`; of a value that cannot be read nothing is left."""
+    def without(self, record: bytes, relation: bytes, gone: Collection[str]) -> bytes:
+        """An event without the values of the columns `gone`; of one that cannot be read the reason alone is left."""
         head, _, value = record.partition(b"\n")
         told = json.loads(head)
-        told["old"] = _less(told["old"], gone)
-        told.pop("format", None)
+        if "unread" in told:
+            return record
+        told["old"], left = _less(told["old"], gone), b""
         try:
-            fields = json.loads(value)
-            envelope = fields.get("payload", fields)
-            envelope |= {name: _less(envelope[name], gone) for name in ("before", "after") if name in envelope}
-        except (ValueError, RecursionError, AttributeError, TypeError):
-            fields = {}
-        return json.dumps(told).encode() + b"\n" + json.dumps(fields).encode()
+            left = _envelope_without(told.pop("format", "json"), value, gone)
+        except (Unread, RecursionError) as reason:
+            told["unread"] = gone_since(reason)
+        return json.dumps(told).encode() + b"\n" + left
 
     def decode(self, relation: bytes, records: pa.Table, keys: Keys, imaged: Collection[int]) -> Iterator[Batch]:
         """Kept events as rows, each at its own place; raises UnreadableRecord, TableProblem where none can land."""
         kept_as = decoded(relation)
         shape, openers = self.shapes.get(kept_as.oid, kept_as), _Openers(self.registry)
         events, broken = [], None
+        is_known = kept_as.oid in self.shapes  # who only looks at records, as an erasure does, parks no table
         columns = (records.column(name).to_pylist() for name in ("message", "commit_lsn", "seq"))
         for index, (message, number, seq) in enumerate(zip(*columns, strict=True)):
             try:
-                events.append(_placed(openers, message, number, seq // 2))
+                event, problem = _placed(openers, shape, message, number, seq // 2)
+                if problem is not None and is_known:
+                    raise self._parked(shape, problem)
+                events.append(event)
             except Unread as reason:
                 broken = UnreadableRecord(index, str(reason))
                 break
         made = rows_of(shape, events)
         if made.problem is not None:
-            raise TableProblem(self.source, self.tables.get(shape.oid, shape.topic), made.problem)
+            raise self._parked(shape, made.problem)
         if made.unread:
             first = min(made.unread)
             raise UnreadableRecord(first, made.unread[first])
         if broken is not None:
             raise broken
         return iter(made.batches)
+
+    def _parked(self, shape: Shape, problem: str) -> TableProblem:
+        return TableProblem(self.source, self.tables.get(shape.oid, shape.topic), problem)
+
+
+def _envelope_without(form: str, value: bytes, gone: Collection[str]) -> bytes:
+    """Raises Unread for a value that is no envelope, of which it is not known where it has the columns `gone`."""
+    if form != "json":
+        raise Unread("the value could not be read by a schema of the registry")
+    envelope_of(JsonOpener().open(value))
+    fields = json.loads(value)
+    envelope = fields["payload"] if fields.keys() == {"schema", "payload"} else fields
+    envelope |= {name: _less(envelope[name], gone) for name in ("before", "after") if name in envelope}
+    return json.dumps(fields).encode()
 
 
 def _less(row: Any, gone: Collection[str]) -> Any:
@@ -115,6 +138,12 @@ def _message(event: Event) -> bytes:
     told: dict[str, Any] = {"partition": event.partition, "offset": event.offset, "old": event.old}
     if event.format != "json":
         told["format"] = event.format
+    if event.is_unordered:
+        told["unordered"] = True
+    if event.keyed_by is not None:
+        told["keyed_by"] = sorted(event.keyed_by)
+    if event.counted_in is not None:
+        told["counted_in"] = event.counted_in
     return json.dumps(told).encode() + b"\n" + event.value
 
 
@@ -133,12 +162,24 @@ class _Openers:
         return self.made[form]
 
 
-def _placed(openers: _Openers, message: bytes, number: int, place: int) -> Placed:
+def _placed(
+    openers: _Openers, shape: Shape, message: bytes, number: int, place: int
+) -> tuple[Placed, str | None]:  # fmt: skip
+    """A kept event, and why its table cannot go on with it, if it cannot."""
     head, _, value = message.partition(b"\n")
     try:
         told = json.loads(head)
         partition, offset, old = told["partition"], told["offset"], told["old"]
         form = told.get("format", "json")
+        reason, keyed_by = told.get("unread"), told.get("keyed_by")
+        problem, counted_in = UNORDERED if told.get("unordered") else None, told.get("counted_in")
     except (ValueError, TypeError, KeyError, AttributeError):
         raise Unread("it is no kept event") from None
-    return Placed(envelope_of(openers.of(form).open(value)), partition, offset, number, place, old)
+    if reason is not None:
+        raise Unread(reason)
+    if keyed_by is not None:
+        problem = lacking_key(shape.key, keyed_by)
+    envelope = envelope_of(openers.of(form).open(value))
+    if envelope.transaction is not None and envelope.transaction.xid == counted_in:
+        place = envelope.transaction.order
+    return Placed(envelope, partition, offset, number, place, old), problem

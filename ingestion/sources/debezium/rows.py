@@ -11,11 +11,11 @@ import pyarrow.compute as pc
 from ingestion.schema.changes import META_SCHEMA, PLACE_SCHEMA, Batch, rows_without_columns
 from ingestion.schema.types import ConversionError, NeedsText, convert, out_of_bounds, typed, unreadable
 from ingestion.schema.types.model import SourceType
-from ingestion.sources.debezium.columns import BAD, Reader, Unfit
-from ingestion.sources.debezium.envelope import Envelope, Row
-from ingestion.sources.debezium.opened import Types
+from ingestion.sources.debezium.message.columns import BAD, Reader, Unfit
+from ingestion.sources.debezium.message.envelope import Envelope, Row
+from ingestion.sources.debezium.message.opened import Types
+from ingestion.sources.debezium.message.values import leaves_empty, placeholders, reader_of
 from ingestion.sources.debezium.shape import Column, Shape
-from ingestion.sources.debezium.values import leaves_empty, placeholders, reader_of
 from ingestion.sources.kafka.values import Unread
 
 SCHEMA = pa.schema([pa.field(item.name, item.type) for item in (*META_SCHEMA, *PLACE_SCHEMA)])

@@ -7,7 +7,7 @@ from dataclasses import astuple, dataclass, replace
 from ingestion.schema.changes import Relation
 from ingestion.schema.facts import TableFacts
 from ingestion.schema.problem import TableProblem
-from ingestion.sources.debezium.columns import Modes, Typed
+from ingestion.sources.debezium.message.columns import Modes, Typed
 from ingestion.sources.kafka.shape import Field, relation_of
 from ingestion.sources.kafka.shape import facts_of as facts_of_topic
 from lakehouse.declarations import RawTable

@@ -45,37 +45,43 @@ class Spool:
 
     def __init__(self, in_memory: int = IN_MEMORY) -> None:
         self._file = SpooledTemporaryFile(max_size=in_memory)  # noqa: SIM115 - closed by whoever made it
-        self._ends = array("q")  # of each message within its block
-        self._firsts, self._starts = array("q"), array("q", [0])  # of each block: its first message, and its place
-        self._open = -1, b""
+        self._count = 0
+        self._firsts = array("q")  # of each block: its first message
+        self._starts = array("q", [0])  # of each block: where its messages are, and where their ends within it
+        self._open = -1, np.zeros(0, np.int64), b""
 
     def extend(self, blocks: Sequence[Block]) -> None:
         """Adds messages."""
         for block in blocks:
-            self._firsts.append(len(self._ends))
-            self._ends.frombytes(block.ends.tobytes())
-            self._file.seek(self._starts[-1])
-            self._file.write(block.data)
-            self._starts.append(self._starts[-1] + block.data.size)
+            self._firsts.append(self._count)
+            self._count += len(block.ends)
+            for data in (block.data, block.ends.tobytes()):
+                self._file.seek(self._starts[-1])
+                self._file.write(data)
+                self._starts.append(self._starts[-1] + len(data))
 
     def __len__(self) -> int:
-        return len(self._ends)
+        return self._count
 
     def value(self, index: int) -> bytes:
         """The bytes of a message."""
         number = bisect_right(self._firsts, index) - 1
-        first = self._ends[index - 1] if index > self._firsts[number] else 0
-        return self._block(number)[first : self._ends[index]]
+        ends, data = self._block(number)
+        place = index - self._firsts[number]
+        return data[ends[place - 1] if place else 0 : ends[place]]
 
-    def _block(self, number: int) -> bytes:
+    def _block(self, number: int) -> tuple[np.ndarray, bytes]:
         """A block as it was; the one that was asked for last is at hand."""
         if self._open[0] != number:
-            self._file.seek(self._starts[number])
-            data = self._file.read(self._starts[number + 1] - self._starts[number])
-            last = self._firsts[number + 1] if number + 1 < len(self._firsts) else len(self._ends)
-            size = self._ends[last - 1]
-            self._open = number, pa.decompress(data, size, CODEC, asbytes=True) if data else b""
-        return self._open[1]
+            data, ends = (self._read(part) for part in (2 * number, 2 * number + 1))
+            places = np.frombuffer(ends, np.int64)
+            size = int(places[-1])
+            self._open = number, places, pa.decompress(data, size, CODEC, asbytes=True) if data else b""
+        return self._open[1:]
+
+    def _read(self, part: int) -> bytes:
+        self._file.seek(self._starts[part])
+        return self._file.read(self._starts[part + 1] - self._starts[part])
 
     def close(self) -> None:
         """Deletes it."""

@@ -56,6 +56,11 @@ class Brokers:
             try:
                 told = future.result()
                 number = told.topic_id.get_most_significant_bits() & (1 << 63) - 1
+                if not number:  # what the client gives where the answer has none
+                    raise LakehouseError(
+                        f"source {self._source!r}: its brokers tell no id of topic {name}, by which it is known from "
+                        "another one of that name: let them be Kafka 2.8 or newer, or others that tell ids"
+                    )
                 found[name] = Topic(name, number, tuple(sorted(part.id for part in told.partitions)))
             except KafkaException as error:
                 code = error.args[0].code()
@@ -73,12 +78,17 @@ class Brokers:
         """Up to where each partition's events are committed, exclusive."""
         return self._offsets(partitions, OffsetSpec.latest())
 
-    def _offsets(self, partitions: Collection[Partition], which: OffsetSpec) -> dict[Partition, int]:
+    def ends_with_open(self, partitions: Collection[Partition]) -> dict[Partition, int]:
+        """Up to where each partition has events, exclusive, those of transactions that are open included."""
+        return self._offsets(partitions, OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED)
+
+    def _offsets(
+        self, partitions: Collection[Partition], which: OffsetSpec, seen: IsolationLevel = IsolationLevel.READ_COMMITTED
+    ) -> dict[Partition, int]:
         if not partitions:
             return {}
         wanted = {TopicPartition(topic, number): which for topic, number in partitions}
-        committed = IsolationLevel.READ_COMMITTED
-        asked = self._admin.list_offsets(wanted, isolation_level=committed, request_timeout=ANSWER_SECONDS)
+        asked = self._admin.list_offsets(wanted, isolation_level=seen, request_timeout=ANSWER_SECONDS)
         return {(at.topic, at.partition): self._answer(future).offset for at, future in asked.items()}
 
     def _answer(self, future: "Future[T]") -> T:

@@ -74,6 +74,8 @@ def _ordinary(shape: Shape, events: pa.Table, values: Values) -> Decoded | None:
         columns[field.name], unfit = _fitted(parsed[field.name], field.source_type)
         if unfit:
             return None
+    if any(columns[name].null_count for name in shape.key):
+        return None
     return Decoded(range(events.num_rows), ["c"] * events.num_rows, _table(columns, events.num_rows), {})
 
 
@@ -83,7 +85,8 @@ def _one_by_one(shape: Shape, events: pa.Table, values: Values) -> Decoded:
     pairs = zip(events.column("key").to_pylist(), events.column("value").to_pylist(), strict=True)
     for index, (key, value) in enumerate(pairs):
         try:
-            rows.append(_printed(shape, _deleted(shape, key, values) if value is None else values.row(value)))
+            row = deleted(shape, key, values) if value is None else _keyed(shape, values.row(value))
+            rows.append(_printed(shape, row))
         except Unread as reason:
             unread[index] = str(reason)
             continue
@@ -114,15 +117,37 @@ def _table(columns: dict[str, pa.Array], rows: int) -> pa.Table:
     return pa.table(columns) if columns else rows_without_columns(rows)
 
 
-def _deleted(shape: Shape, key: bytes | None, values: Values) -> Row:
+def deleted(shape: Shape, key: bytes | None, values: Values) -> Row:
     """The key of an event without a value, which deletes the row of that key in a table that has one."""
     if not shape.key:
         raise Unread("the event has no value, and the table no key")
     found = values.key(key) if key else None
-    row = found if isinstance(found, dict) else {shape.key[0]: found} if len(shape.key) == 1 else {}
+    row = found if isinstance(found, dict) else {}
+    if key and len(shape.key) == 1 and not isinstance(found, dict):
+        row = {shape.key[0]: _alone(shape, key, found)}
     if any(row.get(name) is None for name in shape.key):
         raise Unread(f"the event has no value, and its key does not tell {', '.join(shape.key)}")
     return {name: row[name] for name in shape.key}
+
+
+def _alone(shape: Shape, key: bytes, found: Any) -> Any:
+    """The value of the only column of a key. Text that was written as it is, `12 ` say, reads as JSON too: it stands
+    for the row of that text. Raises Unread where JSON would be another text than what is written."""
+    [field] = [field for field in shape.fields if field.name == shape.key[0]]
+    is_json = type(found) is not str and found is not None and key[:1] != b"\0"
+    if not is_json or target_type(field.source_type).form is not Form.TEXT:
+        return found
+    written = key.decode()
+    if text(found) != written.strip():
+        raise Unread(f"the event has no value, and its key may be text or JSON, which are not the same {field.name}")
+    return written
+
+
+def _keyed(shape: Shape, row: Row) -> Row:
+    """An event with a value, which tells the whole key that its table has."""
+    if lacking := [name for name in shape.key if row.get(name) is None]:
+        raise Unread(f"its value does not tell {', '.join(lacking)}, which the declared key has")
+    return row
 
 
 def _printed(shape: Shape, row: Row) -> Row:

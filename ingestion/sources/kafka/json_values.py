@@ -38,9 +38,12 @@ class JsonValues:
     def key(self, key: bytes) -> Any:
         """The key of an event."""
         try:
-            return _parsed(key.decode())
+            found = _parsed(key.decode())
         except (ValueError, RecursionError):
             return key.decode(errors="replace")
+        if b"\\u" in key and not _is_text(found):
+            raise Unread("the key has half a surrogate pair, which is no text")
+        return found
 
 
 def _parsed(given: str) -> Any:
@@ -54,9 +57,9 @@ def _parsed(given: str) -> Any:
     return value if end == len(given) else _DECODER.decode(given)
 
 
-def _is_text(row: Row) -> bool:
+def _is_text(found: Any) -> bool:
     try:
-        json.dumps(row, ensure_ascii=False).encode()
+        json.dumps(found, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         return False
     return True

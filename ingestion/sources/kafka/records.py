@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from ingestion.schema.changes import PICKED_SCHEMA, Batch, Relation
 from ingestion.sources.base import Keys, UnreadableRecord
-from ingestion.sources.kafka.events import EVENTS_SCHEMA, batch_of, decode
+from ingestion.sources.kafka.events import EVENTS_SCHEMA, batch_of, decode, deleted
 from ingestion.sources.kafka.json_values import JsonValues
 from ingestion.sources.kafka.shape import Shape, decoded
 from ingestion.sources.kafka.values import Unread, Values, text
@@ -48,16 +48,24 @@ class EventRecords:
         """The relation of kept events."""
         return decoded(encoded).relation
 
-    def without(self, record: bytes, columns: list[str], gone: Collection[str]) -> bytes:
-        """An event without the fields `gone`, as JSON; of one that cannot be read nothing is left, nor of the key."""
+    def without(self, record: bytes, relation: bytes, gone: Collection[str]) -> bytes:
+        """An event without the fields `gone`, as JSON; of one that cannot be read the reason alone is left. Of the key
+        the declared columns are left where there is no value, which is what such an event tells."""
         head, _, value = record.partition(b"\n")
         told = json.loads(head)
+        if "unread" in told:
+            return record
+        values = self._values(told.get("format", "json"))
+        key, left = told["key"], ""
+        told |= {"key": None, "format": "json"}
         try:
-            fields = self._values(told.get("format", "json")).row(value)
-        except (Unread, RecursionError):
-            fields = {}
-        left = {name: part for name, part in fields.items() if name not in gone}
-        return json.dumps(told | {"key": None, "format": "json"}).encode() + b"\n" + text(left).encode()
+            if told["is_empty"]:
+                told["key"] = _key_of(decoded(relation), key, gone, values)
+            else:
+                left = text({name: part for name, part in values.row(value).items() if name not in gone})
+        except (Unread, RecursionError) as reason:
+            told["unread"] = gone_since(reason)
+        return json.dumps(told).encode() + b"\n" + left.encode()
 
     def decode(self, relation: bytes, records: pa.Table, keys: Keys, imaged: Collection[int]) -> Iterator[Batch]:
         """Kept events as rows, each at its own place; raises UnreadableRecord."""
@@ -81,6 +89,19 @@ class EventRecords:
         if name not in self.formats:
             raise LakehouseError(f"kept events are {name}: set the SCHEMA_REGISTRY__URL of their source")
         return self.formats[name]
+
+
+def gone_since(reason: Exception) -> str:
+    """Why a kept event has no value any more which could not be read."""
+    says = str(reason) if isinstance(reason, Unread) else "the value is nested too deeply"
+    return f"{says}; nothing of it is kept, since columns of its table are excluded or masked"
+
+
+def _key_of(shape: Shape, key: str | None, gone: Collection[str], values: Values) -> str:
+    if lost := [name for name in shape.key if name in gone]:
+        raise Unread(f"the event has no value, and its key has {', '.join(lost)}")
+    row = deleted(shape, None if key is None else b64decode(key), values)
+    return b64encode(text(row).encode()).decode()
 
 
 def _meta(shape: Shape, records: pa.Table, events: pa.Table) -> dict[str, pa.Array | pa.ChunkedArray]:
@@ -127,6 +148,9 @@ def _event(index: int, message: bytes) -> tuple[dict[str, object], str]:
         told = json.loads(head)
         key = None if told["key"] is None else b64decode(told["key"])
         event = {"partition": told["partition"], "offset": told["offset"], "key": key}
-        return event | {"value": None if told["is_empty"] else value}, told.get("format", "json")
+        event |= {"value": None if told["is_empty"] else value}
     except (ValueError, TypeError, KeyError):
         raise UnreadableRecord(index, "it is no kept event") from None
+    if "unread" in told:
+        raise UnreadableRecord(index, told["unread"])
+    return event, told.get("format", "json")

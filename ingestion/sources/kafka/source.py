@@ -131,7 +131,9 @@ class OpenKafka:
             return Retention(0, False, "lost", False)
         end = self.now().position
         reached = stream.position.join(self._shown(end.by_partition))
-        return Retention(self.distance(reached, end), False, "kept", True)
+        there = of_topics(self._topics(self._begun()).values())
+        with_open = end.join(Offsets.of(self._brokers.ends_with_open(there)))
+        return Retention(self.distance(reached, with_open), False, "kept", True, self.distance(end, with_open))
 
     def stop_between(self, reached: Offsets, end: Offsets, max_bytes: int) -> Offsets:
         """The end, or of each partition a share of what is left, and no less than readers of live tables have seen."""
@@ -149,9 +151,10 @@ class OpenKafka:
         return [name_of(partition) for partition in sorted(found, key=lambda partition: (partition[1], partition[0]))]
 
     def next_of(self, parts: Collection[str], max_bytes: int) -> NextOf:
-        """Of each of these partitions up to its end, or a share of what is left."""
-        reached, partitions = self._reached(), {partition_named(name) for name in parts}
-        end = reached.join(Offsets.of(self._brokers.ends(partitions)))
+        """Of each of these partitions up to its end, or a share of what is left; nothing of one that is gone."""
+        reached, wanted = self._reached(), {partition_named(name) for name in parts}
+        there = wanted.intersection(of_topics(self._brokers.topics(topic for topic, _ in wanted).values()))
+        end = reached.join(Offsets.of(self._brokers.ends(there)))
         return NextOf(self.stop_between(reached, end, max_bytes).only(parts), self.distance(reached, end))
 
     def distance(self, start: Offsets, end: Offsets) -> int:

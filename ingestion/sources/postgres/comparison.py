@@ -14,7 +14,15 @@ from ingestion.schema.compared import BUCKET_DIGITS, ComparedColumn, KeyRange
 from ingestion.schema.evolve import source_type
 from ingestion.schema.facts import TableFacts
 from ingestion.schema.types import ConversionError, convert
-from ingestion.sources.postgres.snapshot import from_sql, is_of_the_table, on_snapshot, reason_of, refused
+from ingestion.sources.postgres.snapshot import (
+    from_sql,
+    in_the_way,
+    is_for_a_lock,
+    is_of_the_table,
+    on_snapshot,
+    reason_of,
+    refused,
+)
 from ingestion.state.chunks import Chunk
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import SourceConnection
@@ -52,6 +60,8 @@ class StatementReader:
                     cursor.execute(statement)
                     yield from cursor.fetch_record_batch()
         except adbc.Error as error:
+            if is_for_a_lock(error):
+                raise in_the_way(self.source, self.table) from None
             reason = reason_of(error)
             if is_of_the_table(error):
                 raise refused(self.source, self.table, f"a comparison: {reason}", error) from None

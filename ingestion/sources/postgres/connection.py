@@ -245,13 +245,20 @@ def source_now(connection: SourceConnection) -> SourceNow[Lsn]:
     return SourceNow(Lsn(row[0]), row[1], int(row[2]))
 
 
-def committed_lsn(connection: SourceConnection) -> Lsn:
-    """An LSN above the commit of everything visible now, also of transactions that did not wait for the flush.
+# The sizes of XLogPageHeaderData and, on a segment's first page, XLogLongPageHeaderData, aligned to 8 bytes
+COMMITTED = """SELECT lsn - CASE WHEN mod(lsn, segment) = 40 THEN 40 WHEN mod(lsn, page) = 24 THEN 24 ELSE 0 END FROM (
+ SELECT (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint AS lsn, current_setting('wal_block_size')::bigint AS page,
+ pg_size_bytes(current_setting('wal_segment_size')) AS segment) AS now"""
 
-    Raises LakehouseError on a standby.
+
+def committed_lsn(connection: SourceConnection) -> Lsn:
+    """An LSN not below the commit of anything visible now, also of transactions that did not wait for the flush.
+
+    Where the WAL ends with a page, Postgres says where the next record will begin: behind the header of the next page,
+    where nothing ends. In an idle source no reader would ever reach that. Raises LakehouseError on a standby.
     """
     try:
-        return Lsn(_value(connection, "SELECT (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint"))
+        return Lsn(_value(connection, COMMITTED))
     except psycopg.errors.ObjectNotInPrerequisiteState:
         raise _standby(connection) from None
 
@@ -336,6 +343,12 @@ def aborted(connection: SourceConnection, xids: Sequence[int]) -> list[int]:
         "SELECT xid FROM unnest(%s::bigint[]) AS xid WHERE pg_xact_status(xid::text::xid8) = 'aborted'", (list(xids),)
     )
     return [row[0] for row in rows]
+
+
+def has_slot(connection: SourceConnection, slot: str) -> bool:
+    """Whether the server has a slot of that name, of whatever database and plugin: names are the server's."""
+    found = "SELECT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = %s)"
+    return connection.execute(found, (slot,)).fetchone() == (True,)
 
 
 def free_slot(connection: SourceConnection, source: str, slot: str, patience: float = 15.0) -> None:

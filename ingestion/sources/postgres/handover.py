@@ -50,7 +50,7 @@ def let_go(settings: Settings, name: str, slot: str) -> None:
     """
     with src.connect_source(settings, name) as connection:
         try:
-            if _is_there(connection, slot):
+            if src.has_slot(connection, slot):
                 src.free_slot(connection, name, slot)
                 src.drop_slot(connection, slot)
         except (psycopg.Error, LakehouseError) as error:
@@ -72,8 +72,3 @@ def _history(connection: SourceConnection, name: str) -> tuple[str, int]:
         ) from None
     assert row is not None
     return str(row[0]), int(row[1])
-
-
-def _is_there(connection: SourceConnection, slot: str) -> bool:
-    """Whether the server has a slot of that name; a database drops its own alone."""
-    return connection.execute("SELECT FROM pg_replication_slots WHERE slot_name = %s", (slot,)).fetchone() is not None

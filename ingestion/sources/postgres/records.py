@@ -3,6 +3,7 @@
 import struct
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
@@ -26,9 +27,9 @@ class PgoutputRecords:
             raise OfAnotherKind
         return parse_relation(encoded, 0)
 
-    def without(self, record: bytes, columns: list[str], gone: Collection[str]) -> bytes:
+    def without(self, record: bytes, relation: bytes, gone: Collection[str]) -> bytes:
         """A record with the values of the columns `gone` null."""
-        return without(record, columns, gone)
+        return without(record, _columns(relation), gone)
 
     def decode(self, relation: bytes, records: pa.Table, keys: Keys, imaged: Collection[int]) -> Iterator[Batch]:
         """The records as one made-up transaction, each row then given back its own place; raises UnreadableRecord."""
@@ -40,6 +41,11 @@ class PgoutputRecords:
         except DecodeError as error:
             raise UnreadableRecord(error.index - _BEFORE, error.reason) from None
         return (_at_its_place(batch, records) for batch in batches)
+
+
+@lru_cache
+def _columns(relation: bytes) -> tuple[str, ...]:
+    return tuple(column.name for column in parse_relation(relation, 0).columns)
 
 
 def _at_its_place(batch: Batch, records: pa.Table) -> Batch:

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import psycopg
 import pyarrow as pa
 
 from ingestion.schema.compared import Order
@@ -12,6 +13,8 @@ from ingestion.schema.evolve import source_type
 from ingestion.schema.facts import ColumnFacts, TableFacts
 from ingestion.schema.problem import TableProblem
 from ingestion.schema.types import arrives_typed
+from ingestion.sources.base import InTheWay
+from ingestion.sources.postgres.points.point import BRIEFLY
 from ingestion.sources.postgres.points.together import PAGE_BYTES
 from ingestion.state.chunks import Chunk
 from lakehouse.declarations import RawTable
@@ -20,6 +23,7 @@ from lakehouse.servers.database import SourceConnection
 from lakehouse.text.sql import ident, literal, relation
 
 ROWS_AT_A_TIME = 10_000
+NO_LOCK = "55P03"  # lock_not_available
 _ORDERED: dict[Order, str] = {
     "value": "{name}", "bytes": '{printed} COLLATE "C"', "time of day": "{name} + interval '0'"
 }  # fmt: skip
@@ -48,6 +52,8 @@ class HeapReader:
                 for batch in cursor.fetch_record_batch():
                     yield pa.Table.from_batches([batch])
         except (adbc.Error, OSError) as error:
+            if is_for_a_lock(error):
+                raise in_the_way(self.source, self.table) from None
             reason = reason_of(error)
             if "invalid byte sequence" in reason or is_of_the_table(error):
                 raise refused(self.source, self.table, f"snapshot: {reason}", error) from None
@@ -57,14 +63,32 @@ class HeapReader:
 
 @contextmanager
 def on_snapshot(url: str, snapshot: str, batch_bytes: int) -> Iterator[Any]:
-    """A cursor of ADBC whose statements see an exported snapshot."""
+    """A cursor of ADBC whose statements see an exported snapshot.
+
+    They wait for locks of tables for a moment alone. The point keeps the tables from being altered, so whoever is to
+    be waited for waits for the point.
+    """
     import adbc_driver_postgresql.dbapi as adbc
 
     with adbc.connect(url) as connection, connection.cursor() as cursor:
         cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         cursor.execute(f"SET TRANSACTION SNAPSHOT {literal(snapshot)}")
+        cursor.execute(BRIEFLY)
         cursor.adbc_statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": str(batch_bytes)})
         yield cursor
+
+
+def is_for_a_lock(error: Exception) -> bool:
+    """Whether a lock was not to be had in time."""
+    return getattr(error, "sqlstate", None) == NO_LOCK
+
+
+def in_the_way(source: str, table: str) -> InTheWay:
+    """The error of a read at a point that waits for a lock."""
+    return InTheWay(
+        f"source {source!r}: {table} is read, and somebody waits to alter or to empty it: they go first; then run this "
+        "again (nothing was lost)"
+    )
 
 
 def from_sql(chunk: Chunk) -> tuple[str, list[str]]:
@@ -77,24 +101,34 @@ def from_sql(chunk: Chunk) -> tuple[str, list[str]]:
     return f"ONLY {relation(*chunk.relation)}", bounds
 
 
-def plan_chunks(connection: SourceConnection, facts: TableFacts, chunk_bytes: int) -> list[Chunk]:
+def plan_chunks(connection: SourceConnection, source: str, facts: TableFacts, chunk_bytes: int) -> list[Chunk]:
     """Splits a table, or the leaves of a partitioned one, into page ranges of about `chunk_bytes`.
 
     Where the role may read the root alone (a partition that was attached later), or may not read `ctid`, the root is
-    read in one piece; so is a root without partitions, for what a first chunk does beside reading.
+    read in one piece; so is a root without partitions, for what a first chunk does beside reading. Raises InTheWay.
     """
-    leaves = connection.execute(
-        "SELECT n.nspname, c.relname, pg_relation_size(c.oid), (SELECT count(*) FROM pg_attribute a WHERE"
-        " a.attrelid = c.oid AND a.attname = ANY(%(columns)s) AND has_column_privilege(c.oid, a.attnum, 'SELECT'))"
-        " = cardinality(%(columns)s::text[]) FROM pg_class c JOIN pg_namespace n"
-        " ON n.oid = c.relnamespace WHERE c.oid = %(oid)s AND c.relkind = 'r'"
-        " OR c.oid IN (SELECT relid FROM pg_partition_tree(%(oid)s) WHERE isleaf) ORDER BY c.oid",
-        {"oid": facts.oid, "columns": ["ctid", *(column.name for column in facts.columns)]},
-    ).fetchall()
+    try:
+        leaves = _leaves(connection, facts)
+    except psycopg.errors.LockNotAvailable:
+        raise in_the_way(source, ".".join(facts.relation)) from None
     if not leaves or not all(readable for *_, readable in leaves):
         return [Chunk(0, facts.relation, -1, None)]
     ranges = [(schema, name, *pages) for schema, name, size, _ in leaves for pages in page_ranges(size, chunk_bytes)]
     return [Chunk(number, (schema, name), first, end) for number, (schema, name, first, end) in enumerate(ranges)]
+
+
+def _leaves(connection: SourceConnection, facts: TableFacts) -> list[tuple[str, str, int, bool]]:
+    """Schema, name and bytes of each heap, and whether the role may read all of it; the size waits for locks."""
+    with connection.transaction():
+        connection.execute(BRIEFLY)
+        return connection.execute(
+            "SELECT n.nspname, c.relname, pg_relation_size(c.oid), (SELECT count(*) FROM pg_attribute a WHERE"
+            " a.attrelid = c.oid AND a.attname = ANY(%(columns)s) AND has_column_privilege(c.oid, a.attnum, 'SELECT'))"
+            " = cardinality(%(columns)s::text[]) FROM pg_class c JOIN pg_namespace n"
+            " ON n.oid = c.relnamespace WHERE c.oid = %(oid)s AND c.relkind = 'r'"
+            " OR c.oid IN (SELECT relid FROM pg_partition_tree(%(oid)s) WHERE isleaf) ORDER BY c.oid",
+            {"oid": facts.oid, "columns": ["ctid", *(column.name for column in facts.columns)]},
+        ).fetchall()
 
 
 def check_readable(connection: SourceConnection, table: RawTable, facts: TableFacts) -> None:

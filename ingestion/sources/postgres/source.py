@@ -173,7 +173,7 @@ class OpenPostgres:
         conditions, bounds = key_bounds(self.connection, facts, key[0], key_range, where)
         url = source_url(of.settings.source(of.name))
         reader = StatementReader(of.name, table.name, url, point.snapshot, limits.batch_bytes)
-        chunks = tuple(plan_chunks(self.connection, facts, limits.snapshot_chunk_bytes))
+        chunks = tuple(plan_chunks(self.connection, of.name, facts, limits.snapshot_chunk_bytes))
         return ComparedHeap(reader, tuple(columns), tuple(key), chunks, conditions, bounds)
 
     def sizes(self, tables: Sequence[RawTable]) -> dict[str, list[int]]:
@@ -186,7 +186,7 @@ class OpenPostgres:
 
     def ranges(self, facts: TableFacts, chunk_bytes: int) -> list[Chunk]:
         """The ranges of a table's heaps."""
-        return plan_chunks(self.connection, facts, chunk_bytes)
+        return plan_chunks(self.connection, self._of.name, facts, chunk_bytes)
 
     def row_reader(self, table: RawTable, facts: TableFacts, chunk: Chunk, point: Point[Lsn]) -> HeapReader:
         """Reads one of the ranges at the point."""

@@ -46,6 +46,7 @@ def ensure_stream(
     check_same_kind(store.read_stream(states, name), "postgres")  # before its slot is touched, or positions meet
     publication = src.publication_oid(of.settings, connection, name, of.publication)
     if live is None:
+        _check_slot_is_ours(of, connection, store.read_stream(states, name))  # before its reader is ended
         if of.on_standby:
             check_standby(of.settings, name, connection, primary)
         src.free_slot(connection, name, of.slot)
@@ -56,11 +57,7 @@ def ensure_stream(
     stream, slot = store.read_stream(states, name), src.read_slot(connection, of.slot)
     if stream is None:
         assert live is None
-        if slot is not None:
-            raise LakehouseError(
-                f"source {name!r}: slot {of.slot} exists but this lake did not make it: set another name with "
-                f"LAKEHOUSE_SOURCES__{name.upper()}__SLOT, or drop it if nothing else reads it"
-            )
+        _check_slot_is_ours(of, connection, stream)
         # Written down before the slot is made, so that a crash in between leaves a slot that is known to be ours.
         store.create_stream(states, name, of.slot, cluster, publication)
         stream = store.read_stream(states, name)
@@ -91,10 +88,21 @@ def _make_slot(of: Configured, connection: SourceConnection, primary: SourceConn
     return src.create_slot(connection, of.slot, execute, standby=of.on_standby)
 
 
+def _check_slot_is_ours(of: Configured, connection: SourceConnection, stream: store.Stream | None) -> None:
+    """Raises LakehouseError where another lake, or anybody else, may rely on the slot."""
+    if stream is not None and stream.slot != of.slot:
+        raise LakehouseError(
+            f"source {of.name!r}: the lake was read from slot {stream.slot}, not {of.slot}: set it back"
+        )
+    if stream is None and src.has_slot(connection, of.slot):
+        raise LakehouseError(
+            f"source {of.name!r}: slot {of.slot} exists but this lake did not make it: set another name with "
+            f"LAKEHOUSE_SOURCES__{of.name.upper()}__SLOT, or drop it if nothing else reads it"
+        )
+
+
 def _check_identity(of: Configured, stream: store.Stream, publication: int) -> None:
     where = f"source {of.name!r}"
-    if stream.slot != of.slot:
-        raise LakehouseError(f"{where}: the lake was read from slot {stream.slot}, not {of.slot}: set it back")
     if stream.publication_oid != publication:
         raise LakehouseError(
             f"{where}: publication {of.publication!r} was dropped and made again; Postgres did not record the "

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ingestion.sources.debezium.envelope import End
 from ingestion.sources.debezium.join.joined import Told
-from ingestion.sources.debezium.moments import LAKE_MOMENTS
-from ingestion.sources.debezium.opened import Opener
+from ingestion.sources.debezium.message.envelope import End
+from ingestion.sources.debezium.message.moments import LAKE_MOMENTS
+from ingestion.sources.debezium.message.opened import Opener
 from ingestion.sources.kafka.events import one_chunk
 from ingestion.sources.kafka.json_columns import json_table
 
@@ -55,8 +55,14 @@ def _ends(table: pa.Table, messages: pa.Table) -> Iterator[Told] | None:
     at = pc.multiply(at, 1000).cast(pa.timestamp("us", "UTC"))
     columns = (messages.column("offset"), messages.column("at"), at, pc.list_value_length(parts))
     named = iter(zip(names.to_pylist(), counts.to_pylist(), strict=True))
+    known: dict[tuple[tuple[str, int], ...], dict[str, int]] = {}  # most transactions are like others
+
+    def counted(length: int) -> dict[str, int]:
+        found = tuple(next(named) for _ in range(length))
+        return known.setdefault(found, dict(found))
+
     return (
-        Told(offset, came, End(xid, lsn, moment, dict(next(named) for _ in range(length))))
+        Told(offset, came, End(xid, lsn, moment, counted(length)))
         for offset, came, moment, length, xid, lsn in zip(
             *(column.to_pylist() for column in columns), xids, lsns, strict=True
         )

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ingestion.sources.debezium.at_once.readers import Readers
-from ingestion.sources.debezium.opened import Bodies
+from ingestion.sources.debezium.message.opened import Bodies
 from ingestion.sources.kafka.json_columns import json_table
 
 DEPTH = 900  # Python's parser gives up on nesting that is little deeper

@@ -1,7 +1,7 @@
 """Which messages of a read were read at once, and how their columns fit in with those that were not."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -16,22 +16,23 @@ from ingestion.sources.kafka.events import one_chunk
 _OF_EVENTS = {"kind": EMPTY, "xid": 0, "lsn": 0, "order": 0, "in_table": 0, "op": ord(" "), "identity": 0}
 
 
-def _none() -> np.ndarray:
-    return np.zeros(0, np.int32)
-
-
 @dataclass(frozen=True)
 class Part:
     """Messages of one topic by their index, from `first` to before `end`. Of those that were read at once, the table
-    `kept` has what their rows are made of: `row_of` each is its row there, -1 for a message without a value."""
+    `kept` has what their rows are made of: a row for each that has a value. `odd` are bits, none where none is odd."""
 
     shape: Shape
     first: int
     end: int
     readers: Readers | None = None
     kept: int = 0
-    row_of: np.ndarray = field(default_factory=_none)
-    is_odd_message: np.ndarray = field(default_factory=_none)
+    odd: bytes = b""
+
+    @property
+    def is_odd(self) -> np.ndarray:
+        """Which of the messages that were read at once have to be looked at one by one."""
+        count = self.end - self.first
+        return np.unpackbits(np.frombuffer(self.odd or bytes(-(-count // 8)), np.uint8), count=count).view(bool)
 
 
 def part_of(shape: Shape, readers: Readers, first: int, kept: int, messages: pa.Table, found: Scanned) -> Part:
@@ -39,8 +40,8 @@ def part_of(shape: Shape, readers: Readers, first: int, kept: int, messages: pa.
     there = one_chunk(messages.column("value")).is_valid().to_numpy(zero_copy_only=False)
     is_odd = np.zeros(len(there), bool)
     is_odd[there] = found.is_odd
-    row_of = np.where(there, np.cumsum(there) - 1, -1).astype(np.int32)
-    return Part(shape, first, first + len(there), readers, kept, row_of, is_odd)
+    odd = np.packbits(is_odd).tobytes() if is_odd.any() else b""
+    return Part(shape, first, first + len(there), readers, kept, odd)
 
 
 def heads_of(
@@ -51,11 +52,12 @@ def heads_of(
     number = np.zeros(len(partitions), np.int32)
     for partition in np.unique(partitions).tolist():
         number[partitions == partition] = numbers[part.shape.topic, partition]
+    there = one_chunk(messages.column("value")).is_valid().to_numpy(zero_copy_only=False)
     at = one_chunk(messages.column("at")).view(pa.int64()).to_numpy() // 1000
     columns = {"partition": number, "offset": messages.column("offset").to_numpy(), "at": at}
     for name, empty in _OF_EVENTS.items():
         columns[name] = np.full(len(partitions), empty, np.int64)
-        columns[name][part.row_of >= 0] = getattr(found, name)
+        columns[name][there] = getattr(found, name)
     return columns
 
 

@@ -13,11 +13,11 @@ import pyarrow.compute as pc
 from ingestion.schema.types.model import Form
 from ingestion.schema.types.table import target_type
 from ingestion.sources.debezium.at_once.decimals import decimals
-from ingestion.sources.debezium.columns import Modes, Reader, Typed, Unfit
-from ingestion.sources.debezium.moments import MICROSECONDS, is_within
-from ingestion.sources.debezium.opened import ConnectType, Types
+from ingestion.sources.debezium.message.columns import Modes, Reader, Typed, Unfit
+from ingestion.sources.debezium.message.moments import MICROSECONDS, is_within
+from ingestion.sources.debezium.message.opened import ConnectType, Types
+from ingestion.sources.debezium.message.values import DECIMAL, VARIABLE, expected, leaves_empty, reader_of
 from ingestion.sources.debezium.shape import Shape
-from ingestion.sources.debezium.values import DECIMAL, VARIABLE, expected, leaves_empty, reader_of
 
 _VARIABLE = pa.struct([("scale", pa.int32()), ("value", pa.string())])
 _KEYS = (pa.types.is_integer, pa.types.is_string, pa.types.is_boolean)

@@ -10,10 +10,10 @@ import pyarrow.compute as pc
 
 from ingestion.schema.changes import Batch
 from ingestion.sources.debezium.at_once.readers import ColumnReader, Readers
-from ingestion.sources.debezium.columns import Unfit
+from ingestion.sources.debezium.message.columns import Unfit
+from ingestion.sources.debezium.message.values import placeholders
 from ingestion.sources.debezium.rows import SCHEMA, fitted
 from ingestion.sources.debezium.shape import Shape
-from ingestion.sources.debezium.values import placeholders
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,14 @@ class Rows:
     meta: pa.Table
     is_odd: np.ndarray
 
-    def batch(self, first: int, end: int) -> Batch:
-        """Some of the rows."""
-        return Batch(self.shape.relation, self.values.slice(first, end - first), self.meta.slice(first, end - first))
+    def ordinary(self) -> list[Batch]:
+        """The rows that are not odd, if there are any."""
+        if self.is_odd.all():
+            return []
+        if not self.is_odd.any():
+            return [Batch(self.shape.relation, self.values, self.meta)]
+        wanted = pa.array(~self.is_odd)
+        return [Batch(self.shape.relation, self.values.filter(wanted), self.meta.filter(wanted))]
 
 
 def rows_at_once(shape: Shape, readers: Readers, kept: pa.Table, places: Places) -> Rows | None:

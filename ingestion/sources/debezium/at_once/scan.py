@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from ingestion.sources.debezium.at_once.parsed import envelopes
 from ingestion.sources.debezium.at_once.readers import Readers
 from ingestion.sources.debezium.join.heads import EVENT, LOOSE, SNAPSHOT, identity_of
-from ingestion.sources.debezium.opened import Bodies
+from ingestion.sources.debezium.message.opened import Bodies
 from ingestion.sources.debezium.shape import Shape
 
 BEGINS = ("first", "first_in_data_collection")

@@ -1,41 +1,56 @@
-"""Events whose transactions no topic tells: they land as they come, each partition in its order. Pure.
+"""Events whose transactions no topic tells: they land as they come, each partition in its order.
 
 A change of a key comes as a delete and, after its tombstone, a create, which belong together. So a delete that is the
 last of its partition waits for a moment, for what may follow.
 """
 
-from array import array
+from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from ingestion.sources.debezium.join.heads import EMPTY, EVENT, Heads
-from ingestion.sources.debezium.join.joined import SETTLED, Follows, Joined, Reached, nowhere
-from ingestion.sources.debezium.join.pairs import key_changes
+from ingestion.sources.debezium.join.joined import PLACED, SETTLED, Follows, Joined, Reached
+from ingestion.sources.debezium.join.pairs import Pairs
 
 
 def place_alone(heads: Heads, before: Reached, follows: Follows) -> Joined:
     """Places the events of a read under one number, which is the next one."""
     number = max(before.bound, 1)
-    numbers = array("q", (number if kind != EMPTY else -1 for kind in heads.kind))
-    joined = Joined(numbers, nowhere(len(heads)))
-    joined.old = key_changes(heads, joined, follows.relations)
-    joined.offsets = list(follows.ends)
-    for partition, index in _last_deletes(heads, {*joined.old.values()}, follows).items():
-        joined.numbers[index] = -1
-        joined.offsets[partition] = heads.offset[index]
-    for index in range(len(heads)):
-        if joined.numbers[index] >= 0:
-            joined.places[index] = follows.place(heads, index)
-    joined.reached = replace(before, bound=number + 1) if any(n >= 0 for n in joined.numbers) else before
+    pairs = Pairs(heads, _numbers_of(follows.relations))
+    joined = Joined(offsets=list(follows.ends))
+    waiting = _last_deletes(heads, pairs, follows)
+    for index in waiting:
+        joined.offsets[heads[index]["partition"]] = int(heads[index]["offset"])
+    bases, lands = np.array(follows.bases, np.int64), False
+    for first, rows in heads.windows():
+        wanted = rows["kind"] != EMPTY
+        wanted[[index - first for index in waiting if first <= index < first + len(rows)]] = False
+        placed = np.full(len(rows), -1, PLACED)
+        placed["number"][wanted] = number
+        placed["place"][wanted] = (bases[rows["partition"]] + rows["offset"])[wanted]
+        placed["old"] = pairs.of(first, len(rows))
+        joined.placed.extend(placed)
+        lands |= bool(wanted.any())
+    joined.reached = replace(before, bound=number + 1) if lands else before
     joined.waits = joined.offsets != list(follows.ends)
     return joined
 
 
-def _last_deletes(heads: Heads, paired: set[int], follows: Follows) -> dict[int, int]:
-    """By partition the delete that is its last event, where what follows it may be on the way."""
-    last = {heads.partition[i]: i for i in range(len(heads)) if heads.kind[i] != EMPTY}
-    return {
-        partition: index
-        for partition, index in last.items()
-        if heads.kind[index] == EVENT and heads.op[index] == ord("d") and index not in paired
-        and not (follows.is_whole and follows.now.timestamp() - heads.at[index] / 1000 > SETTLED.total_seconds())
-    }  # fmt: skip
+def _numbers_of(relations: Sequence[str]) -> np.ndarray:
+    return np.unique(np.array([*relations]), return_inverse=True)[1]
+
+
+def _last_deletes(heads: Heads, pairs: Pairs, follows: Follows) -> list[int]:
+    """The deletes that are the last event of their partition, where what follows them may be on the way."""
+    last = np.full(len(follows.ends), -1, np.int64)
+    for first, rows in heads.windows():
+        index = np.flatnonzero(rows["kind"] != EMPTY)
+        np.maximum.at(last, rows["partition"][index], first + index)
+    ends = [(index, heads[index]) for index in last[last >= 0].tolist()]
+    return [
+        index
+        for index, head in ends
+        if head["kind"] == EVENT and head["op"] == ord("d") and index not in pairs.deletes
+        and not (follows.is_whole and follows.now.timestamp() - int(head["at"]) / 1000 > SETTLED.total_seconds())
+    ]  # fmt: skip

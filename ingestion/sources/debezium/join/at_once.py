@@ -1,171 +1,284 @@
-"""The join of events to transactions in columns, where all is as a connector sends it that was never restarted. Pure.
+"""The join of events to transactions in columns, where all is as a connector sends it that was never restarted.
 
-Every event is of a transaction, those that ended have all their events, each once, and in every partition they are
-before those of transactions that have not. What is not so is placed step by step.
+Transactions that ended have all their events, each once, and in every partition these are before those of transactions
+that have not; rows of snapshots came before the latter. What is not so is placed step by step. Some events are looked
+at together, and what is known of all of them is a few numbers for each transaction and partition: the events of one may
+be more than fit into memory.
 """
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
-from ingestion.sources.debezium.join.heads import EMPTY, EVENT, Heads
-from ingestion.sources.debezium.join.joined import SETTLED, STALLED, Ended, Follows, Joined, New, Reached
+from ingestion.sources.debezium.join.heads import EMPTY, EVENT, LOOSE, SNAPSHOT, Heads
+from ingestion.sources.debezium.join.joined import PLACED, SETTLED, STALLED, Ended, Follows, Joined, New, Reached
+from ingestion.sources.debezium.join.pairs import Pairs
+from ingestion.sources.debezium.join.rest import is_free
+from ingestion.sources.debezium.numbers import HASHES, Shared, has_twice, mixed
 
-_ODD = np.uint64(0x9E3779B97F4A7C15)
+_NEVER = np.iinfo(np.int64).max
 
 
 def join_at_once(heads: Heads, ended: Ended, before: Reached, follows: Follows) -> Joined | None:
     """What `join` finds; None where it has to look at each event."""
-    kind = np.array(heads.kind)
     is_settled = follows.exactly_once or all(follows.now - one.at >= SETTLED for one in ended.new)
-    is_plain = np.isin(kind, (EVENT, EMPTY)).all() and not follows.older and len(ended.xids) == len(ended.new)
-    is_plain &= follows.forgotten_to is None
+    is_plain = not follows.older and follows.forgotten_to is None and len(ended.xids) == len(ended.new)
     if not is_plain or not is_settled or ended.again or ended.told_to != follows.told_to:
         return None
-    events = _Events.of(heads, kind == EVENT, ended.new, follows)
-    landing = events.whole(ended.new, follows)
+    ends = _Ends.of(ended.new, follows)
+    landing = _landing(heads, ends, follows)
     if landing is None:
         return None
-    lands = (events.end >= 0) & (events.end < landing)
-    stops = events.stops(lands, len(follows.ends))
-    if stops is None or _is_interrupted(events):
-        return None
-    lsns = np.array([one.end.lsn for one in ended.new] or [0], np.int64)
-    numbers, places = np.full(len(kind), -1, np.int64), np.full(len(kind), -1, np.int64)
-    numbers[events.index[lands]] = lsns[events.end[lands]]
-    places[events.index[lands]] = np.array(heads.order)[events.index[lands]]
-    last = ended.new[landing - 1].end if landing else None
-    joined = Joined(
-        _column(numbers), _column(places), old=_key_changes(events, lands),
-        offsets=[heads.offset[stop] if stop >= 0 else end for stop, end in zip(stops, follows.ends, strict=True)],
-        told_to=ended.new[landing].offset if landing < len(ended.new) else ended.told_to,
-        reached=before if last is None else Reached(last.lsn, last.at, last.lsn + 1),
-    )  # fmt: skip
-    joined.waits = landing < len(ended.new) or joined.offsets != list(follows.ends)
-    return joined
+    bounds = _Bounds.of(heads, ends, landing, len(follows.ends))
+    return None if bounds.overlap else _placed(heads, ends, ended, bounds, before, follows, landing)
 
 
 @dataclass(frozen=True)
-class _Events:
-    """The events of transactions: their index among all, and which END of those that are new each has, -1 for none."""
+class _Ends:
+    """The new ENDs: `xids` in their order with the number of each END, and how many events of which relation they
+    count, by `groups` of END and relation."""
 
-    index: np.ndarray
-    end: np.ndarray
-    partition: np.ndarray
-    relation: np.ndarray
-    xid: np.ndarray
-    lsn: np.ndarray
-    op: np.ndarray
-    in_table: np.ndarray
-    identity: np.ndarray
-    relations: Mapping[str, int]
+    new: Sequence[New]
+    xids: np.ndarray
+    numbers: np.ndarray
+    lsns: np.ndarray
+    width: int
+    relations: np.ndarray
+    is_keyed: np.ndarray
+    groups: np.ndarray
+    counts: np.ndarray
 
     @classmethod
-    def of(cls, heads: Heads, wanted: np.ndarray, new: Sequence[New], follows: Follows) -> _Events:
-        relations = {name: number for number, name in enumerate(sorted({*follows.followed, *follows.relations}))}
-        of_partition = np.array([relations[name] for name in follows.relations] or [0])
-        partition, xid = np.array(heads.partition)[wanted], np.array(heads.xid)[wanted]
-        known = np.array([one.end.xid for one in new], np.int64)
-        order = np.argsort(known)
-        at = np.searchsorted(known, xid, sorter=order)
-        found = order[np.minimum(at, len(known) - 1)] if len(known) else np.zeros(len(xid), np.int64)
-        is_known = known[found] == xid if len(known) else np.zeros(len(xid), bool)
-        lsn, op, in_table, identity = (
-            np.array(getattr(heads, name))[wanted] for name in ("lsn", "op", "in_table", "identity")
+    def of(cls, new: Sequence[New], follows: Follows) -> _Ends:
+        names = sorted({*follows.followed, *follows.relations})
+        known, width = {name: number for number, name in enumerate(names)}, max(1, len(names))
+        xids = np.array([one.end.xid for one in new], np.int64)
+        counted = sorted(
+            (row * width + known[name], count)
+            for row, one in enumerate(new)
+            for name, count in one.end.counts.items()
+            if count and name in follows.followed
         )
+        groups, counts = np.array(counted, np.int64).reshape(-1, 2).T
         return cls(
-            np.flatnonzero(wanted), np.where(is_known, found, -1), partition, of_partition[partition], xid, lsn, op,
-            in_table, identity, relations,
+            new, np.sort(xids), np.argsort(xids), np.array([one.end.lsn for one in new], np.int64), width,
+            np.array([known[name] for name in follows.relations] or [0]),
+            np.array([name in follows.keyed for name in names] or [False]), groups, counts,
         )  # fmt: skip
 
-    def whole(self, new: Sequence[New], follows: Follows) -> int | None:
-        """How many transactions land: those before the first whose events have not all come. None where events came
-        twice, or more than END counts, or those that lack will not come."""
-        width = len(self.relations)
-        counts = np.zeros((len(new), width), np.int64)
-        for row, one in enumerate(new):
-            for name, count in one.end.counts.items():
-                if name in follows.followed:
-                    counts[row, self.relations[name]] = count
-        of = np.flatnonzero(self.end >= 0)
-        group, place = self.end[of] * width + self.relation[of], self.in_table[of]
-        flat = counts.reshape(-1)
-        if len(of) and ((place < 1) | (place > flat[group])).any():
-            return None
-        if self._are_repeated(follows):
-            return None
-        come = np.bincount(group, minlength=len(flat)) if len(flat) else flat
-        lacks = np.flatnonzero((come.reshape(len(new), width) < counts).any(axis=1))
-        landing = int(lacks[0]) if len(lacks) else len(new)
-        if landing < len(new) and follows.is_whole and follows.now - new[landing].at > STALLED:
-            return None
-        ranked = np.lexsort((place, group))
-        group, place = group[ranked], place[ranked]
-        is_twice = (np.diff(group) == 0) & (np.diff(place) == 0)
-        return None if is_twice.any() else landing
+    def of_xids(self, xids: np.ndarray) -> np.ndarray:
+        """The number of the END of each, -1 for none."""
+        return _found(self.xids, xids, self.numbers)
 
-    def _are_repeated(self, follows: Follows) -> bool:
-        """Whether two events may be the same one: by a number that stands for what tells them apart."""
-        keyed = np.array([name in follows.keyed for name in self.relations])[self.relation]
-        parts = (self.xid, self.lsn, self.relation, self.op, self.identity)
-        ranked = np.sort(_mixed(*(part[keyed] for part in parts)))  # np.unique would take ten times as long
-        return bool((ranked[1:] == ranked[:-1]).any())
+    def of_groups(self, groups: np.ndarray) -> np.ndarray:
+        """Where the groups are among those that are counted, -1 for none."""
+        return _found(self.groups, groups, np.arange(len(self.groups)))
 
-    def stops(self, lands: np.ndarray, count: int) -> list[int] | None:
-        """Of each partition the index of the first event that waits, -1 for none; None where one that lands is behind
-        it."""
-        found = []
-        for number in range(count):
-            mine = self.partition == number
-            waiting, landing = self.index[mine & ~lands], self.index[mine & lands]
-            if len(waiting) and len(landing) and landing[-1] > waiting[0]:
+
+def _found(ranked: np.ndarray, wanted: np.ndarray, what: np.ndarray) -> np.ndarray:
+    if not len(ranked):
+        return np.full(len(wanted), -1, np.int64)
+    at = np.minimum(np.searchsorted(ranked, wanted), len(ranked) - 1)
+    return np.where(ranked[at] == wanted, what[at], -1)
+
+
+@dataclass(frozen=True)
+class _Window:
+    """Some of the messages, from the index `first` on."""
+
+    first: int
+    rows: np.ndarray
+    ends: _Ends
+
+    @cached_property
+    def is_event(self) -> np.ndarray:
+        return self.rows["kind"] == EVENT
+
+    @cached_property
+    def is_loose(self) -> np.ndarray:
+        return np.isin(self.rows["kind"], (LOOSE, SNAPSHOT))
+
+    @cached_property
+    def end(self) -> np.ndarray:
+        """The number of the END of each, -1 for what has none."""
+        return np.where(self.is_event, self.ends.of_xids(self.rows["xid"]), -1)
+
+    @cached_property
+    def relation(self) -> np.ndarray:
+        return self.ends.relations[self.rows["partition"]]
+
+    @cached_property
+    def index(self) -> np.ndarray:
+        return self.first + np.arange(len(self.rows))
+
+    def lands(self, landing: int) -> np.ndarray:
+        """The events whose transactions are among the first so many."""
+        return (self.end >= 0) & (self.end < landing)
+
+
+def _windows(heads: Heads, ends: _Ends) -> Iterator[_Window]:
+    return (_Window(first, rows, ends) for first, rows in heads.windows())
+
+
+def _landing(heads: Heads, ends: _Ends, follows: Follows) -> int | None:
+    """How many transactions land: those before the first whose events have not all come. None where events came twice,
+    or more than END counts, or those that lack will not come, or where rows of a snapshot depend on such an event."""
+    come, doubles = np.zeros(len(ends.groups), np.int64), (Shared(HASHES), Shared(HASHES))
+    snapshot_to, open_from = -1, _NEVER
+    try:
+        for window in _windows(heads, ends):
+            rows, end = window.rows, window.end
+            if not (window.is_event | window.is_loose | (rows["kind"] == EMPTY)).all():
                 return None
-            found.append(int(waiting[0]) if len(waiting) else -1)
+            of, places = _counted(window)
+            if of is None or ((places < 1) | (places > ends.counts[of])).any():
+                return None
+            come += np.bincount(of, minlength=len(come))
+            doubles[0].add(_hashes(of, places))
+            keyed = window.is_event & ends.is_keyed[window.relation]
+            parts = (rows["xid"], rows["lsn"], window.relation, rows["op"], rows["identity"])
+            doubles[1].add(_hashes(*(part[keyed] for part in parts)))
+            snapshot_to = max(snapshot_to, rows["at"][rows["kind"] == SNAPSHOT].max(initial=-1))
+            open_from = min(open_from, rows["at"][window.is_event & (end < 0)].min(initial=_NEVER))
+        lacks = np.flatnonzero(come < ends.counts)
+        landing = int(ends.groups[lacks[0]]) // ends.width if len(lacks) else len(ends.new)
+        if landing < len(ends.new) and follows.is_whole and follows.now - ends.new[landing].at > STALLED:
+            return None
+        return None if snapshot_to > open_from or any(map(has_twice, doubles)) else landing
+    finally:
+        for shared in doubles:
+            shared.close()
+
+
+def _counted(window: _Window) -> tuple[np.ndarray | None, np.ndarray]:
+    """Of events with an END, by what they are counted, and their place in it; None where one is not."""
+    ends, has_end = window.ends, window.end >= 0
+    of = ends.of_groups((window.end * ends.width + window.relation)[has_end])
+    return (None if (of < 0).any() else of), window.rows["in_table"][has_end]
+
+
+def _hashes(*parts: np.ndarray) -> np.ndarray:
+    return mixed(*parts).view(HASHES)
+
+
+@dataclass(frozen=True)
+class _Bounds:
+    """By partition: the first event that waits, and the last that lands; the first that has no END, and the last that
+    has one."""
+
+    waits: np.ndarray
+    lands: np.ndarray
+    open: np.ndarray
+    ended: np.ndarray
+
+    @classmethod
+    def of(cls, heads: Heads, ends: _Ends, landing: int, partitions: int) -> _Bounds:
+        found = cls(*(np.full(partitions, none, np.int64) for none in (_NEVER, -1, _NEVER, -1)))
+        for window in _windows(heads, ends):
+            lands, has_end = window.lands(landing), window.end >= 0
+            for into, which in ((found.waits, ~lands), (found.open, ~has_end)):
+                _note(np.minimum, into, window, window.is_event & which)
+            for into, which in ((found.lands, lands), (found.ended, has_end)):
+                _note(np.maximum, into, window, which)
         return found
 
-
-def _is_interrupted(events: _Events) -> bool:
-    """Whether events that have an END are behind others that have none."""
-    for number in np.unique(events.partition[events.end < 0]).tolist():
-        mine = events.partition == number
-        first = events.index[mine & (events.end < 0)][0]
-        if (events.index[mine & (events.end >= 0)] > first).any():
-            return True
-    return False
+    @property
+    def overlap(self) -> bool:
+        """Whether one that lands is behind one that waits, or one that has an END behind one that has none."""
+        return bool((self.lands > self.waits).any() or (self.ended > self.open).any())
 
 
-def _key_changes(events: _Events, lands: np.ndarray) -> dict[int, int]:
-    """As `key_changes`."""
-    deletes, creates = (np.flatnonzero(lands & (events.op == ord(op))) for op in "dc")
-    if not len(deletes) or not len(creates):
-        return {}
-    records = _mixed(events.xid, events.lsn, events.relation)
-    both = np.intersect1d(records[deletes], records[creates])
-    old: dict[tuple[int, ...], int] = {}
-
-    def record(row: int) -> tuple[int, ...]:
-        return int(events.xid[row]), int(events.lsn[row]), int(events.relation[row])
-
-    for row in deletes[np.isin(records[deletes], both)].tolist():
-        old[record(row)] = int(events.index[row])
-    rows = creates[np.isin(records[creates], both)].tolist()
-    return {int(events.index[row]): old[record(row)] for row in rows if record(row) in old}
+def _note(which: np.ufunc, into: np.ndarray, window: _Window, wanted: np.ndarray) -> None:
+    which.at(into, window.rows["partition"][wanted], window.index[wanted])
 
 
-def _column(values: np.ndarray) -> array[int]:
-    found = array("q")
-    found.frombytes(values.tobytes())
+def _placed(
+    heads: Heads, ends: _Ends, ended: Ended, bounds: _Bounds, before: Reached, follows: Follows, landing: int
+) -> Joined:  # fmt: skip
+    last = ends.new[landing - 1].end if landing else None
+    reached = before if last is None else Reached(last.lsn, last.at, last.lsn + 1)
+    loose = _Loose(heads, ends, bounds, reached, follows)
+    pairs = Pairs(heads, ends.relations)
+    joined = Joined(told_to=ends.new[landing].offset if landing < len(ends.new) else ended.told_to)
+    for window in _windows(heads, ends):
+        lands, placed = window.lands(landing), np.full(len(window.rows), -1, PLACED)
+        placed["number"][lands] = ends.lsns[window.end[lands]]
+        placed["place"][lands] = window.rows["order"][lands]
+        placed["old"][lands] = pairs.of(window.first, len(window.rows))[lands]
+        loose.place(window, placed)
+        joined.placed.extend(placed)
+    joined.offsets = [
+        int(heads[stop]["offset"]) if stop < _NEVER else end
+        for stop, end in zip(loose.stops.tolist(), follows.ends, strict=True)
+    ]
+    joined.reached = replace(reached, bound=loose.fallback + 1) if loose.has_tail else reached
+    first = {int(heads[index]["xid"]): int(heads[index]["at"]) for index in bounds.open[bounds.open < _NEVER].tolist()}
+    if late := follows.unended(first):  # its last event may be younger
+        joined.unended = follows.unended(_last_of(heads, ends, late))
+    joined.waits = landing < len(ends.new) or joined.offsets != list(follows.ends)
+    return joined
+
+
+def _last_of(heads: Heads, ends: _Ends, xids: Collection[int]) -> dict[int, int]:
+    """When the last event of each of these transactions came."""
+    found = dict.fromkeys(xids, 0)
+    for window in _windows(heads, ends):
+        for xid in xids:
+            of_it = window.rows["at"][window.is_event & (window.rows["xid"] == xid)]
+            found[xid] = max(found[xid], int(of_it.max(initial=0)))
     return found
 
 
-def _mixed(*parts: np.ndarray) -> np.ndarray:
-    """A number for each combination, which others may have by chance."""
-    found = np.zeros(len(parts[0]), np.uint64)
-    for part in parts:
-        found = (found ^ part.astype(np.uint64)) * _ODD
-        found ^= found >> np.uint64(29)
-    return found
+class _Loose:
+    """Rows of snapshots: the number of each is just below that of the next transaction of its partition. Where none has
+    come, it is one behind the last; if that may be another's, they wait. `stops` is what waits by partition."""
+
+    def __init__(self, heads: Heads, ends: _Ends, bounds: _Bounds, reached: Reached, follows: Follows) -> None:
+        self._bounds, self._bases = bounds, np.array(follows.bases, np.int64)
+        self.stops, self.has_tail = bounds.waits.copy(), False
+        self.fallback = max(reached.bound, 1)
+        self._is_free = is_free(self.fallback, reached)
+        self._next = _next_events(heads, ends, len(follows.ends))
+
+    def place(self, window: _Window, placed: np.ndarray) -> None:
+        """Adds to what is placed of a window."""
+        of = np.where(window.is_loose, window.rows["partition"], -1)
+        for partition in np.unique(of[of >= 0]).tolist():
+            mine = np.flatnonzero((of == partition) & (window.index < self._bounds.waits[partition]))
+            is_before = window.index[mine] < self._bounds.lands[partition]
+            indices, numbers = self._next[partition]
+            rows, tail = mine[is_before], mine[~is_before]
+            placed["number"][rows] = numbers[np.searchsorted(indices, window.index[rows])] - 1
+            if len(tail) and not self._is_free:
+                self.stops[partition] = min(self.stops[partition], window.index[tail[0]])
+            elif len(tail):
+                placed["number"][tail], self.has_tail = self.fallback, True
+            for some in (rows, tail) if self._is_free else (rows,):
+                placed["place"][some] = self._bases[partition] + window.rows["offset"][some]
+
+
+def _next_events(heads: Heads, ends: _Ends, partitions: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """By partition the events that are the next of some row of a snapshot, by index, and the numbers of their
+    transactions."""
+    found: list[list[tuple[np.ndarray, np.ndarray]]] = [[] for _ in range(partitions)]
+    was_loose = np.zeros(partitions, bool)
+    for window in _windows(heads, ends):
+        if not (window.is_loose.any() or was_loose.any()):
+            continue
+        of = np.where(window.is_loose | window.is_event, window.rows["partition"], -1)
+        for partition in np.unique(of[of >= 0]).tolist():
+            mine = np.flatnonzero(of == partition)
+            is_loose = np.append(was_loose[partition], window.is_loose[mine])
+            nexts = mine[is_loose[:-1] & ~is_loose[1:]]
+            nexts = nexts[window.end[nexts] >= 0]
+            found[partition].append((window.index[nexts], ends.lsns[window.end[nexts]]))
+            was_loose[partition] = is_loose[-1]
+    none = np.zeros(0, np.int64)
+    return [
+        (np.concatenate([none, *(i for i, _ in parts)]), np.concatenate([none, *(n for _, n in parts)]))
+        for parts in found
+    ]

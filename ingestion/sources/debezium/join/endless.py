@@ -10,14 +10,14 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 
-from ingestion.sources.debezium.join.heads import SNAPSHOT, Heads
+from ingestion.sources.debezium.join.heads import SNAPSHOT, Loaded
 from ingestion.sources.debezium.join.joined import Firsts, Follows, Reached, Told
 
 INTERRUPTED = timedelta(seconds=60)
 
 
 def without_end(
-    heads: Heads, told: Sequence[Told], firsts: Firsts, before: Reached, follows: Follows
+    heads: Loaded, told: Sequence[Told], firsts: Firsts, before: Reached, follows: Follows
 ) -> tuple[frozenset[int], frozenset[int], dict[int, int]]:
     """The xids to which no END will come: a snapshot began after what there is of them, and then another transaction
     ended, or nothing came for a while. Those whose END the transaction topic has no more. And of the others without an
@@ -46,7 +46,7 @@ def without_end(
     return frozenset(gone), forgotten, {xid: at for xid, at in last.items() if xid not in gone}
 
 
-def waiting_rows(heads: Heads, under_way: Iterable[int]) -> set[int]:
+def waiting_rows(heads: Loaded, under_way: Iterable[int]) -> set[int]:
     """The rows of snapshots that began after the last event of a transaction that is `under_way`."""
     since = min(under_way, default=None)
     if since is None:

@@ -3,64 +3,95 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 
+from ingestion.sources.debezium.numbers import Numbers
 from ingestion.sources.kafka.values import text
 
 EVENT, LOOSE, EMPTY, UNREAD, SNAPSHOT = range(5)
 """Of a transaction; of none, as the rows of an incremental snapshot; a tombstone; not to be read; a row of a snapshot
 during which the connector does not read the stream."""
 FAR = 1 << 63
-_TYPES = {"i": np.int32, "q": np.int64, "b": np.int8}
+HEAD = np.dtype(
+    [
+        ("partition", np.int32), ("offset", np.int64), ("at", np.int64), ("kind", np.int8), ("xid", np.int64),
+        ("lsn", np.int64), ("order", np.int64), ("in_table", np.int64), ("op", np.int8), ("identity", np.int64),
+    ]
+)  # fmt: skip
 
 
-@dataclass
 class Heads:
     """The events of a read: of each partition, by its number here, those in the order of offsets.
 
     `xid` to `identity` say nothing of an event that is of no transaction. `at` is when the broker got it.
     """
 
-    partition: array[int] = field(default_factory=lambda: array("i"))
-    offset: array[int] = field(default_factory=lambda: array("q"))
-    at: array[int] = field(default_factory=lambda: array("q"))
-    kind: array[int] = field(default_factory=lambda: array("b"))
-    xid: array[int] = field(default_factory=lambda: array("q"))
-    lsn: array[int] = field(default_factory=lambda: array("q"))
-    order: array[int] = field(default_factory=lambda: array("q"))
-    in_table: array[int] = field(default_factory=lambda: array("q"))
-    op: array[int] = field(default_factory=lambda: array("b"))
-    identity: array[int] = field(default_factory=lambda: array("q"))
+    def __init__(self) -> None:
+        self._rows = Numbers(HEAD)
 
     def __len__(self) -> int:
-        return len(self.kind)
+        return len(self._rows)
 
     def add(
         self, partition: int, offset: int, at: int, kind: int, *, xid: int = 0, lsn: int = 0, order: int = 0,
         in_table: int = 0, op: str = " ", identity: int = 0,
     ) -> None:  # fmt: skip
         """Adds an event."""
-        self.partition.append(partition)
-        self.offset.append(offset)
-        self.at.append(at)
-        self.kind.append(kind)
-        self.xid.append(xid)
-        self.lsn.append(lsn)
-        self.order.append(order)
-        self.in_table.append(in_table)
-        self.op.append(ord(op))
-        self.identity.append(identity)
+        self._rows.append((partition, offset, at, kind, xid, lsn, order, in_table, ord(op), identity))
 
     def extend(self, **columns: np.ndarray) -> None:
         """Adds events in columns, of all the fields."""
+        rows = np.empty(len(columns["kind"]), HEAD)
         for name, values in columns.items():
-            into = getattr(self, name)
-            into.frombytes(np.ascontiguousarray(values, _TYPES[into.typecode]).tobytes())
+            rows[name] = values
+        self._rows.extend(rows)
+
+    def __getitem__(self, index: int) -> Any:
+        return self._rows[index]
+
+    def window(self, first: int, end: int) -> np.ndarray:
+        """The events from `first` to before `end`."""
+        return self._rows.window(first, end)
+
+    def windows(self) -> Iterator[tuple[int, np.ndarray]]:
+        """All of them, some at a time, with the index of the first."""
+        return self._rows.windows()
+
+    def loaded(self) -> Loaded:
+        """All of them in memory."""
+        found = Loaded(*(array(HEAD[name].char) for name in HEAD.names or ()))
+        for _, rows in self.windows():
+            for name in HEAD.names or ():
+                getattr(found, name).frombytes(rows[name].tobytes())
+        return found
+
+    def close(self) -> None:
+        """Deletes them."""
+        self._rows.close()
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """The columns of heads in memory, where each event is looked at by itself."""
+
+    partition: array[int]
+    offset: array[int]
+    at: array[int]
+    kind: array[int]
+    xid: array[int]
+    lsn: array[int]
+    order: array[int]
+    in_table: array[int]
+    op: array[int]
+    identity: array[int]
+
+    def __len__(self) -> int:
+        return len(self.kind)
 
 
 def identity_of(key: Sequence[Any]) -> int:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 
-from ingestion.sources.debezium.envelope import End
-from ingestion.sources.debezium.join.heads import Heads
+import numpy as np
+
+from ingestion.sources.debezium.join.heads import Loaded
+from ingestion.sources.debezium.message.envelope import End
+from ingestion.sources.debezium.numbers import Numbers
 
 SETTLED = timedelta(seconds=1)  # after an event all that was sent before it has arrived
 STALLED = timedelta(seconds=60)  # after an END what it counts and has not come will not come
@@ -16,11 +19,16 @@ CLOCKS = timedelta(seconds=1)  # by which the moments of commits may differ from
 SKEW = timedelta(seconds=5)  # by which the clocks of Connect's workers may differ
 
 
+PLACED = np.dtype([("number", np.int64), ("place", np.int64), ("old", np.int64)])
+"""Of an event its number and its place within it, -1 where it does not land; and the index of the delete that made room
+for it, where it is the create of a key that changed, else -1."""
+
+
 class OutOfOrder(ValueError):
     """Events that do not go together as Debezium sends them; the text says what, for people."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Told:
     """A message of the transaction topic; `end` is None for a BEGIN. `at` is when the broker got it."""
 
@@ -67,22 +75,26 @@ class Follows:
         """Whether what was sent at that moment, in milliseconds, and has no END will have none."""
         return self.forgotten_to is not None and at < self.forgotten_to.timestamp() * 1000
 
-    def place(self, heads: Heads, index: int) -> int:
+    def unended(self, last: Mapping[int, int]) -> dict[int, int]:
+        """Of transactions without an END, each with when its last event came, in milliseconds: those whose END has not
+        come for so long that people are told."""
+        at = (self.now - STALLED).timestamp() * 1000
+        return {xid: came for xid, came in last.items() if self.is_whole and came < at}
+
+    def place(self, heads: Loaded, index: int) -> int:
         """The number of an event within the read, whatever order its partitions came in."""
         return self.bases[heads.partition[index]] + heads.offset[index]
 
 
 @dataclass
 class Joined:
-    """By index of the event: its number and its place within it; -1 for one that does not land.
+    """What becomes of each event is `placed`, by its index. `offsets` are where each partition goes on. To the
+    transactions `endless` there will never be an END, and that of those `forgotten` is not in its topic any more. Those
+    that are `unended` wait for theirs longer than is usual, and are the first to wait in a partition: of each, when its
+    last event came, in milliseconds. Of events that cannot be read, by index, `counted` are the transactions
+    whose orders they may tell later."""
 
-    `old` has the delete that made room for each create of a key change, `offsets` where each partition goes on. To the
-    transactions `endless` there will never be an END, and that of those `forgotten` is not in its topic any more.
-    """
-
-    numbers: array[int]
-    places: array[int]
-    old: dict[int, int] = field(default_factory=dict)
+    placed: Numbers = field(default_factory=lambda: Numbers(PLACED))
     offsets: list[int] = field(default_factory=list)
     told_to: int = 0
     reached: Reached = field(default_factory=Reached)
@@ -90,6 +102,26 @@ class Joined:
     repeated: int = 0
     endless: frozenset[int] = frozenset()
     forgotten: frozenset[int] = frozenset()
+    unended: Mapping[int, int] = field(default_factory=dict)
+    counted: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass
+class Placing(Joined):
+    """A join that looks at each event: by index its number and its place, and by creates of a changed key the delete
+    that made room for each."""
+
+    numbers: array[int] = field(default_factory=lambda: array("q"))
+    places: array[int] = field(default_factory=lambda: array("q"))
+    old: dict[int, int] = field(default_factory=dict)
+
+    def done(self) -> Joined:
+        """What it has found."""
+        rows = np.empty(len(self.numbers), PLACED)
+        rows["number"], rows["place"], rows["old"] = self.numbers, self.places, -1
+        rows["old"][[*self.old]] = [*self.old.values()]
+        self.placed.extend(rows)
+        return Joined(**{item.name: getattr(self, item.name) for item in fields(Joined)})
 
 
 def nowhere(count: int) -> array[int]:
@@ -111,7 +143,7 @@ class Ended:
         return frozenset(one.end.xid for one in self.new)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class New:
     offset: int
     at: datetime

@@ -9,18 +9,19 @@ from dataclasses import replace
 from datetime import timedelta
 
 from ingestion.sources.debezium.join.endless import waiting_rows
-from ingestion.sources.debezium.join.heads import EMPTY, EVENT, LOOSE, SNAPSHOT, UNREAD, Heads
-from ingestion.sources.debezium.join.joined import Ended, Firsts, Follows, Joined, OutOfOrder, Reached
+from ingestion.sources.debezium.join.heads import EMPTY, EVENT, LOOSE, SNAPSHOT, UNREAD, Loaded
+from ingestion.sources.debezium.join.joined import Ended, Firsts, Follows, OutOfOrder, Placing, Reached
 
 OF_NONE = (LOOSE, SNAPSHOT, UNREAD)
 FREE = 16
 FIRST_LSN = 1 << 24  # the WAL of a cluster begins behind it
 FAR = 1 << 40  # places of events that do not tell theirs
+BEHIND_HISTORY = 2 * FAR  # places of rows that came behind history, which has the same number
 ALONE = timedelta(seconds=60)
 
 
 def place_rest(
-    heads: Heads, joined: Joined, firsts: Firsts, ended: Ended, before: Reached, follows: Follows,
+    heads: Loaded, joined: Placing, firsts: Firsts, ended: Ended, before: Reached, follows: Follows,
     under_way: Mapping[int, int],
 ) -> None:  # fmt: skip
     """Places them, and tells where each partition goes on: at the first event that waits.
@@ -29,7 +30,8 @@ def place_rest(
     is one behind the last; once these are used up, it waits.
     """
     waiting = {i for events in firsts.by_xid.values() for i in events if joined.numbers[i] < 0}
-    waiting -= _place_history(heads, joined, waiting, before, follows)
+    placed, history = _place_history(heads, joined, waiting, before, follows)
+    waiting -= placed
     waiting |= waiting_rows(heads, under_way.values())
     fallback, tails = max(joined.reached.bound, 1), dict[int, list[int]]()
     stops: dict[int, int] = {}
@@ -53,9 +55,10 @@ def place_rest(
             if number < 0:
                 tail.append(index)
             else:
-                joined.numbers[index], joined.places[index] = number - 1, follows.place(heads, index)
+                behind = BEHIND_HISTORY if number - 1 == history else 0
+                joined.numbers[index], joined.places[index] = number - 1, behind + follows.place(heads, index)
         tails[partition], stops[partition] = tail[::-1], stop
-    free = _is_free(fallback, joined.reached)
+    free = is_free(fallback, joined.reached)
     for partition, tail in tails.items():
         for index in tail:
             if not free or (heads.kind[index] == UNREAD and not _is_alone(heads, index, follows)):
@@ -68,16 +71,18 @@ def place_rest(
     ]
 
 
-def _is_free(number: int, reached: Reached) -> bool:
+def is_free(number: int, reached: Reached) -> bool:
     """Whether no END can be at this number."""
     return number < FIRST_LSN if reached.end == 0 else number - reached.end <= FREE
 
 
-def _place_history(heads: Heads, joined: Joined, waiting: set[int], before: Reached, follows: Follows) -> set[int]:
+def _place_history(
+    heads: Loaded, joined: Placing, waiting: set[int], before: Reached, follows: Follows
+) -> tuple[set[int], int]:
     """Places events of a relation that is read later than others, whose transactions have landed in these: all under
-    one number, in the order of their commits."""
+    one number, which is returned with them, in the order of their commits. It is -1 where there are none."""
     if not follows.older:
-        return set()
+        return set(), -1
     found: list[tuple[int, int, int, int, int]] = []
     for partition, indices in _by_partition(heads, len(follows.ends)):
         landed_to, after = follows.histories.get(follows.relations[partition], 0), None
@@ -90,15 +95,15 @@ def _place_history(heads: Heads, joined: Joined, waiting: set[int], before: Reac
                 found.append((*after, partition, heads.offset[index], index))
     new = [number for number in joined.numbers if number >= 0]
     number = min(new) - 1 if new else max(before.bound, 1)
-    if not found or not (new or _is_free(number, before)):
-        return set()
+    if not found or not (new or is_free(number, before)):
+        return set(), -1
     for place, (*_, index) in enumerate(sorted(found), start=1):
         joined.numbers[index], joined.places[index] = number, FAR + place
     joined.reached = replace(joined.reached, bound=max(joined.reached.bound, number + 1))
-    return {index for *_, index in found}
+    return {index for *_, index in found}, number
 
 
-def told_to(heads: Heads, joined: Joined, ended: Ended, follows: Follows) -> int:
+def told_to(heads: Loaded, joined: Placing, ended: Ended, follows: Follows) -> int:
     """Where the transaction topic goes on: not behind the END of a transaction whose events are read once more."""
     waits = [joined.offsets[partition] for partition in range(len(follows.ends))]
     again = {
@@ -109,7 +114,7 @@ def told_to(heads: Heads, joined: Joined, ended: Ended, follows: Follows) -> int
     return min([ended.told_to, *(ended.firsts[xid] for xid in again if xid in ended.firsts)])
 
 
-def _by_partition(heads: Heads, count: int) -> Iterator[tuple[int, list[int]]]:
+def _by_partition(heads: Loaded, count: int) -> Iterator[tuple[int, list[int]]]:
     found: dict[int, list[int]] = {partition: [] for partition in range(count)}
     for index, partition in enumerate(heads.partition):
         if heads.kind[index] != EMPTY:
@@ -118,7 +123,7 @@ def _by_partition(heads: Heads, count: int) -> Iterator[tuple[int, list[int]]]:
 
 
 def _of_forgotten(
-    heads: Heads, indices: Sequence[int], waiting: set[int], ended: Ended, joined: Joined
+    heads: Loaded, indices: Sequence[int], waiting: set[int], ended: Ended, joined: Placing
 ) -> Iterator[int]:
     """At a first read, the events of transactions whose END the transaction topic has no more: later ones have one."""
     known = ended.xids
@@ -126,12 +131,12 @@ def _of_forgotten(
     return (i for i in indices if told and i < told[-1] and i in waiting and heads.xid[i] not in known)
 
 
-def _is_alone(heads: Heads, index: int, follows: Follows) -> bool:
+def _is_alone(heads: Loaded, index: int, follows: Follows) -> bool:
     """Whether an event that cannot be read is of no transaction that is still under way."""
     return follows.is_whole and follows.now.timestamp() - heads.at[index] / 1000 > ALONE.total_seconds()
 
 
-def _late(heads: Heads, index: int, ended: Ended) -> str:
+def _late(heads: Loaded, index: int, ended: Ended) -> str:
     xid = heads.xid[index]
     if heads.kind[index] == SNAPSHOT:
         return "a snapshot began within a transaction that has no END, and whose events may have landed before"

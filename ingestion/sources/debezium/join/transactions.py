@@ -9,10 +9,9 @@ key), whatever its `total_order` says then.
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from ingestion.sources.debezium.envelope import End
 from ingestion.sources.debezium.join.at_once import join_at_once
 from ingestion.sources.debezium.join.endless import without_end
-from ingestion.sources.debezium.join.heads import EVENT, UNREAD, Heads
+from ingestion.sources.debezium.join.heads import EVENT, UNREAD, Heads, Loaded
 from ingestion.sources.debezium.join.joined import (
     CLOCKS,
     SETTLED,
@@ -23,27 +22,34 @@ from ingestion.sources.debezium.join.joined import (
     Joined,
     New,
     OutOfOrder,
+    Placing,
     Reached,
     Told,
     nowhere,
 )
 from ingestion.sources.debezium.join.pairs import key_changes
 from ingestion.sources.debezium.join.rest import FAR, place_rest, told_to
+from ingestion.sources.debezium.message.envelope import End
 
 
 def join(heads: Heads, told: Sequence[Told], before: Reached, follows: Follows) -> Joined:
     """Places events; raises OutOfOrder."""
     ended = _ended(told, before, follows)
-    return join_at_once(heads, ended, before, follows) or join_each(heads, told, ended, before, follows)
+    return join_at_once(heads, ended, before, follows) or join_each(heads.loaded(), told, ended, before, follows)
 
 
-def join_each(heads: Heads, told: Sequence[Told], ended: Ended, before: Reached, follows: Follows) -> Joined:
+def join_each(heads: Loaded, told: Sequence[Told], ended: Ended, before: Reached, follows: Follows) -> Joined:
     """Places events whatever became of them on their way, each by itself."""
     firsts = _firsts(heads, ended, follows)
     gone, forgotten, under_way = without_end(heads, told, firsts, before, follows)
     numbers, places = nowhere(len(heads)), nowhere(len(heads))
-    joined = Joined(numbers, places, repeated=firsts.repeated, endless=gone, forgotten=forgotten)
-    landed = _landed(heads, ended, firsts, before, follows, under_way)
+    late = follows.unended(under_way)
+    first = _first_of(heads, firsts, under_way) if late else ()
+    joined = Placing(
+        numbers=numbers, places=places, repeated=firsts.repeated, endless=gone, forgotten=forgotten,
+        unended={xid: late[xid] for xid in first if xid in late},
+    )  # fmt: skip
+    landed = _landed(heads, ended, firsts, before, follows, under_way, joined.counted)
     for end, events in landed:
         for index, place in events:
             numbers[index], places[index] = end.lsn, place
@@ -55,7 +61,17 @@ def join_each(heads: Heads, told: Sequence[Told], ended: Ended, before: Reached,
     joined.old = key_changes(heads, joined, follows.relations)
     joined.told_to = told_to(heads, joined, ended, follows)
     joined.waits = bool(waiting) or joined.offsets != list(follows.ends) or joined.told_to != follows.told_to
-    return joined
+    return joined.done()
+
+
+def _first_of(heads: Loaded, firsts: Firsts, under_way: Collection[int]) -> set[int]:
+    """Of these transactions those that have the first event of them all in a partition: what is behind it waits."""
+    first: dict[int, tuple[int, int]] = {}
+    for xid in under_way:
+        for index in firsts.by_xid[xid]:
+            partition = heads.partition[index]
+            first[partition] = min((index, xid), first.get(partition, (index, xid)))
+    return {xid for _, xid in first.values()}
 
 
 def _ended(told: Sequence[Told], before: Reached, follows: Follows) -> Ended:
@@ -88,7 +104,7 @@ def _ended(told: Sequence[Told], before: Reached, follows: Follows) -> Ended:
     return found
 
 
-def _firsts(heads: Heads, ended: Ended, follows: Follows) -> Firsts:
+def _firsts(heads: Loaded, ended: Ended, follows: Follows) -> Firsts:
     found = Firsts()
     seen: dict[int, dict[tuple[int, str, int, int], int]] = {}
     for index in range(len(heads)):
@@ -114,9 +130,11 @@ _Landed = list[tuple[End, list[tuple[int, int]]]]
 
 
 def _landed(
-    heads: Heads, ended: Ended, firsts: Firsts, before: Reached, follows: Follows, under_way: Collection[int]
-) -> _Landed:
-    """The transactions that are whole, up to the first that is not; each with its events and their places.
+    heads: Loaded, ended: Ended, firsts: Firsts, before: Reached, follows: Follows, under_way: Collection[int],
+    counted: dict[int, int],
+) -> _Landed:  # fmt: skip
+    """The transactions that are whole, up to the first that is not; each with its events and their places. Adds to what
+    is `counted` in those that land in the order which their events tell.
 
     One that is behind events of another that is `under_way` waits until it is sure that more is not on the way.
     """
@@ -147,6 +165,7 @@ def _landed(
         )
         if is_clean and not any(lacking[r] - len(bad.get(r, ())) for r in lacking):
             places = [(index, heads.order[index]) for index in events]
+            counted |= dict.fromkeys((i for found in bad.values() for i in found), one.end.xid)
         elif not _may_land(one, orders, firsts, before, follows, lacking):
             break
         else:
@@ -190,7 +209,7 @@ def _may_land(
 class _Unread:
     """Events that cannot be read are counted by END too: each is of the transaction around it that lacks one."""
 
-    def __init__(self, heads: Heads, firsts: Firsts, follows: Follows) -> None:
+    def __init__(self, heads: Loaded, firsts: Firsts, follows: Follows) -> None:
         self._heads, self._follows = heads, follows
         self._left = [index for index in range(len(heads)) if heads.kind[index] == UNREAD]
         self._of: dict[int, int] = {}

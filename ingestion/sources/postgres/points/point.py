@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, LiteralString
 
 import psycopg
 
@@ -29,7 +29,9 @@ from lakehouse.servers.database import SourceConnection
 from lakehouse.settings import Settings
 from lakehouse.text.sql import ident, relation
 
-LOCK_SECONDS = 2.0  # how long the locks that are held already wait for the next one
+BRIEFLY: LiteralString = (
+    "SET LOCAL lock_timeout = '2s'"  # how long the locks that are held already wait for the next one
+)
 RETRY_SECONDS = 0.2
 GONE = (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName, psycopg.errors.InsufficientPrivilege)
 
@@ -82,7 +84,7 @@ def consistent_point(
 def _lock(holder: SourceConnection, tables: Sequence[RawTable]) -> bool:
     """Locks all of them in a transaction; false where somebody else keeps one locked."""
     holder.execute("BEGIN READ ONLY")
-    holder.execute(f"SET LOCAL lock_timeout = '{LOCK_SECONDS * 1000:.0f}ms'")
+    holder.execute(BRIEFLY)
     for table in tables:
         try:
             _share(holder, relation(*table.relation))

@@ -8,10 +8,16 @@ from ingestion.sources.findings import Finding
 from ingestion.sources.postgres.setup.check import check_source, unpublishable
 from ingestion.sources.postgres.setup.physical import advice, may_copy_cluster
 from ingestion.sources.postgres.setup.prepare import Unfit, prepare
-from ingestion.sources.postgres.setup.removal import drop_slot, removal_statements, run_as_owner, slot_of
+from ingestion.sources.postgres.setup.removal import (
+    drop_slot,
+    other_readers,
+    removal_statements,
+    run_as_owner,
+    slot_of,
+)
 from ingestion.sources.postgres.setup.statements import Existing, existing, setup_statements
 
 __all__ = [
-    "Existing", "Finding", "Unfit", "advice", "check_source", "drop_slot", "existing", "may_copy_cluster", "prepare",
-    "removal_statements", "run_as_owner", "setup_statements", "slot_of", "unpublishable",
+    "Existing", "Finding", "Unfit", "advice", "check_source", "drop_slot", "existing", "may_copy_cluster",
+    "other_readers", "prepare", "removal_statements", "run_as_owner", "setup_statements", "slot_of", "unpublishable",
 ]  # fmt: skip

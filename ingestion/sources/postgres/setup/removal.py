@@ -40,6 +40,13 @@ ORDER BY 1, 2, 3
 _MEMBER = """
 SELECT FROM pg_publication_tables WHERE pubname = %(publication)s AND (schemaname, tablename) = (%(schema)s, %(name)s)
 """
+# Who streams the publication by another slot says so in the command that its session runs; a role sees its own ones.
+_READERS = """
+SELECT s.slot_name FROM pg_replication_slots AS s JOIN pg_stat_activity AS a ON a.pid = s.active_pid
+WHERE s.database = current_database() AND s.slot_name <> %s
+  AND position('publication_names' IN a.query) > 0 AND position(%s IN a.query) > 0
+ORDER BY 1
+"""
 
 
 def slot_of(settings: Settings, source: str) -> str | None:
@@ -66,11 +73,26 @@ def drop_slot(settings: Settings, source: str, slot: str) -> None:
 
 
 def removal_statements(settings: Settings, source: str, only: tuple[str, str] | None = None) -> list[str]:
-    """What the owner has to run, for all that is published or `only` one relation; nothing without a publication."""
+    """What the owner has to run, for all that is published or `only` one relation; nothing without a publication, or
+    while somebody else reads it.
+    """
     configured = settings.source(source)
     role = parse_url(configured.url.get_secret_value()).user
+    if other_readers(settings, source):
+        return []
     with connect_source(settings, source) as connection:
         return list(_statements(connection, configured.publication, role, only))
+
+
+def other_readers(settings: Settings, source: str) -> list[str]:
+    """The slots by which others stream the source's publication at this moment, such as another lake's follower.
+
+    Without publication or rights they would have to compare every row again.
+    """
+    configured = settings.source(source)
+    slot = configured.slot or f"lakehouse_{source}"
+    with connect_source(settings, source) as connection:
+        return [found for (found,) in connection.execute(_READERS, (slot, ident(configured.publication))).fetchall()]
 
 
 def run_as_owner(settings: Settings, source: str, statements: Sequence[str]) -> None:

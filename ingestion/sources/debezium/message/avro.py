@@ -13,8 +13,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ingestion.sources.debezium.avro_schema import AvroSchemas, Printer, double_text, short, single_text
-from ingestion.sources.debezium.opened import ConnectType, JsonOpener, Opened, Opener, Types
+from ingestion.sources.debezium.message.avro_schema import AvroSchemas, Printer, double_text, short, single_text
+from ingestion.sources.debezium.message.opened import ConnectType, JsonOpener, Opened, Opener, Types
 from ingestion.sources.kafka.avro_values import AvroValues
 from ingestion.sources.kafka.registry import Schema, SchemaRegistry
 from ingestion.sources.kafka.values import Unread, text

@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ingestion.sources.debezium.columns import BAD, CONNECT, TIME, Modes, Reader, Typed, Unfit, texts
-from ingestion.sources.debezium.columns import said as said_of
-from ingestion.sources.debezium.columns import unfit as unfit_of
-from ingestion.sources.debezium.opened import ConnectType
+from ingestion.sources.debezium.message.columns import BAD, CONNECT, TIME, Modes, Reader, Typed, Unfit, texts
+from ingestion.sources.debezium.message.columns import said as said_of
+from ingestion.sources.debezium.message.columns import unfit as unfit_of
+from ingestion.sources.debezium.message.opened import ConnectType
 from ingestion.sources.kafka.values import text
 
 MICROSECONDS = {  # of one unit, by the name of the schema

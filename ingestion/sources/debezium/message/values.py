@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from ingestion.schema.types.model import Form
 from ingestion.schema.types.table import target_type
-from ingestion.sources.debezium.columns import (
+from ingestion.sources.debezium.message.columns import (
     BAD,
     CONNECT,
     TIME,
@@ -28,8 +28,8 @@ from ingestion.sources.debezium.columns import (
     typed_or_text,
     unfit,
 )
-from ingestion.sources.debezium.moments import date_reader, time_reader, timestamp_reader, timestamptz_reader
-from ingestion.sources.debezium.opened import ConnectType
+from ingestion.sources.debezium.message.moments import date_reader, time_reader, timestamp_reader, timestamptz_reader
+from ingestion.sources.debezium.message.opened import ConnectType
 from ingestion.sources.kafka.values import text
 
 VARIABLE = "io.debezium.data.VariableScaleDecimal"

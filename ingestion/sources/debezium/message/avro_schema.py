@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from ingestion.sources.debezium.columns import CONNECT
-from ingestion.sources.debezium.opened import ConnectType
+from ingestion.sources.debezium.message.columns import CONNECT
+from ingestion.sources.debezium.message.opened import ConnectType
 from ingestion.sources.kafka.registry import DEFAULT, LOGICAL
 from ingestion.sources.kafka.values import Number
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from ingestion.sources.debezium.opened import Opened, Types
+from ingestion.sources.debezium.message.opened import Opened, Types
 from ingestion.sources.kafka.values import Unread
 
 Row = Mapping[str, Any]

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from ingestion.schema.types.model import SourceType
-from ingestion.sources.debezium.opened import ConnectType
+from ingestion.sources.debezium.message.opened import ConnectType
 from ingestion.sources.kafka.values import text
 
 TIME, CONNECT = "io.debezium.time.", "org.apache.kafka.connect.data."

@@ -1,0 +1,50 @@
+"""What one read of Debezium's topics is of, and how its messages are fetched."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+
+from ingestion.schema.transaction_offsets import TransactionOffsets
+from ingestion.sources.debezium.shape import Shape
+from ingestion.sources.kafka.reading import Range, TopicReader
+from ingestion.sources.kafka.registry import SchemaRegistry
+from lakehouse.errors import LakehouseError
+
+
+@dataclass(frozen=True)
+class EnvelopeRanges:
+    """The ranges of data topics, and the one of the transaction topic, whose `place` is its earliest offset; None where
+    transactions are not told. `wide` topics have several partitions.
+
+    Travels by pickle; holds the password.
+    """
+
+    source: str
+    properties: Mapping[str, Any]
+    ranges: tuple[Range, ...]
+    told: Range | None
+    is_told: bool
+    histories: Mapping[str, int]
+    shapes: Mapping[str, Shape]
+    before: TransactionOffsets
+    exactly_once: bool
+    is_whole: bool
+    now: datetime
+    batch_bytes: int
+    wide: frozenset[str] = frozenset()
+    registry: SchemaRegistry | None = None
+
+    def messages(self, ranges: Sequence[Range]) -> Iterator[tuple[str, pa.Table]]:
+        """All messages of some ranges, a batch of one topic at a time."""
+        some = tuple(r for r in ranges if r.first < r.end)
+        if some:
+            yield from TopicReader(
+                self.source, self.properties, some, {}, 0, self.now, self.batch_bytes, {}
+            ).fetched()  # fmt: skip
+
+    def refused(self, says: str) -> LakehouseError:
+        """The error of a source that cannot go on."""
+        return LakehouseError(f"source {self.source!r}: {says}")
