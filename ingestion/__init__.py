@@ -13,6 +13,7 @@ _EXPORTS = {
     "resume": "ingestion.run.api",
     "replay": "ingestion.run.api",
     "up_to_date_alone": "ingestion.run.api",
+    "nobody_ingests": "ingestion.run.operate",
     "pause": "ingestion.run.operate",
     "forget": "ingestion.run.operate",
     "forget_source": "ingestion.run.operate",

@@ -1,6 +1,6 @@
 """The copies in which the next state of mirrors is built, and the transaction that puts them in the mirrors' place.
 
-A copy is a row of the catalog, in the namespace `mirror_<source>_next`, that names the mirror's own metadata file. What
+A copy is a row of the catalog, in the namespace `next_mirror_<source>`, that names the mirror's own metadata file. What
 Spark commits to it, nobody sees. A killed refresh leaves copies behind; the next one begins with new ones.
 """
 
@@ -19,7 +19,8 @@ from pyiceberg.table import Table
 
 from ingestion.mirrors.views import NextView, swap
 from ingestion.sink.meta_tables import MIRRORS, ensure_mirrors
-from ingestion.sink.publish import TABLE_PROPERTIES, Staged, TableAppend, stage_append
+from ingestion.sink.publication import TableAppend
+from ingestion.sink.publish import TABLE_PROPERTIES, Staged, stage_append
 from ingestion.state import lease as leases
 from ingestion.state import store
 from ingestion.state.lease import Lease

@@ -4,21 +4,15 @@ A crash loses nothing else: the next follower reads again from the published pos
 would go by (positions, another epoch, a conflict that made its plan outdated) forgets it, for the same reason.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 from ingestion.schema.positions import Position
 from ingestion.sink.live import StagedTable
 from ingestion.sink.writer import Written, merge
 from ingestion.state.store import Stream
-
-if TYPE_CHECKING:
-    from ingestion.pipeline.session import Cycle
 
 
 @dataclass
@@ -58,12 +52,14 @@ class Held:
         """All files, with those of one more read."""
         return tuple(merge((*self.written, *written)).values())
 
-    def add(self, cycle: Cycle, stream: Stream, written: tuple[Written, ...], position: Position) -> None:
-        """Holds one more read up to `position`."""
+    def add(
+        self, cycle_id: str, at: datetime, stream: Stream, written: tuple[Written, ...], position: Position
+    ) -> None:
+        """Holds one more read of the cycle, made `at` that moment, up to `position`."""
         if self.cycle_id is None:
-            self.cycle_id, self._since, self._of = cycle.id, self.clock(), (stream.epoch, stream.revision)
+            self.cycle_id, self._since, self._of = cycle_id, self.clock(), (stream.epoch, stream.revision)
         self.written, self.ahead, self.reads = self.with_read(written), position, self.reads + 1
-        self.ingested_at = cycle.ingested_at
+        self.ingested_at = at
 
     def clear(self) -> str | None:
         """Holds nothing any more, and returns the cycle whose files those were."""

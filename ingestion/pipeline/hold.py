@@ -27,7 +27,7 @@ def hold(
     """Holds what was read up to `position`, and shows it as the live states of the tables. Raises LeaseLost."""
     held = session.held
     assert held is not None
-    held.add(cycle, stream, written, position)
+    held.add(cycle.id, cycle.ingested_at, stream, written, position)
     identifiers = {w.name: (f"raw_{session.name}", w.name) for w in held.written}
     bases = session.catalog.load_tables(list(identifiers.values()))
 

@@ -26,7 +26,8 @@ from ingestion.pipeline.table_plans import Course, conclude, covered, plan_cours
 from ingestion.schema.positions import Position
 from ingestion.schema.problem import TableProblem
 from ingestion.sink.meta_tables import ensure_meta
-from ingestion.sink.publish import Cut, Outdated, Publication, publish
+from ingestion.sink.publication import Cut, Publication
+from ingestion.sink.publish import Outdated, publish
 from ingestion.sink.raw_tables import follow_source, is_under_way
 from ingestion.sink.rows import TableTarget
 from ingestion.sink.writer import Written

@@ -4,6 +4,7 @@ While this goes on the tables' records land from the point on, outside of the cu
 and the locks it comes with are held for a few tables: the next ones have another.
 """
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -31,10 +32,11 @@ from ingestion.schema.evolve import steps
 from ingestion.schema.facts import TableFacts
 from ingestion.schema.positions import Position
 from ingestion.schema.problem import TableProblem
-from ingestion.sink.publish import Publication, publish
+from ingestion.sink.publication import Publication
+from ingestion.sink.publish import publish
 from ingestion.sink.raw_tables import ensure_raw_table, follow_source
 from ingestion.sink.writer import Written, merge
-from ingestion.sources.base import NotThere, OpenSource, Point
+from ingestion.sources.base import InTheWay, NotThere, OpenSource, Point
 from ingestion.state import chunks, progress, store
 from ingestion.state import lease as leases
 from ingestion.state.chunks import Chunk
@@ -44,7 +46,9 @@ from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import CatalogConnection
 
+log = logging.getLogger("lakehouse.waiting")
 WAVE_CHUNKS = 16
+LET_THROUGH_SECONDS = 0.2
 SMALL_TABLES = 8  # that make up one range: each point costs a survey of all tables, however many are loaded at it
 Reach = Callable[[Position], RowCounts]
 
@@ -102,6 +106,10 @@ def load_tables(
         with source.snapshot(together, inspect) as point:
             return _load_at(point, session, source, states, together, before, reach)
     except NotThere:  # the next survey tells so of that table, and the others continue
+        return {}
+    except InTheWay as waiting:  # the point is given up, so that they can
+        log.warning("%s", waiting)
+        session.stop.wait(LET_THROUGH_SECONDS)
         return {}
 
 

@@ -22,7 +22,8 @@ from ingestion.pipeline.survey import Outlook
 from ingestion.pipeline.table_plans import Course, conclude, plan_course
 from ingestion.schema.problem import TableProblem
 from ingestion.sink.meta_tables import ensure_meta
-from ingestion.sink.publish import Publication, publish
+from ingestion.sink.publication import Publication
+from ingestion.sink.publish import publish
 from ingestion.sink.raw_tables import follow_source
 from ingestion.sources.base import OpenSource
 from ingestion.state import store

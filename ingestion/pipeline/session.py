@@ -21,7 +21,7 @@ from ingestion.schema.facts import TableFacts
 from ingestion.schema.positions import Position
 from ingestion.sink.irregular import ROWS
 from ingestion.sink.meta_tables import ensure_meta
-from ingestion.sink.publish import TableAppend
+from ingestion.sink.publication import TableAppend
 from ingestion.sink.rows import TableTarget
 from ingestion.sink.writer import Written, staged_prefix, writable_metadata
 from ingestion.sources.base import Source

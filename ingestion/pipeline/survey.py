@@ -114,8 +114,11 @@ def _where_it_went(source: OpenSource, table: RawTable, before: TableFacts | Non
     """What became of a relation that is not called as declared; None when it was never known."""
     if before is None:
         return None
-    where = f"source {table.source!r}, table {table.name!r}: relation {table.raw.relation}"
+    where = f"source {table.source!r}, table {table.name!r}: "
     name = source.name_of(before.oid)
+    if table.raw.topic and name is None:
+        return f"{where}topic {table.raw.topic} was deleted: remove its declaration, or create it again and --recover"
+    where += f"relation {table.raw.relation}"
     if name is None:
         return f"{where} was dropped: remove its declaration, or make it again and resume the table"
     return f"{where} is called {'.'.join(name)} now: correct meta.raw.relation, then resume the table"

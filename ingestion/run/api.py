@@ -209,7 +209,7 @@ def source_status(settings: Settings, source: str) -> SourceStatus:
     with source_of(settings, source).open() as opened:
         retained = opened.retention(stream)
         reached = stream.position.join(shown.position) if stream and shown else stream and stream.position
-        behind = max(0, opened.distance(reached, opened.now().position)) if stream else 0
+        behind = max(0, opened.distance(reached, opened.now().position)) + retained.open_bytes if stream else 0
         parts = opened.parts() if seats and isinstance(opened, HasParts) else ()
     unclaimed, read_until = _parts(settings, source, parts)
     as_of = stream and max(stream.updated_at, shown.at if shown else stream.updated_at)

@@ -1,9 +1,11 @@
 """What a user does to one table of a live pipeline. A follower goes by the new state at its next cycle."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 from ingestion.sources.kinds import source_of
+from ingestion.state import lease as leases
 from ingestion.state import store
 from ingestion.state.store import TablePosition
 from ingestion.state.transitions import may_move
@@ -13,6 +15,16 @@ from lakehouse.servers.database import CatalogConnection
 from lakehouse.settings import Settings
 
 PAUSED = "paused by the user"
+
+
+@contextmanager
+def nobody_ingests(settings: Settings, source: str) -> Iterator[None]:
+    """Keeps the source from being ingested while the block runs; raises LakehouseError while somebody does that."""
+    with store.connect_catalog(settings) as states:
+        store.ensure_state(states)
+        lease = leases.take_over(states, source, settings.ingestion.lease_seconds)
+    with leases.kept_alive(settings, lease):
+        yield
 
 
 def pause(settings: Settings, table: RawTable) -> None:

@@ -9,22 +9,16 @@ A table that comes back into the cuts is irregular too, with rows or without: it
 left it out, so from there on the short one would show more.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
 
 from pyiceberg.conversions import from_bytes
 from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.types import ListType, LongType
 
+from ingestion.sink.publication import Cut, TableAppend
 from lakehouse.catalog.views.regular import newest_tag, shows_all
-
-if TYPE_CHECKING:
-    from pyiceberg.table.metadata import TableMetadata
-
-    from ingestion.sink.publish import Cut, TableAppend
 
 ROWS = "lakehouse.rows."  # in the summary of a snapshot, before the operation of which it has so many
 TRUNCATE = "t"

@@ -9,23 +9,20 @@ import time
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import datetime
 from functools import partial
 
 import pyarrow as pa
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.expressions import BooleanExpression
-from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update.snapshot import ExpireSnapshots
 
-from ingestion.schema.positions import Position
 from ingestion.sink import merging
 from ingestion.sink.cuts import CUTS, CUTS_SCHEMA, Grown, append_of, grow, remember
 from ingestion.sink.irregular import irregular
 from ingestion.sink.merging import Merged
+from ingestion.sink.publication import Publication, TableAppend
 from ingestion.state import lease as leases
 from ingestion.state import store
 from ingestion.state.lease import Lease
@@ -56,56 +53,6 @@ TABLE_PROPERTIES = {
 }
 STAGING_THREADS = 4
 MAX_CONFLICTS = 50
-
-
-@dataclass(frozen=True)
-class TableAppend:
-    """Data files to append to one table; no files still make a snapshot, so that a cut can name one.
-
-    `delete` names rows that go in the same commit: records that leave the spool as they land. `is_rewritten` says that
-    rows have gone or changed in the snapshots before it, `joins` that the cut before left the table out.
-    """
-
-    identifier: tuple[str, str]
-    data_files: tuple[DataFile, ...]
-    summary: dict[str, str]
-    delete: BooleanExpression | None = None
-    is_rewritten: bool = False
-    joins: bool = False
-
-    @property
-    def only_adds(self) -> bool:
-        """Whether the rows that the table had are there as they were."""
-        return self.delete is None and not self.is_rewritten
-
-
-@dataclass(frozen=True)
-class Cut:
-    """A consistent point of the source: everything below `position` of the named tables."""
-
-    epoch: int
-    position: Position
-    at: datetime
-    tables: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Publication:
-    """What one publish does. `revision` is the stream's when the publish was planned; None where that does not matter.
-
-    `ingested_at` is the latest that a row of it carries; it is not published before, whatever the clock says.
-    `record` writes further state in the same transaction.
-    """
-
-    cycle_id: str
-    source: str
-    epoch: int
-    appends: tuple[TableAppend, ...]
-    ingested_at: datetime | None = None
-    revision: int | None = None
-    cut: Cut | None = None
-    advance_to: Position | None = None
-    record: Callable[[CatalogConnection], None] = lambda connection: None
 
 
 @dataclass

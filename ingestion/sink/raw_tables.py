@@ -117,7 +117,7 @@ def follow_source(
     with transaction.update_schema() as update:  # by itself: a rename may have made room for a column that is added
         for name, column in wanted.items():
             if column.field_id is None:
-                update.add_column(name, column.type, doc=column.doc)
+                update.add_column((name,), column.type, doc=column.doc)  # else a dot in it would lead into a struct
             elif widens(here[column.field_id].field_type, column.type):
                 update.update_column(name, column.type, doc=column.doc)
     if renames:

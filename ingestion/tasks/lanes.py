@@ -336,16 +336,15 @@ def _messages(records: Records, picked: pa.Table, target: TableTarget) -> pa.Arr
     """As the source sent them, but for values that must not land."""
     if not target.excluded and not target.mask:
         return picked.column("message")
-    found, known = [], dict[bytes, tuple[list[str], frozenset[str]] | None]()
+    found, known = [], dict[bytes, frozenset[str]]()
     for encoded, message in zip(*(picked.column(name).to_pylist() for name in ("relation", "message")), strict=True):
         if encoded not in known:
             try:
-                relation = records.relation(encoded)
-                known[encoded] = [column.name for column in relation.columns], withheld_in(target, relation)
+                known[encoded] = withheld_in(target, records.relation(encoded))
             except OfAnotherKind:  # which was kept without them already
-                known[encoded] = None
-        columns = known[encoded]
-        found.append(message if columns is None else records.without(message, *columns))
+                known[encoded] = frozenset()
+        gone = known[encoded]
+        found.append(records.without(message, encoded, gone) if gone else message)
     return pa.array(found, pa.binary())
 
 

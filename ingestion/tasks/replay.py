@@ -1,6 +1,6 @@
 """Lands records that were kept as bytes: their rows get the same `_commit_lsn` and `_seq` as if they had not waited."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -92,7 +92,8 @@ def _replay_relation(plan: ReplayPlan, lanes: Lanes, relation: bytes, records: p
             lanes.keep("quarantine", rest, dict.fromkeys(_places(rest), error.reason))
         bad = lanes.land(batches)
         for reasons in bad.values():
-            lanes.keep("quarantine", _picked(relation, records.slice(0, end), oid), reasons)
+            some = records.slice(0, end)
+            lanes.keep("quarantine", _picked(relation, some, oid), _as_kept(reasons, batches, some))
         if lanes.aside:
             lanes.keep("spool", _picked(relation, records.slice(0, end), oid))
         records = records.slice(end + 1 if end < records.num_rows else end)
@@ -115,6 +116,22 @@ def _picked(relation: bytes, records: pa.Table, oid: int) -> pa.Table:
     schema = pa.schema([*PICKED_SCHEMA, *told])
     return pa.table([columns.get(f.name, records.column(f.name) if f.name in records.column_names else None)
                      for f in schema], schema=schema)  # fmt: skip
+
+
+def _as_kept(
+    reasons: Mapping[tuple[int, int], str], batches: Iterable[Batch], records: pa.Table
+) -> dict[tuple[int, int], str]:  # fmt: skip
+    """Reasons by the places at which records are kept: events of topics may tell others once they can be read."""
+    moved: dict[tuple[int, int], tuple[int, int]] = {}
+    if "offset" in records.column_names:
+        offsets = zip(*(records.column(name).to_pylist() for name in ("partition", "offset")), strict=True)
+        lsns, seqs = (records.column(name).to_pylist() for name in ("commit_lsn", "seq"))
+        at = dict(zip(offsets, ((lsn, seq // 2) for lsn, seq in zip(lsns, seqs, strict=True)), strict=True))
+        for meta in (batch.meta for batch in batches if "_offset" in batch.meta.column_names):
+            names = ("_commit_lsn", "_seq", "_topic_partition", "_offset")
+            for lsn, seq, *offset in zip(*(meta.column(name).to_pylist() for name in names), strict=True):
+                moved[lsn, seq // 2] = at.get((offset[0], offset[1]), (lsn, seq // 2))
+    return {moved.get(place, place): reason for place, reason in reasons.items()}
 
 
 def _places(picked: pa.Table) -> list[tuple[int, int]]:

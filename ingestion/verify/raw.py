@@ -23,7 +23,8 @@ from ingestion.run.api import bring_up
 from ingestion.run.mirrors import mirrors_held
 from ingestion.schema.compared import KeyRange
 from ingestion.schema.facts import TableFacts
-from ingestion.sink.publish import Cut, Outdated, Publication, publish
+from ingestion.sink.publication import Cut, Publication
+from ingestion.sink.publish import Outdated, publish
 from ingestion.sink.writer import Written, pack, unpack
 from ingestion.sources.base import Point
 from ingestion.state import lease as leases

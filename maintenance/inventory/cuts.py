@@ -1,4 +1,4 @@
-"""The snapshots that cuts name, which expiry keeps for readers at a cut."""
+"""The snapshots that cuts name, of raw tables and of mirrors, which expiry keeps for readers at a cut."""
 
 from __future__ import annotations
 
@@ -10,31 +10,33 @@ import pyarrow as pa
 from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThanOrEqual, LessThanOrEqual
 
 from lakehouse.catalog.open import load_table
+from lakehouse.catalog.relations import LISTED, Layer
 from maintenance.inventory.outcome import TableName
 
 if TYPE_CHECKING:
     from pyiceberg.catalog.sql import SqlCatalog
     from pyiceberg.table import Table
 
-CUTS = ("meta", "cuts")
 ORDER = ("epoch", "cut_lsn", "published_at")
 LOOKS_BACK = (timedelta(hours=1), timedelta(days=1), timedelta(days=30), None)  # there may be 100,000 cuts a day
 
 
-def snapshots_of_cuts(catalog: SqlCatalog, source: str, since: datetime) -> dict[TableName, frozenset[int]]:
+def snapshots_of_cuts(
+    catalog: SqlCatalog, source: str, since: datetime, layer: Layer = "raw"
+) -> dict[TableName, frozenset[int]]:
     """Table → snapshots named by the cuts of a source published since then, and always by its newest cut."""
-    cuts = load_table(catalog, *CUTS)
+    cuts = load_table(catalog, *LISTED[layer])
     if cuts is None:
         return {}
-    named = _named(cuts, source, _since(source, since)) or _named_by_newest(cuts, source)
-    return {table: frozenset(ids) for table, ids in named.items()}
+    named = _named(cuts, _since(source, since)) or _named_by_newest(cuts, source)
+    return {TableName(f"{layer}_{source}", name): frozenset(ids) for name, ids in named.items()}
 
 
 def newest_cut(catalog: SqlCatalog, source: str) -> dict[TableName, int]:
     """Table → its snapshot in the newest cut of a source; empty before the first cut."""
-    cuts = load_table(catalog, *CUTS)
+    cuts = load_table(catalog, *LISTED["raw"])
     named = _named_by_newest(cuts, source) if cuts is not None else {}
-    return {table: next(iter(ids)) for table, ids in named.items()}
+    return {TableName(f"raw_{source}", name): next(iter(ids)) for name, ids in named.items()}
 
 
 def newest_row(cuts: Table, source: str) -> dict[str, Any] | None:
@@ -46,10 +48,10 @@ def newest_row(cuts: Table, source: str) -> dict[str, Any] | None:
     return rows[0] if rows else None
 
 
-def _named_by_newest(cuts: Table, source: str) -> dict[TableName, set[int]]:
+def _named_by_newest(cuts: Table, source: str) -> dict[str, set[int]]:
     """The table's snapshots in the newest cut."""
     condition = _newest(cuts, source)
-    return _named(cuts, source, condition) if condition is not None else {}
+    return _named(cuts, condition) if condition is not None else {}
 
 
 def _newest(cuts: Table, source: str) -> BooleanExpression | None:
@@ -66,15 +68,15 @@ def _newest(cuts: Table, source: str) -> BooleanExpression | None:
     return None
 
 
-def _named(cuts: Table, source: str, condition: BooleanExpression) -> dict[TableName, set[int]]:
-    """Table → distinct snapshots of the cuts that meet a condition."""
+def _named(cuts: Table, condition: BooleanExpression) -> dict[str, set[int]]:
+    """Name of a table → distinct snapshots of the cuts that meet a condition."""
     maps = _read(cuts, condition, ("snapshots",)).column("snapshots")
-    named: dict[TableName, set[int]] = defaultdict(set)
+    named: dict[str, set[int]] = defaultdict(set)
     for chunk in maps.chunks:
         first, last = chunk.offsets[0].as_py(), chunk.offsets[-1].as_py()  # of a slice, keys are those of the whole
         pairs = pa.table({"table": chunk.keys[first:last], "snapshot": chunk.items[first:last]})
         for pair in pairs.group_by(["table", "snapshot"]).aggregate([]).to_pylist():
-            named[TableName(f"raw_{source}", pair["table"])].add(int(pair["snapshot"]))
+            named[pair["table"]].add(int(pair["snapshot"]))
     return named
 
 

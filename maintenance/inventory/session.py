@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from lakehouse.catalog.file_io import open_io
 from lakehouse.catalog.open import load_table, open_catalog
+from lakehouse.catalog.relations import LISTED
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import unreachable
 from lakehouse.servers.spark import spark_session
@@ -101,18 +102,20 @@ class Session:
         return self.now - timedelta(hours=hours)
 
     def snapshots_of_cuts(self, table: TableName, hours: float, *, of_now: bool = True) -> frozenset[int]:
-        """Snapshots of a raw table in the cuts of the last `hours`, and always in the newest cut.
+        """Snapshots of a raw table or a mirror in the cuts of the last `hours`, and always in the newest cut.
 
         Without `of_now` those of the run's first look, which is enough where nothing is removed by them.
         """
-        source = table.namespace.removeprefix("raw_")
-        if source == table.namespace:
+        prefix, _, source = table.namespace.partition("_")
+        layer = next((known for known in LISTED if known == prefix), None)
+        if layer is None:
             return frozenset()
         since = self.ago(hours)
-        before = self.once(f"cuts:{source}:{hours}", lambda: snapshots_of_cuts(self.catalog, source, since))
+        name = f"cuts:{table.namespace}:{hours}"
+        before = self.once(name, lambda: snapshots_of_cuts(self.catalog, source, since, layer))
         if not of_now:
             return before.get(table, frozenset())
-        meanwhile = snapshots_of_cuts(self.catalog, source, self.now)  # published during the run
+        meanwhile = snapshots_of_cuts(self.catalog, source, self.now, layer)  # published during the run
         return before.get(table, frozenset()) | meanwhile.get(table, frozenset())
 
     def spark(self, files: int) -> SparkSession:

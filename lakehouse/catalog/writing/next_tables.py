@@ -1,8 +1,9 @@
 """Tables that are built and tested beside the ones that readers see, then published together.
 
-A copy of a table is a row of the catalog, in the namespace `<namespace>_next`, that names the same metadata file. What
-replaces the copy writes a metadata file of its own, below the table's location and with the table's history. To publish
-is to point the tables there, all in one transaction: history stays, and no file is copied.
+A copy of a table is a row of the catalog, in the namespace `<namespace>_next`, that names the same metadata file; that
+of a mirror is in `next_mirror_<source>`, because a source may be called `…_next`. What replaces the copy writes a
+metadata file of its own, below the table's location and with the table's history. To publish is to point the tables
+there, all in one transaction: history stays, and no file is copied.
 """
 
 from __future__ import annotations
@@ -26,20 +27,25 @@ if TYPE_CHECKING:
 
 Name = tuple[str, str]
 Comments = Mapping[str, str]  # by column
-SUFFIX = "_next"
+PREFIX, SUFFIX = "next_", "_next"
+OF_SOURCES = ("raw_", "mirror_", "live_raw_")
 
 
 def next_name(table: Name) -> Name:
     """Where the next state of the table is built."""
-    return f"{table[0]}{SUFFIX}", table[1]
+    namespace, name = table
+    return (f"{PREFIX}{namespace}" if namespace.startswith(OF_SOURCES) else f"{namespace}{SUFFIX}"), name
 
 
 def is_next(namespace: str) -> bool:
-    """Whether the namespace holds copies alone. No raw table has one, and a source may be called `…_next`."""
-    return namespace.endswith(SUFFIX) and not namespace.startswith("raw_")
+    """Whether the namespace holds copies alone."""
+    if namespace.startswith(OF_SOURCES):
+        return False
+    return namespace.endswith(SUFFIX) or namespace.removeprefix(PREFIX).startswith(OF_SOURCES)
 
 
 LOCK = "lakehouse.next_tables"
+BUILT_FROM = "lakehouse.built-from"  # property of a table that is built whole: see rebuilt_table.sql
 
 
 @contextmanager
