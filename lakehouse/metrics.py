@@ -69,6 +69,7 @@ METRICS: Mapping[str, Metric] = {
     "lakehouse_job_failures": Metric("gauge", ("job",), "Failed runs since the job's last successful one."),
     "lakehouse_failed_checks": Metric("gauge", ("severity",), "Asset checks whose last evaluation failed."),
     "lakehouse_sensor_failures": Metric("gauge", ("sensor",), "Failed ticks since the sensor's last other one."),
+    "lakehouse_worker_up": Metric("gauge", (), "1 if a worker lives."),
     "lakehouse_daemon_heartbeat_age_seconds": Metric("gauge", (), "Age of the Dagster daemon's oldest heartbeat."),
     "lakehouse_server_up": Metric("gauge", ("server",), "1 if a server of this machine is healthy."),
     "lakehouse_disk_free_bytes": Metric("gauge", (), "Free space on the disk of the home."),

@@ -13,10 +13,14 @@ Rows = Mapping[str, Sequence[int]]
 
 @dataclass(frozen=True)
 class SourceRow:
-    """How far a source is. `rows` are those published in each of the last minutes, oldest first."""
+    """How far a source is. `rows` are those published in each of the last minutes, oldest first.
+
+    `is_missed` says that the follower hangs or was killed; one that was stopped is not.
+    """
 
     name: str
     follows: bool
+    is_missed: bool
     cut_age: float | None
     lag_seconds: float
     behind_bytes: float
@@ -79,13 +83,13 @@ def contents(
     questions: Sequence[Question] = (), cuts: Sequence[LastCut] = (),
 ) -> Contents:  # fmt: skip
     """The page of this moment. A source that was never ingested is left out."""
-    found = _Samples(samples)
+    found, keys = _Samples(samples), {occasion.key for occasion in occasions}
     sources = sorted({labels["source"] for labels, _ in found.of("lakehouse_lag_seconds")})
     sizes = {(labels["source"], labels["table"]): int(value) for labels, value in found.of("lakehouse_table_bytes")}
     return Contents(
         at,
         sorted(occasions, key=_cause_first),
-        [_source(found, name, rows.get(name, ())) for name in sources],
+        [_source(found, name, rows.get(name, ()), f"follower/{name}" in keys) for name in sources],
         [
             (f"{labels['source']}.{labels['table']}", int(value), sizes[(labels["source"], labels["table"])])
             for labels, value in found.of("lakehouse_table_rows")
@@ -116,14 +120,15 @@ def _cause_first(occasion: Occasion) -> tuple[bool, int, str]:
     return occasion.severity != "error", rank, occasion.key
 
 
-def _source(found: _Samples, name: str, rows: Sequence[int]) -> SourceRow:
+def _source(found: _Samples, name: str, rows: Sequence[int], is_missed: bool) -> SourceRow:
     states = [
         f"{value:.0f} {labels['state']}" for labels, value in found.of("lakehouse_tables") if labels["source"] == name
     ]
     return SourceRow(
-        name, bool(found.value("lakehouse_follower_up", name)), found.value("lakehouse_cut_age_seconds", name),
-        found.value("lakehouse_lag_seconds", name) or 0.0, found.value("lakehouse_behind_bytes", name) or 0.0,
-        found.value("lakehouse_slot_lag_bytes", name) or 0.0, ", ".join(states), rows,
+        name, bool(found.value("lakehouse_follower_up", name)), is_missed,
+        found.value("lakehouse_cut_age_seconds", name), found.value("lakehouse_lag_seconds", name) or 0.0,
+        found.value("lakehouse_behind_bytes", name) or 0.0, found.value("lakehouse_slot_lag_bytes", name) or 0.0,
+        ", ".join(states), rows,
     )  # fmt: skip
 
 

@@ -1,4 +1,5 @@
-"""Which alerts are open and what has to be told: one message when an alert begins, one when it is over. Pure."""
+"""Which alerts are open and what has to be told: one message when an alert begins, one if a warning becomes an error,
+and one when it is over. Pure."""
 
 from __future__ import annotations
 
@@ -35,13 +36,17 @@ class Occasion:
 
 @dataclass(frozen=True)
 class Alert:
-    """An occasion since it was first seen; `probe` found it, `gone_at` is when it was missing first."""
+    """An occasion since it was first seen; `probe` found it, `gone_at` is when it was missing first.
+
+    `told_worst` is whether it was told as an error: it may go to and fro between that and a warning.
+    """
 
     occasion: Occasion
     probe: str
     since: datetime
     told: bool = False
     gone_at: datetime | None = None
+    told_worst: bool = False
 
 
 @dataclass(frozen=True)
@@ -80,7 +85,8 @@ def advance(
 def _seen(before: Alert | None, probe: str, occasion: Occasion, now: datetime) -> Alert:
     since = before.since if before else now
     told = (before is not None and before.told) or now - since >= timedelta(seconds=occasion.patience)
-    return Alert(occasion, probe, since, told)
+    worst = told and (occasion.severity == "error" or (before is not None and before.told_worst))
+    return Alert(occasion, probe, since, told, told_worst=worst)
 
 
 def _missed(before: Alert | None, found: Mapping[str, Iterable[Occasion] | None], now: datetime) -> Alert | None:
@@ -96,14 +102,18 @@ def _missed(before: Alert | None, found: Mapping[str, Iterable[Occasion] | None]
 def _news(before: Alert | None, after: Alert | None, targets: Collection[str], now: datetime) -> list[Message]:
     if after is not None and after.told and not (before and before.told):
         return _messages(after, "began", targets, now)
+    if after is not None and before is not None and after.told_worst > before.told_worst:
+        return _messages(after, "began", targets, now, "worse")
     if after is None and before is not None and before.told and before.occasion.ends:
         return _messages(before, "over", targets, now)
     return []
 
 
-def _messages(alert: Alert, state: Literal["began", "over"], targets: Collection[str], now: datetime) -> list[Message]:
+def _messages(
+    alert: Alert, state: Literal["began", "over"], targets: Collection[str], now: datetime, what: str = ""
+) -> list[Message]:
     occasion = alert.occasion
-    identity = f"{occasion.key}@{alert.since.isoformat()}/{state}"
+    identity = f"{occasion.key}@{alert.since.isoformat()}/{what or state}"
     body = {
         "id": identity,
         "state": state,

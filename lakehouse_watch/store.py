@@ -47,11 +47,12 @@ def _json(alert: Alert) -> Jsonb:
 
 
 def _alert(stored: dict[str, Any]) -> Alert:
-    gone_at = stored["gone_at"]
+    gone_at, occasion = stored["gone_at"], Occasion(**stored["occasion"])
     return Alert(
-        occasion=Occasion(**stored["occasion"]),
+        occasion=occasion,
         probe=stored["probe"],
         since=datetime.fromisoformat(stored["since"]),
         told=stored["told"],
         gone_at=datetime.fromisoformat(gone_at) if gone_at else None,
+        told_worst=stored.get("told_worst", stored["told"] and occasion.severity == "error"),  # not in earlier releases
     )

@@ -23,9 +23,10 @@ from lakehouse.servers.database import CatalogConnection, connect_catalog
 from lakehouse.servers.exporter import served
 from lakehouse.servers.outage import expected
 from lakehouse.settings import Settings
-from lakehouse_watch import store
+from lakehouse_watch import asking, store
 from lakehouse_watch.alerts import Occasion, State, advance
-from lakehouse_watch.probes import dagster_state, lake, loads, servers, sources
+from lakehouse_watch.asking import Asking, NoAnswer
+from lakehouse_watch.probes import dagster_state, lake, loads, servers, sources, worker
 from lakehouse_watch.probes.reading import Probe, Reading
 from lakehouse_watch.targets.delivery import Delivery, declared_targets
 from lakehouse_watch.targets.text import hider
@@ -46,6 +47,7 @@ def declared_probes(settings: Settings) -> list[Probe]:
     probes += [
         Probe("lake", partial(lake.read_lake, settings), every=60, needs_catalog=True),
         Probe("loads", partial(loads.read_loads, settings), every=60, needs_catalog=True),
+        Probe("worker", partial(worker.read_worker, settings), needs_catalog=True),
         Probe("backups", partial(lake.read_backups, settings), every=60, needs_catalog=True),
         Probe("servers", partial(servers.read_servers, settings)),
         Probe("disk", partial(servers.read_disk, settings), every=60),
@@ -69,6 +71,7 @@ class Watch:
     state: State = field(default_factory=State)
     stored: State | None = None  # what this watch has last read from, or written to, the catalog database
     connection: CatalogConnection | None = None
+    asking: Asking = field(default_factory=Asking)
     readings: dict[str, Reading | None] = field(default_factory=dict)
     read_at: dict[str, float] = field(default_factory=dict)
 
@@ -80,9 +83,9 @@ class Watch:
             before = self.state
             self.state = advance(before, found, self.delivery.targets, datetime.now(UTC))
             _log(before, self.state)
-            self._save()  # first: a message that was sent and not stored would be sent again
+            self._save(down)  # first: a message that was sent and not stored would be sent again
             self.state = replace(self.state, outbox=self.delivery.deliver(self.state.outbox, time.monotonic()))
-            self._save()
+            self._save(down)
         self._measure()
 
     def peek(self) -> list[Occasion]:
@@ -98,19 +101,18 @@ class Watch:
     def _take_lock(self) -> tuple[bool, str | None]:
         """Whether this watch tells (also while the catalog is down, when no other can ask), and why the catalog is."""
         try:
-            if self.connection is None:
-                self.connection = connect_catalog(self.settings, tcp_user_timeout="10000")
-                ensure_state(self.connection)
-                row = self.connection.execute("SELECT pg_try_advisory_lock(%s)", (LOCK,)).fetchone()
-                if row != (True,):
-                    self._disconnect()
-                    return False, None
-                self._take_up(store.load(self.connection))
-            self.connection.execute("SELECT 1")
+            connection, stored = self.asking.ask(
+                "catalog", partial(_locked, self.settings, self.connection), asking.SOON
+            )
+        except NoAnswer as error:
+            return True, str(error)
         except (LakehouseError, psycopg.Error) as error:
             self._disconnect()
             return True, " ".join(str(error).split())
-        return True, None
+        if stored is not None:
+            self._take_up(stored)
+        self.connection = connection
+        return connection is not None, None
 
     def _take_up(self, stored: State) -> None:
         """Goes on from what is stored, unless it is what this watch itself has left there before it was cut off."""
@@ -123,25 +125,30 @@ class Watch:
     def _read(self, catalog_down: str | None) -> dict[str, Sequence[Occasion] | None]:
         own = [_catalog_down(catalog_down)] if catalog_down else []
         now = time.monotonic()
+        until = now + asking.SECONDS
         for probe in self.probes:
             if catalog_down and probe.needs_catalog:
                 self.readings[probe.name] = None
             elif self.readings.get(probe.name) is None or now - self.read_at[probe.name] >= probe.every:
                 self.read_at[probe.name] = now
                 try:
-                    self.readings[probe.name] = probe.read()
+                    self.readings[probe.name] = self.asking.ask(
+                        probe.name, probe.read, max(asking.LEAST, until - time.monotonic())
+                    )
                 except Exception as error:
                     self.readings[probe.name] = None
                     own.append(_unreadable(probe, error))
         found = {name: reading.occasions if reading else None for name, reading in self.readings.items()}
         return {name: _hidden(occasions, self.hide) for name, occasions in {**found, OWN: own}.items()}
 
-    def _save(self) -> None:
-        if self.connection is None or self.stored is None:
+    def _save(self, catalog_down: str | None) -> None:
+        if self.connection is None or self.stored is None or catalog_down:
             return
         try:
-            store.save(self.connection, self.stored, self.state)
+            self.asking.ask("saving", partial(store.save, self.connection, self.stored, self.state), asking.SOON)
             self.stored = self.state
+        except NoAnswer:
+            return
         except psycopg.Error:
             self._disconnect()
 
@@ -175,6 +182,23 @@ class Watch:
             if probe.source
             for reading in [self.readings.get(probe.name)]
         }
+
+
+def _locked(settings: Settings, connection: CatalogConnection | None) -> tuple[CatalogConnection | None, State | None]:
+    """A session that has the lock, or None while another watch has it; and what is stored, where it is a new one."""
+    if connection is not None:
+        connection.execute("SELECT 1")
+        return connection, None
+    connection = connect_catalog(settings, tcp_user_timeout="10000")
+    try:
+        ensure_state(connection)
+        if connection.execute("SELECT pg_try_advisory_lock(%s)", (LOCK,)).fetchone() == (True,):
+            return connection, store.load(connection)
+    except BaseException:
+        connection.close()
+        raise
+    connection.close()
+    return None, None
 
 
 def new_watch(settings: Settings) -> Watch:
@@ -211,7 +235,8 @@ def _hidden(occasions: Iterable[Occasion] | None, hide: Callable[[str], str]) ->
 
 def _log(before: State, after: State) -> None:
     for key, alert in after.alerts.items():
-        if alert.told and not (key in before.alerts and before.alerts[key].told):
+        was = before.alerts.get(key)
+        if alert.told and not (was and was.told and was.told_worst >= alert.told_worst):
             log.warning("%s", alert.occasion.summary)
     for key, alert in before.alerts.items():
         if alert.told and key not in after.alerts:

@@ -64,6 +64,17 @@ def is_here(host: str) -> bool:
     return host in ("127.0.0.1", "::1", "localhost")
 
 
+def answers(settings: Settings) -> bool:
+    """Whether Trino runs a query now, without a second try; True where it refuses the login: waiting would not help."""
+    from trino.exceptions import Error, HttpError
+
+    try:
+        connect_to(settings.trino, attempts=1).cursor().execute("SELECT 1").fetchall()
+    except (Error, HttpError, OSError) as error:
+        return "error 401" in str(error)
+    return True
+
+
 @contextmanager
 def answering(settings: Settings) -> Iterator[None]:
     """Turns a failure to reach Trino into Unreachable (a LakehouseError); errors of a query are raised as they are."""
@@ -91,11 +102,15 @@ def lost_connection(message: str) -> str | None:
     return _no_answer(f" at {where[1]}:{where[2]}" if where else "", message)
 
 
-def _no_answer(where: str, message: str) -> str:
-    """With the system's own words where there are any: the client wraps them in pages."""
+def reason_of(message: str) -> str:
+    """Why Trino does not answer, in the system's own words where there are any: the client wraps them in pages."""
     text = " ".join(message.split())
     system = re.search(r"\[Errno -?\d+\] ([\w ]+)|(?:Error\(\d+, |Disconnected\()'([\w ]+)'", text)
-    reason = "it is starting" if STARTING in text else system[1] or system[2] if system else text[:200]
+    return "it is starting" if STARTING in text else system[1] or system[2] if system else text[:200]
+
+
+def _no_answer(where: str, message: str) -> str:
+    reason = reason_of(message)
     return f"Trino{where} does not answer ({reason}): check LAKEHOUSE_TRINO__HOST and …__PORT, or run `lakehouse up`"
 
 

@@ -19,29 +19,51 @@ from lakehouse.metrics import REGISTRY, Sample, sample
 from lakehouse.servers.database import unreachable
 from lakehouse.settings import Settings
 from lakehouse_watch.alerts import Occasion
+from lakehouse_watch.probes.limits import declared_still
 from lakehouse_watch.probes.reading import Reading
 
-RECENT_RUNS, RECENT_TICKS, RECENT_CHECKS = 500, 1000, 20_000
+RECENT_RUNS, RECENT_TICKS, RECENT_CHECKS = 30, 1000, 20_000
+EVERY_CHECK = 2**62
 LONGEST = 300  # characters of an error
 HEARTBEAT_SECONDS = 120.0
 TICK_SECONDS = 75.0  # two more ticks of a sensor fail before it is told
+SILENT_SECONDS = 90.0  # each sensor of ours ticks once a minute
+LEFT_BEHIND_SECONDS = 600.0  # or every three
 BY_HAND = "__ASSET_JOB"  # materialized in the UI: whoever did it looks at it
 BELOW_MARTS = ("raw_", "parsed.", "vault.")
 FOUND = re.compile(r"Got (\d+) results?, configured to \w+ if != 0")
 JUDGED_HERE = "lag_within_limits"  # the watch judges lag itself, also where no daemon runs
 
-_RUNS: LiteralString = """SELECT id, pipeline_name, run_id, status, start_time, end_time FROM runs
- WHERE id > (SELECT coalesce(max(id), 0) FROM runs) - %s AND status IN ('SUCCESS', 'FAILURE')
- AND pipeline_name <> %s ORDER BY coalesce(end_time, 0), id"""
-_CHECKS: LiteralString = """SELECT asset_key, check_name, evaluation_event FROM (
- SELECT DISTINCT ON (asset_key, check_name) asset_key, check_name, execution_status, evaluation_event
- FROM asset_check_executions WHERE id > (SELECT coalesce(max(id), 0) FROM asset_check_executions) - %s
- AND execution_status <> 'PLANNED' ORDER BY asset_key, check_name, id DESC) AS newest
- WHERE execution_status = 'FAILED' AND check_name <> %s"""
-_TICKS: LiteralString = """SELECT selector_id, status, CASE WHEN status = 'FAILURE' THEN tick_body END FROM job_ticks
- WHERE id > (SELECT coalesce(max(id), 0) FROM job_ticks) - %s AND status <> 'STARTED' ORDER BY id"""
+# The newest of each job, however many runs of others have ended since: one that runs once a night has failed until it
+# succeeds. Jobs are found one by one in the index.
+_RUNS: LiteralString = """WITH RECURSIVE jobs AS (
+ (SELECT pipeline_name FROM runs ORDER BY pipeline_name LIMIT 1)
+ UNION ALL
+ SELECT (SELECT r.pipeline_name FROM runs r WHERE r.pipeline_name > jobs.pipeline_name ORDER BY 1 LIMIT 1)
+ FROM jobs WHERE jobs.pipeline_name IS NOT NULL)
+ SELECT ended.* FROM jobs CROSS JOIN LATERAL (
+ SELECT id, pipeline_name, run_id, status, start_time, end_time FROM runs
+ WHERE pipeline_name = jobs.pipeline_name AND status IN ('SUCCESS', 'FAILURE') ORDER BY id DESC LIMIT %s) AS ended
+ WHERE jobs.pipeline_name <> %s ORDER BY coalesce(end_time, 0), id"""
+_CHECKS: LiteralString = """WITH evaluated AS (
+ SELECT id, asset_key, check_name, execution_status, evaluation_event_timestamp AS at FROM asset_check_executions
+ WHERE id > (SELECT coalesce(max(id), 0) FROM asset_check_executions) - %s AND execution_status <> 'PLANNED'),
+ newest AS (SELECT asset_key, check_name, max(at) AS at FROM evaluated GROUP BY asset_key, check_name)
+ SELECT e.asset_key, e.check_name, c.evaluation_event FROM evaluated AS e JOIN newest USING (asset_key, check_name, at)
+ LEFT JOIN asset_check_executions AS c ON c.id = e.id AND e.execution_status = 'FAILED' ORDER BY e.id"""
+# Of a sensor that others have left behind, the last tick says nothing: it is turned off, or gone.
+_TICKS: LiteralString = """WITH recent AS (
+ SELECT id, selector_id, status, tick_body, type, max("timestamp") OVER (PARTITION BY selector_id) AS ticked,
+ max("timestamp") FILTER (WHERE type = 'SENSOR') OVER () AS last_tick
+ FROM job_ticks WHERE id > (SELECT coalesce(max(id), 0) FROM job_ticks) - %s
+ OR (type = 'SCHEDULE' AND "timestamp" > (now() AT TIME ZONE 'utc') - interval '8 days'))
+ SELECT selector_id, status, CASE WHEN status = 'FAILURE' THEN tick_body END FROM recent
+ WHERE status <> 'STARTED' AND (type <> 'SENSOR' OR ticked > last_tick - %s * interval '1 second') ORDER BY id"""
 _HEARTBEAT: LiteralString = """SELECT extract(epoch FROM (now() AT TIME ZONE 'utc') - min("timestamp"))::float8
  FROM daemon_heartbeats WHERE daemon_type IN ('SENSOR', 'SCHEDULER', 'QUEUED_RUN_COORDINATOR')"""
+_SILENCE: LiteralString = """SELECT extract(epoch FROM (now() AT TIME ZONE 'utc') - max("timestamp"))::float8
+ FROM job_ticks WHERE id > (SELECT coalesce(max(id), 0) FROM job_ticks) - %s AND type = 'SENSOR'
+ AND NOT EXISTS (SELECT FROM instigators i WHERE i.selector_id = job_ticks.selector_id AND i.status = 'STOPPED')"""
 _ERRORS: LiteralString = """SELECT event FROM event_logs WHERE run_id = %s
  AND dagster_event_type IN ('STEP_FAILURE', 'PIPELINE_FAILURE') ORDER BY dagster_event_type DESC, id LIMIT 1"""
 # The record of a load that the worker has made since: see orchestration/runs/state/loaded.py
@@ -63,34 +85,55 @@ class Run:
 
 
 def read_runs(settings: Settings) -> Reading:
-    """Jobs whose last run failed, and failing sensors; raises LakehouseError."""
+    """Jobs of the project whose last run failed, and failing sensors; raises LakehouseError."""
     with _connect(settings) as connection:
         if not _is_used(connection):
             return Reading()
-        runs = [_run(row) for row in connection.execute(_RUNS, (RECENT_RUNS, BY_HAND)).fetchall()]
-        ticks = connection.execute(_TICKS, (RECENT_TICKS,)).fetchall()
+        found, there = connection.execute(_RUNS, (RECENT_RUNS, BY_HAND)).fetchall(), declared_still(settings)
+        runs = [run for run in map(_run, found) if there is None or there.has_job(run.job)]
+        ticks = connection.execute(_TICKS, (RECENT_TICKS, LEFT_BEHIND_SECONDS)).fetchall()
         age = connection.execute(_HEARTBEAT).fetchone()
+        silence = connection.execute(_SILENCE, (RECENT_TICKS,)).fetchone()
         observe_loads(runs)
         failing = [run for run in failing_runs(runs) if not _is_loaded_since(connection, run)]
         failed = [_run_failed(run, connection, settings) for run in failing]
     ticking, tick_samples = judge_ticks(ticks)
     heartbeat, beat_samples = judge_heartbeat(age[0] if age else None)
-    return Reading((*failed, *ticking, *heartbeat), (*measure_runs(runs), *tick_samples, *beat_samples))
+    silent = judge_silence(silence[0] if silence else None) if age and not heartbeat else []
+    return Reading((*failed, *ticking, *heartbeat, *silent), (*measure_runs(runs), *tick_samples, *beat_samples))
 
 
 def read_checks(settings: Settings) -> Reading:
-    """Tables with failed checks; raises LakehouseError."""
+    """Tables with failed checks that the project has; raises LakehouseError."""
     with _connect(settings) as connection:
         if not _is_used(connection):
             return Reading()
-        found = connection.execute(_CHECKS, (RECENT_CHECKS, JUDGED_HERE)).fetchall()
-    checks = [(".".join(json.loads(key)), name, *_evaluation(event)) for key, name, event in found]
+        found = _failing_checks(connection)
+    there = declared_still(settings)
+    named = [(".".join(json.loads(key)), name, event) for (key, name), event in sorted(found.items())]
+    known = [check for check in named if check[1] != JUDGED_HERE and (there is None or check[:2] in there.checks)]
+    checks = [(table, name, *_evaluation(event)) for table, name, event in known]
     tables = sorted({table for table, *_ in checks})
     counts = {level: sum(level == severity for _, _, severity, _ in checks) for level in ("error", "warning")}
     return Reading(
         tuple(_checks_failed(table, [check[1:] for check in checks if check[0] == table]) for table in tables),
         tuple(sample("lakehouse_failed_checks", count, severity=level) for level, count in counts.items()),
     )
+
+
+_failing: dict[str, dict[tuple[str, str], str | None]] = {}
+
+
+def _failing_checks(connection: psycopg.Connection[Any]) -> dict[tuple[str, str], str | None]:
+    """By key and name the evaluation of each check that has failed last. All are read at first, then those since: a
+    check that runs once a night has failed until it passes, however often others run.
+    """
+    known = _failing.get(connection.info.dsn)
+    found = connection.execute(_CHECKS, (EVERY_CHECK if known is None else RECENT_CHECKS,)).fetchall()
+    newest = {(key, name): event for key, name, event in found}
+    before = {check: event for check, event in (known or {}).items() if check not in newest}
+    _failing[connection.info.dsn] = {**before, **{check: event for check, event in newest.items() if event}}
+    return _failing[connection.info.dsn]
 
 
 def failing_runs(runs: Sequence[Run]) -> list[Run]:
@@ -162,6 +205,19 @@ def judge_heartbeat(age: float | None) -> tuple[list[Occasion], list[Sample]]:
         "start `lakehouse dev`, or `dagster-daemon run`, and look at its log",
     )  # fmt: skip
     return [dead], measured
+
+
+def judge_silence(seconds: float | None) -> list[Occasion]:
+    """Whether sensors tick while the daemon lives; None where none that is turned on ever did."""
+    if seconds is None or seconds < SILENT_SECONDS:
+        return []
+    silent = Occasion(
+        "code/dagster",
+        f"Dagster's daemon lives, but no sensor has run for {seconds:,.0f} s: its code server does not answer",
+        "look at the code server's log and start it again; only what the worker loads is loaded meanwhile",
+        patience=TICK_SECONDS,
+    )
+    return [silent]
 
 
 def _run_failed(run: Run, connection: psycopg.Connection[Any], settings: Settings) -> Occasion:

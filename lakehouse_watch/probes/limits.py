@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from lakehouse.declarations.manifest import manifest_path
 from lakehouse.declarations.policies import LagPolicy
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
+from lakehouse_watch.probes.still_there import Declared, declared_in
 
 APPENDED = "append_only"  # the materialization of parsed tables
 
@@ -36,36 +37,49 @@ Limits = Mapping[str, Mapping[str, LagPolicy]]
 """By source and table."""
 
 
+@dataclass(frozen=True)
+class Project:
+    """What is declared, as it was parsed last."""
+
+    limits: Limits = field(default_factory=dict)
+    loads: tuple[Loaded, ...] = ()
+    there: Declared | None = None
+
+
 def declared_limits(settings: Settings, source: str) -> Mapping[str, LagPolicy]:
     """The limits of the source's tables that declare some, by table."""
-    limits, _ = _parsed_last(settings)
-    return limits.get(source, {})
+    return _parsed_last(settings).limits.get(source, {})
 
 
 def declared_loads(settings: Settings) -> tuple[Loaded, ...]:
     """The parsed tables of the project; none while it cannot be read."""
-    _, loads = _parsed_last(settings)
-    return loads
+    return _parsed_last(settings).loads
 
 
-def _parsed_last(settings: Settings) -> tuple[Limits, tuple[Loaded, ...]]:
+def declared_still(settings: Settings) -> Declared | None:
+    """What Dagster may remember and the project still has; None while it cannot be read."""
+    return _parsed_last(settings).there
+
+
+def _parsed_last(settings: Settings) -> Project:
     path = manifest_path(settings)
     try:
         written = path.stat().st_mtime_ns
     except OSError:
-        return {}, ()
-    return _read(path, written, settings.dbt_project_dir)
+        return Project()
+    return _read(path, written, settings.dbt_project_dir, frozenset(settings.sources))
 
 
 @lru_cache(maxsize=1)
-def _read(path: Path, written: int, project_dir: Path) -> tuple[Limits, tuple[Loaded, ...]]:
+def _read(path: Path, written: int, project_dir: Path, connected: frozenset[str]) -> Project:
     try:
         manifest = json.loads(path.read_text())
         declared = declarations_from(manifest, project_dir)
+        there = declared_in(manifest, declared.among(connected), project_dir)
     except (OSError, ValueError, LakehouseError):  # it is being changed: the commands that need it say what is wrong
-        return {}, ()
+        return Project()
     limits = {s.name: {table.name: table.lag for table in s.tables if table.lag is not None} for s in declared.sources}
-    return limits, tuple(_loads(manifest, declared))
+    return Project(limits, tuple(_loads(manifest, declared)), there)
 
 
 def _loads(manifest: Mapping[str, Any], declared: Declarations) -> Iterator[Loaded]:

@@ -11,7 +11,7 @@ from lakehouse.declarations.policies import LagLevel, LagPolicy
 from lakehouse.metrics import Sample, sample
 from lakehouse.settings import AlertSettings, Settings
 from lakehouse_watch.alerts import Occasion
-from lakehouse_watch.probes.limits import declared_limits
+from lakehouse_watch.probes.limits import declared_limits, declared_still
 from lakehouse_watch.probes.reading import Reading
 
 RESTART_SECONDS = 30.0  # a supervised follower that was killed is back by then
@@ -22,9 +22,13 @@ CATCH_UP_SECONDS = 60.0  # after a pause `lakehouse dev` is behind until its fol
 
 
 def read_source(settings: Settings, source: str) -> Reading:
-    """The source at this moment; nothing to tell of one that was never ingested. Raises LakehouseError."""
-    status = source_status(settings, source)
-    if status.position_lsn is None:
+    """The source at this moment; nothing to tell of one that was never ingested, or is removed and retains nothing.
+
+    Raises LakehouseError.
+    """
+    status, there = source_status(settings, source), declared_still(settings)
+    is_removed = there is not None and source not in there.sources and status.slot_state == "missing"
+    if status.position_lsn is None or is_removed:
         return Reading(samples=(sample("lakehouse_source_up", 1, source=source),))
     found = tuple(judge(status, declared_limits(settings, source), settings.alerts))
     errors = [occasion.summary for occasion in found if occasion.severity == "error"]
@@ -71,7 +75,7 @@ def _slot(status: SourceStatus) -> Iterator[Occasion]:
             f"slot/{status.source}", f"the slot of {status.source} is {status.slot_state}",
             f"`lakehouse ingest --recover {status.source}`" if not status.slot_is_sound else
             "ingest at once, or raise max_slot_wal_keep_size: the next checkpoint may remove WAL that the lake needs",
-            source=status.source, patience=SLOT_SECONDS,
+            severity="error" if not status.slot_is_sound else "warning", source=status.source, patience=SLOT_SECONDS,
         )  # fmt: skip
     if status.former_slot is not None:
         yield Occasion(
@@ -94,7 +98,8 @@ def _lag(status: SourceStatus, limits: Mapping[str, LagPolicy], defaults: AlertS
         f"lag/{status.source}",
         f"{status.source} is {status.lag_seconds:,.0f} s and {status.behind_bytes:,} bytes behind, and retains "
         f"{status.slot_lag_bytes:,} bytes of WAL: beyond the limits of {shown}",
-        "see that a follower runs and what it logs; an open transaction in the source retains WAL too",
+        "see that a follower runs and what it logs; an open transaction in the source retains WAL too, or holds back "
+        "what is behind its begin in a topic",
         "error" if worst == "error" else "warning", status.source, CATCH_UP_SECONDS,
     )  # fmt: skip
 

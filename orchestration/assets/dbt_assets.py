@@ -44,16 +44,19 @@ def load_assets(manifest: Manifest, first_day: date) -> list[dg.AssetsDefinition
     """
     groups: dict[str, list[str]] = defaultdict(list)
     for unique_id, group in load_groups(manifest).items():
-        if unique_id in manifest["nodes"]:
-            groups[group].append(unique_id)
-    return [_load_assets(manifest, first_day, group, models) for group, models in sorted(groups.items())]
+        groups[group].append(unique_id)
+    return [
+        _load_assets(manifest, first_day, group, members)
+        for group, members in sorted(groups.items())
+        if not manifest["nodes"].keys().isdisjoint(members)
+    ]
 
 
-def _load_assets(manifest: Manifest, first_day: date, group: str, models: Sequence[str]) -> dg.AssetsDefinition:
+def _load_assets(manifest: Manifest, first_day: date, group: str, members: Sequence[str]) -> dg.AssetsDefinition:
     @dbt_assets(
         manifest=manifest,
         name=f"load_models_{group}",
-        select=selection(manifest, frozenset(models)),
+        select=selection(manifest, members),
         partitions_def=daily_partitions(first_day),
         backfill_policy=dg.BackfillPolicy.single_run(),
         dagster_dbt_translator=LakeTranslator(),

@@ -5,6 +5,7 @@ Loads of two groups write no table in common, so neither waits for the other. Pu
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 from orchestration.assets.translator import MARTS, is_raw, layer
@@ -32,11 +33,14 @@ def load_groups(manifest: Manifest) -> dict[str, str]:
     return found
 
 
-def selection(manifest: Manifest, models: Collection[str]) -> str:
-    """dbt's selection of these models, by unique id: by folder where there is no other in it, else by name.
+def selection(manifest: Manifest, members: Collection[str]) -> str:
+    """dbt's selection of these models and raw tables, by unique id; with these are their tests.
 
-    dbt compares each part of a selection with each node: with 600 tables by name, that was most of the definitions.
+    Models are selected by folder where there is no other in it, else by name. dbt compares each part of a selection
+    with each node: with 600 tables by name, that was most of the definitions.
     """
+    raw = manifest["sources"].keys() & frozenset(members)
+    models = frozenset(members) - raw
     others = {
         beginning
         for unique_id, node in manifest["nodes"].items()
@@ -49,7 +53,17 @@ def selection(manifest: Manifest, models: Collection[str]) -> str:
         node = manifest["nodes"][unique_id]
         folders = (fqn for fqn in _beginnings(node["fqn"][:-1]) if len(fqn) > 1 and fqn not in others)
         found.add(next((".".join(fqn) for fqn in folders if all(map(_PLAIN.fullmatch, fqn))), node["name"]))
-    return " ".join(sorted(found))
+    return " ".join(sorted(found | _raw_parts(manifest["sources"], raw)))
+
+
+def _raw_parts(sources: Mapping[str, Mapping[str, Any]], tables: AbstractSet[str]) -> set[str]:
+    """The parts that select these raw tables; a source whose tables are all among them is one part.
+
+    dagster-dbt plans the tests of the raw tables that a selection reads, and runs them only if they are selected too.
+    """
+    others = {node["source_name"] for unique_id, node in sources.items() if unique_id not in tables}
+    names = {(sources[table]["source_name"], sources[table]["name"]) for table in tables}
+    return {f"source:{source}" + (f".{table}" if source in others else "") for source, table in names}
 
 
 def _is_test_of(node: Mapping[str, Any], models: Collection[str]) -> bool:

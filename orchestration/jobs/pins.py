@@ -25,9 +25,14 @@ def pin_definitions(project_dir: Path) -> dg.Definitions:
     )
 
 
-def pin_name(kind: str, moment: datetime, timezone: str) -> str:
-    """`month_end_20261130` for the midnight after that day."""
-    return f"{kind}_{(moment - timedelta(microseconds=1)).astimezone(ZoneInfo(timezone)):%Y%m%d}"
+def pin_name(kind: str, moment: datetime, policy: PinPolicy) -> str:
+    """`month_end_20261130` for the midnight after that day; where a day has several, `shift_20261130_1400`, in UTC.
+
+    In UTC because in autumn an hour comes twice elsewhere.
+    """
+    if policy.is_at_most_daily:
+        return f"{kind}_{(moment - timedelta(microseconds=1)).astimezone(ZoneInfo(policy.timezone)):%Y%m%d}"
+    return f"{kind}_{moment.astimezone(UTC):%Y%m%d_%H%M}"
 
 
 def _job(kind: str, policy: PinPolicy) -> dg.JobDefinition:
@@ -37,7 +42,7 @@ def _job(kind: str, policy: PinPolicy) -> dg.JobDefinition:
         moment = datetime.fromisoformat(stated) if stated else datetime.now(UTC)
         for source in lake.declarations().sources:
             lake.bring_up(source.name)
-        name = pin_name(kind, moment, policy.timezone)
+        name = pin_name(kind, moment, policy)
         made, missing = lake.pin_cut(name, moment, moment + timedelta(days=policy.keep_days))
         for text in missing:
             context.log.warning(f"{name}: {text}")

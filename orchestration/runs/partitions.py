@@ -6,7 +6,7 @@ materializes the partitions it completes: from the day of the last successful lo
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 
 import dagster as dg
 
@@ -53,10 +53,21 @@ def incremental_tags(first_day: date, last_load: datetime | None, now: datetime)
     return {**days_completed(first_day, last_load, now).run_tags(), tags.MODE: tags.INCREMENTAL}
 
 
+def incremental_days(run_tags: Mapping[str, str]) -> list[str]:
+    """The partitions that an incremental load was to complete."""
+    days = _days(run_tags) if run_tags.get(tags.MODE) == tags.INCREMENTAL else None
+    if days is None:
+        return []
+    count = (days.last - days.first).days + 1
+    return [(days.first + timedelta(number)).isoformat() for number in range(count)]
+
+
 def backfill_days(run_tags: Mapping[str, str]) -> DayRange | None:
     """The days of a backfill; None for an incremental load, with or without partitions."""
-    if run_tags.get(tags.MODE) == tags.INCREMENTAL:
-        return None
+    return None if run_tags.get(tags.MODE) == tags.INCREMENTAL else _days(run_tags)
+
+
+def _days(run_tags: Mapping[str, str]) -> DayRange | None:
     first = run_tags.get(FIRST) or run_tags.get(PARTITION)
     last = run_tags.get(LAST) or run_tags.get(PARTITION)
     if first is None or last is None:

@@ -8,6 +8,7 @@ import dagster as dg
 
 from orchestration.runs import tags
 from orchestration.runs.dependencies import TableGraph, downstream, ingests, name_of, named, upstream
+from orchestration.runs.state.evaluations import newest_evaluations
 from orchestration.runs.state.history import read_state
 from orchestration.runs.state.load_state import HeldTable, LoadState, pack_state
 
@@ -75,13 +76,8 @@ def waiting_for_checks(
 
 def failing_checks(instance: dg.DagsterInstance, checks: Sequence[dg.AssetCheckKey]) -> list[dg.AssetCheckKey]:
     """Those whose last evaluation failed and was no warning."""
-    records = instance.event_log_storage.get_latest_asset_check_execution_by_key(checks)
-    failed = []
-    for key, record in records.items():
-        event = record.event.dagster_event if record.event and record.status.value == "FAILED" else None
-        if event is not None and event.asset_check_evaluation_data.severity is dg.AssetCheckSeverity.ERROR:
-            failed.append(key)
-    return sorted(failed, key=str)
+    found = newest_evaluations(instance, checks)
+    return sorted((key for key, evaluation in found.items() if evaluation.has_failed), key=str)
 
 
 def waiting_for_tables(graph: TableGraph, job: dg.JobDefinition, missing: Iterable[dg.AssetKey]) -> dict[str, str]:

@@ -2,7 +2,8 @@
 
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
+from math import inf
 from threading import Event
 from typing import TypeVar
 
@@ -29,16 +30,22 @@ class Bell:
         self._rang = False
         return rang
 
-    def during(self, work: Callable[[], T], matters: Callable[[], bool], interrupt: Callable[[], None]) -> T:
+    def during(
+        self, work: Callable[[], T], matters: Callable[[], bool], interrupt: Callable[[], None], seconds: float = inf
+    ) -> T:
         """The result of `work`, which is done by a thread.
 
-        Once a bell rings that `matters`, or the worker is to stop, `interrupt` is called until the work has ended.
+        Once a bell rings within so many seconds that `matters`, or the worker is to stop, `interrupt` is called until
+        the work has ended. What rings later is heard by the next wait.
         """
+        until = time.monotonic() + seconds
         with ThreadPoolExecutor(1) as pool:
             done = pool.submit(work)
             try:
                 while not done.done() and not self._stop.is_set():
-                    if self._hear(LISTEN_SECONDS) and matters():
+                    if time.monotonic() >= until:
+                        wait([done], LISTEN_SECONDS)
+                    elif self._hear(LISTEN_SECONDS) and matters():
                         self._rang = True
                         break
             finally:

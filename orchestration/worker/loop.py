@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
+from lakehouse.migrations import ensure_state
 from lakehouse.servers.database import connect_catalog
 from lakehouse.servers.exporter import served
 from lakehouse.servers.outage import expected
-from orchestration.runs.processes.presence import WORKER, serve
+from lakehouse.servers.worker_sessions import enter, leave
 from orchestration.worker.bell import Bell
 from orchestration.worker.worker import Worker
 
@@ -41,11 +42,14 @@ def _work_connected(settings: "Settings", stop: Event) -> None:
         open_worker(settings, stop) as (worker, bell, connection),
         served(settings.metrics.host, settings.metrics.worker_port, worker.ready),
     ):
-        serve(connection, settings.catalog_name, WORKER)
+        ensure_state(connection)
+        worker.read_project()  # one that begins anew and again because it does not parse is not there
+        enter(connection, settings.catalog_name)
         while not stop.is_set():
             worker.load_what_is_due()
             if not bell.wait(0):
                 bell.wait(worker.run_tests())
+        leave(connection, settings.catalog_name)
 
 
 @contextmanager

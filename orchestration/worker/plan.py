@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lakehouse.declarations import Declarations
+from orchestration.assets.groups import STORED
 from orchestration.assets.translator import MARTS, is_view, layer
 from orchestration.jobs.loads import loads_of
 from orchestration.jobs.marts import JOB as MARTS_JOB
@@ -46,12 +47,12 @@ def table_of(node: Node) -> TableKey:
 
 
 class Graph:
-    """The manifest's models, and what is downstream of what."""
+    """The manifest's models, seeds and snapshots, and what is downstream of what."""
 
     def __init__(self, manifest: Manifest) -> None:
         nodes = {**manifest["sources"], **manifest["nodes"]}
         self.nodes: dict[str, Node] = {
-            unique_id: node for unique_id, node in nodes.items() if node["resource_type"] in ("source", "model")
+            unique_id: node for unique_id, node in nodes.items() if node["resource_type"] in ("source", *STORED)
         }
         self.tests: dict[str, Node] = {
             unique_id: node for unique_id, node in nodes.items() if node["resource_type"] == "test"
@@ -61,8 +62,16 @@ class Graph:
 
     def models_of(self, task: Task, changed: Iterable[TableKey], with_views: bool = False) -> list[str]:
         """The models of a task downstream of changed tables; without views, whose definitions data does not change."""
-        reached = self._downstream(self._by_table[table] for table in changed if table in self._by_table)
-        return self._models(task, reached, with_views)
+        return self._models(task, self._downstream(self.ids_of(changed)), with_views)
+
+    def ids_of(self, tables: Iterable[TableKey]) -> list[str]:
+        """The nodes that these tables are."""
+        return [self._by_table[table] for table in tables if table in self._by_table]
+
+    def made_by_dbt_alone(self, task: Task) -> list[str]:
+        """The snapshots of dbt among what the task's job makes: a run takes them, the worker would not."""
+        reached = {node for node in self._downstream(self.ids_of(task.tables)) if self._is_of(node, task)}
+        return sorted(node for node in reached if self.nodes[node]["resource_type"] == "snapshot")
 
     def models_of_days(self, task: Task) -> list[str]:
         """The models of a task that are made of no table, such as the ends of days, and those downstream of them."""
@@ -70,12 +79,15 @@ class Graph:
         return self._models(task, self._downstream(n["unique_id"] for n in models if not n["depends_on"]["nodes"]))
 
     def _models(self, task: Task, reached: Iterable[str], with_views: bool = False) -> list[str]:
-        own = (unique_id for unique_id in reached if (layer(self.nodes[unique_id]) == MARTS) == task.marts)
+        own = (unique_id for unique_id in reached if self._is_of(unique_id, task))
         return sorted(
             unique_id
             for unique_id in own
             if self.nodes[unique_id]["resource_type"] == "model" and (with_views or not is_view(self.nodes[unique_id]))
         )
+
+    def _is_of(self, node: str, task: Task) -> bool:
+        return (layer(self.nodes[node]) == MARTS) == task.marts
 
     def views(self, models: Iterable[str]) -> set[str]:
         """Those of the nodes that are views."""
@@ -109,10 +121,11 @@ class Graph:
         """The marts that are published first: those of schemas in which nothing is appended to, what they are made of,
         and what a test reads together with one of these. PITs, bridges and rules that no mart reads come after them.
         """
-        marts = {key for key, node in self.nodes.items() if layer(node) == MARTS}
-        appended = {node["schema"] for key, node in self.nodes.items() if key not in marts}
+        models = {key: node for key, node in self.nodes.items() if node["resource_type"] in ("source", "model")}
+        marts = {key for key, node in models.items() if layer(node) == MARTS}
+        appended = {node["schema"] for key, node in models.items() if key not in marts}
         found, waiting = set[str](), [key for key in marts if self.nodes[key]["schema"] not in appended]
-        read = {test: self._seen_through_views(node) & marts for test, node in self.tests.items()}
+        read = {test: self.seen_through_views(node) & marts for test, node in self.tests.items()}
         together = [nodes for nodes in read.values() if len(nodes) > 1]
         while waiting:
             model = waiting.pop()
@@ -125,18 +138,18 @@ class Graph:
     def together(self, models: Collection[str]) -> set[str]:
         """The first of the models, with those that are made of one another or that one test reads."""
         wanted = set(models)
-        read = [self._seen_through_views(node) & wanted for node in self.tests.values()]
-        read += [(self._seen_through_views(self.nodes[model]) | {model}) & wanted for model in wanted]
+        read = [self.seen_through_views(node) & wanted for node in self.tests.values()]
+        read += [(self.seen_through_views(self.nodes[model]) | {model}) & wanted for model in wanted]
         found = set(sorted(wanted)[:1])
         while more := set[str]().union(*(nodes for nodes in read if nodes & found)) - found:
             found |= more
         return found
 
-    def _seen_through_views(self, node: Node) -> set[str]:
+    def seen_through_views(self, node: Node) -> set[str]:
         """What a node reads, and what the views among it read."""
         read = set(node["depends_on"]["nodes"])
         views = [self.nodes[key] for key in read if key in self.nodes and is_view(self.nodes[key])]
-        return read.union(*map(self._seen_through_views, views))
+        return read.union(*map(self.seen_through_views, views))
 
     def _views_of(self, model: str) -> set[str]:
         views = {child for child in self._children.get(model, ()) if child in self.nodes and is_view(self.nodes[child])}

@@ -4,21 +4,25 @@ import math
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 from dagster_dbt.asset_utils import get_asset_check_key_for_test
 
 from orchestration.assets.dbt_assets import snapshot_metadata
-from orchestration.assets.translator import LakeTranslator
+from orchestration.assets.translator import LakeTranslator, node_key
 from orchestration.factory import ARRIVED
 from orchestration.resources import TableKey
+from orchestration.runs.partitions import incremental_days
 from orchestration.runs.state.loaded import loaded_metadata
 from orchestration.runs.subset import failing_checks
 
 if TYPE_CHECKING:
     from lakehouse.catalog.open import SnapshotFact
     from orchestration.worker.dbt.warm_dbt import NodeResult
+
+NO_DAYS: Mapping[TableKey, Collection[str]] = MappingProxyType({})
 
 
 def report_tables(
@@ -28,18 +32,22 @@ def report_tables(
     seconds: Mapping[TableKey, float],
     loaded: Mapping[str, int],
     by_day: Collection[TableKey] = (),
+    failed_days: Mapping[TableKey, Collection[str]] = NO_DAYS,
 ) -> None:
     """One materialization per table that changed; each records all snapshots that the job has `loaded`.
 
-    That of a table in `by_day` is today's partition.
+    That of a table in `by_day` is today's partition; those of its `failed_days` come before it.
     """
     today = datetime.now(UTC).date().isoformat()
     for table, fact in facts.items():
         took = {"load_seconds": round(seconds[table], 2)} if table in seconds else {}
         metadata = {**snapshot_metadata(fact), **took, **loaded_metadata(job, loaded)}
-        partition = today if table in by_day else None
-        made = dg.AssetMaterialization(dg.AssetKey(table), metadata=metadata, partition=partition)
-        instance.report_runless_asset_event(made)
+        days: list[str | None] = [None]
+        if table in by_day:
+            days = [*sorted({*failed_days.get(table, ())} - {today}), today]
+        for day in days:
+            made = dg.AssetMaterialization(dg.AssetKey(table), metadata=metadata, partition=day)
+            instance.report_runless_asset_event(made)
 
 
 def report_days(
@@ -97,6 +105,22 @@ def red_tables(instance: dg.DagsterInstance, tables: Iterable[TableKey]) -> list
     return sorted((key.path[0], key.path[1]) for key in red if key not in absent)
 
 
+def days_left_failed(instance: dg.DagsterInstance, tables: Collection[TableKey]) -> dict[TableKey, list[str]]:
+    """Of each table the days that its last run, an incremental one, was to complete and has left failed.
+
+    A day that was there before stays red, once it is over, until it is told of again; those that were not are told by
+    `report_days`.
+    """
+    found = {}
+    for record in instance.get_asset_records([dg.AssetKey(table) for table in tables]) if tables else []:
+        entry = record.asset_entry
+        run = instance.get_run_by_id(entry.last_run_id) if entry.last_run_id else None
+        days = incremental_days(run.tags) if run and run.is_failure_or_canceled else []
+        there = instance.get_materialized_partitions(entry.asset_key) if days else set()
+        found[entry.asset_key.path[0], entry.asset_key.path[1]] = [day for day in days if day in there]
+    return found
+
+
 def report_arrivals(instance: dg.DagsterInstance, tables: Iterable[TableKey]) -> None:
     """Clears the check that a raw table is in the cut, where the last run said that it is not: no other run comes."""
     keys = [dg.AssetCheckKey(dg.AssetKey(table), ARRIVED) for table in tables]
@@ -114,11 +138,22 @@ def check_keys(manifest: Mapping[str, Any], tests: Iterable[str]) -> dict[str, d
     return {test: key for test, key in keys.items() if key is not None}
 
 
-def report_tests(instance: dg.DagsterInstance, manifest: Mapping[str, Any], results: Iterable["NodeResult"]) -> None:
-    """One check evaluation per test that ran."""
-    translator = LakeTranslator()
+def checks_of_all(manifest: Mapping[str, Any], tests: Collection[str]) -> dict[str, dg.AssetCheckKey]:
+    """The same of each test. Of one that reads several tables and is attached to none, Dagster makes no check: a run
+    fails with it, but the worker has no run. It counts against the first table that it reads.
+    """
+    nodes = {**manifest["sources"], **manifest["nodes"]}
+    read = {test: sorted(manifest["nodes"][test]["depends_on"]["nodes"]) for test in tests}
+    own = {test: dg.AssetCheckKey(node_key(nodes[ids[0]]), nodes[test]["name"]) for test, ids in read.items() if ids}
+    return own | check_keys(manifest, tests)
+
+
+def report_tests(
+    instance: dg.DagsterInstance, checks: Mapping[str, dg.AssetCheckKey], results: Iterable["NodeResult"]
+) -> None:
+    """One check evaluation per test that ran and has a check."""
     for result in results:
-        key = get_asset_check_key_for_test(manifest, translator, result.unique_id, project=None)
+        key = checks.get(result.unique_id)
         if key is None or result.status == "skipped":
             continue
         figures: dict[str, Any] = {

@@ -81,7 +81,7 @@ class Telling:
         now = time.monotonic()
         if told.until == datetime.now(UTC).date() or now < told.due:
             return
-        told.due = now + DAYS_SECONDS
+        told.due, told.is_left = now + DAYS_SECONDS, False
         until = self._read_until(task, told)
         if until is None or until == told.until:
             return

@@ -6,11 +6,13 @@ that loads what a job has loaded, changes nothing. First loads, and whatever fai
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, TypeVar
 
 import dagster as dg
@@ -19,6 +21,8 @@ from lakehouse.declarations import declarations_from
 from lakehouse.declarations.manifest import load_manifest
 from lakehouse.errors import LakehouseError
 from lakehouse.metrics import REGISTRY, sample
+from lakehouse.servers.retry import Unreachable
+from lakehouse.servers.trino import answers
 from orchestration.assets.groups import groups_read, load_groups
 from orchestration.resources import TableKey
 from orchestration.runs.arrivals import in_cuts, never_arrived, raw_read
@@ -37,12 +41,15 @@ from orchestration.worker.mirrors import Mirrors
 from orchestration.worker.plan import Graph, Task, table_of, tasks
 from orchestration.worker.reports import (
     check_keys,
+    checks_of_all,
+    days_left_failed,
     red_tables,
     report_arrivals,
     report_tables,
     report_tests,
 )
 from orchestration.worker.telling import Telling
+from orchestration.worker.untested import untested
 
 if TYPE_CHECKING:
     from lakehouse.catalog.lake_catalog import LakeCatalog
@@ -58,17 +65,22 @@ LATEST_TESTS_SECONDS = 60.0  # for which tests may yield to cuts
 LONGEST_SLEEP = 60.0
 BUSY_SECONDS = 2.0
 HELD_SECONDS = 30.0
+AWAY_SECONDS = 2.0
+AWAY = "Trino does not answer"
 REFUSES = "refuses"  # what `view.sql` says of the current view of a table that has never arrived
 QUIET_SECONDS = 2.0  # without a cut, after which begins what nobody waits for
+LONG_QUIET_SECONDS = 20.0  # the same while loads follow one another: it would be broken off, and all of it done again
+FOLLOWING_SECONDS = 60.0  # from a load to the next one that follows it
 LATEST_SECONDS = 180.0  # for which marts that no reader sees may wait while cuts come without a pause
 LATER_SHARE = 0.25  # of the time, which building them may take
+FIRST_SECONDS = 2.5  # within which marts of readers yield to a cut, once: less than half of what they take
 
 
 @dataclass
 class _State:
     """What the worker knows of a task: the snapshots it has loaded and on which day, the views that it has made of the
-    project as it is, the marts that wait, which of them only for a pause, since when and until when, and its failures
-    in a row."""
+    project as it is, the marts that wait, which of them only for a pause, since when and until when, whether those of
+    readers have yielded to a cut, and its failures in a row."""
 
     loaded: dict[str, int] = field(default_factory=dict)
     day: date | None = None
@@ -78,6 +90,7 @@ class _State:
     later: set[str] = field(default_factory=set)
     later_since: float | None = None
     later_due: float = 0.0
+    has_yielded: bool = False
     failures: int = 0
     due: float = 0.0
 
@@ -98,16 +111,22 @@ class Worker:
         self._dbt = WarmDbt(settings)
         self._tasks: tuple[Task, ...] = ()
         self._state: dict[str, _State] = {}
-        self._tests = TestBudget(at=time.monotonic())
-        self._quiet_from, self._yield_until = 0.0, float("inf")
+        self._tests, self._is_looked_for_untested = TestBudget(at=time.monotonic()), False
+        self._quiet_from, self._yield_until, self._away = 0.0, float("inf"), False
+        self._last_loads = deque[float](maxlen=2)
         self._untold: list[Callable[[], None]] = []  # what Dagster is told once the marts are there too
+
+    def read_project(self) -> None:
+        """Reads dbt's project where it has changed; raises LakehouseError if it does not parse."""
+        if self._dbt.refresh():
+            self._read_project()
 
     def load_what_is_due(self) -> None:
         """One round over all tasks; waits for a run of theirs. Raises LakehouseError if the project does not parse."""
-        if self._dbt.refresh():
-            self._read_project()
+        self.read_project()
+        tasks_now = () if self._trino_is_away() else self._tasks
         try:
-            for task in self._tasks:
+            for task in tasks_now:
                 state = self._state[task.job]
                 if time.monotonic() >= state.due:
                     self._attend(task, state)
@@ -120,8 +139,8 @@ class Worker:
 
     def ready(self) -> dict[str, str]:
         """Of each job, why the worker does not load what it would; empty if it does."""
-        states = dict(self._state)
-        return {job: "" if state.served else "it is left to Dagster" for job, state in states.items()}
+        states, serving = dict(self._state), AWAY if self._away else ""
+        return {job: serving if state.served else "it is left to Dagster" for job, state in states.items()}
 
     def run_tests(self) -> float:
         """Runs some of the tests whose tables have changed, within the budget; seconds until there is more to do."""
@@ -129,6 +148,9 @@ class Worker:
         quiet = self._quiet_from - now if now < self._yield_until else 0.0
         with writing_if_free(self._connection, self._catalog.name, groups) as free:
             can = free == groups and min(self._dues(), default=LONGEST_SLEEP) > QUIET_SECONDS
+            if can and quiet <= 0 and not self._is_looked_for_untested and any(s.served for s in self._state.values()):
+                self._tests.changed(untested(self._instance, self._catalog, self._graph, self._checks))
+                self._is_looked_for_untested = True
             tests = self._tests.next(now, TESTS_AT_ONCE) if can and quiet <= 0 else []
             if tests:
                 self._test(tests)
@@ -139,6 +161,8 @@ class Worker:
 
     def _dues(self) -> list[float]:
         """In how many seconds each task that waits is due."""
+        if self._away:
+            return [AWAY_SECONDS]
         now, states = time.monotonic(), self._state.values()
         dues = [max(s.due, s.later_due if s.held <= s.later else 0.0) if s.served and s.held else s.due for s in states]
         held = [bool(s.served and s.held) for s in states]
@@ -152,19 +176,20 @@ class Worker:
         ask = partial(run_tests, self._settings, self._dbt, nodes, {"LAKEHOUSE_CUTS": "{}"})
         try:
             results = self._unless_rung(ask) if begun < self._yield_until else ask()
-        except Interrupted:
+        except (Interrupted, Unreachable) as error:
+            self._away = isinstance(error, Unreachable)
             self._yield_until = min(self._yield_until, begun + LATEST_TESTS_SECONDS)
             self._tests.interrupted(tests, time.monotonic() - begun)
             return
         self._yield_until = float("inf")
-        report_tests(self._instance, self._manifest, results)
+        report_tests(self._instance, self._checks, results)
         self._tests.spent(time.monotonic() - begun, [result.unique_id for result in results if result.failed])
 
-    def _unless_rung(self, work: Callable[[], T]) -> T:
-        """The result of work; raises Interrupted if a cut comes meanwhile that changes a table."""
+    def _unless_rung(self, work: Callable[[], T], seconds: float = inf) -> T:
+        """The result of work; raises Interrupted if a cut comes within so many seconds that changes a table."""
         self._dbt.statements.begin()
         try:
-            return self._bell.during(work, self._has_news, self._dbt.statements.end)
+            return self._bell.during(work, self._has_news, self._dbt.statements.end, seconds)
         finally:
             self._dbt.statements.begin()
 
@@ -189,9 +214,14 @@ class Worker:
         self._marts = Marts(self._settings, self._catalog, self._dbt, self._manifest, self._graph)
         self._groups = load_groups(self._manifest)
         self._reads = groups_read(self._manifest, self._graph.nodes, self._groups)
-        self._checks = check_keys(self._manifest, self._graph.tests_of(list(self._graph.nodes)))
+        self._checks = checks_of_all(self._manifest, self._graph.tests_of(list(self._graph.nodes)))
+        self._mart_checks = check_keys(self._manifest, self._graph.tests)
         self._telling = Telling(self._settings, self._instance, self._catalog, self._graph, self._checks.values())
         self._tests.forget(self._graph.tests.keys())
+        self._is_looked_for_untested = False
+        for task in self._tasks:
+            if snapshots := self._graph.made_by_dbt_alone(task):
+                log.warning("%s is left to Dagster: it takes dbt's snapshot %s", task.job, snapshots[0])
         self._state = {task.job: _State() for task in self._tasks}
 
     def _attend(self, task: Task, state: _State) -> None:
@@ -199,14 +229,27 @@ class Worker:
         if not state.served:
             state.served = self._exist(task) and serve(self._connection, self._catalog.name, task.job)
             state.loaded = self._recorded(task) if state.served else {}
+            if state.served and not task.marts:  # one that was killed may have loaded it, and not told
+                report_arrivals(self._instance, in_cuts(self._connection, task.tables))
         if not state.served:
             return
+        was = state.loaded
         try:
             if self._load(task, state):
                 self._untold.append(partial(self._telling.tell, task, state.loaded, state.held))
             state.failures = 0
         except LakehouseError as error:
-            self._leave(task, state, error)
+            self._away = True
+            if self._trino_is_away():
+                log.warning("%s waits: %s", task.job, AWAY)
+                self._untold.append(partial(setattr, state, "loaded", was))  # once Dagster was told what was done
+            else:
+                self._leave(task, state, error)
+
+    def _trino_is_away(self) -> bool:
+        """Whether Trino was found not to answer, and still does not: then no job of Dagster's could load either."""
+        self._away = self._away and not answers(self._settings)
+        return self._away
 
     def _leave(self, task: Task, state: _State, error: LakehouseError) -> None:
         """Leaves the task to its Dagster job, which records the failure, and looks again after a pause."""
@@ -266,26 +309,43 @@ class Worker:
         try:
             self._run(task, state, models, held | absent | later, newest, results)
         except Interrupted:
-            state.loaded, state.due = was, time.monotonic() + QUIET_SECONDS
-            state.later_due = time.monotonic() + (time.monotonic() - begun) * (1 / LATER_SHARE - 1)
+            state.loaded = was
+            if self._marts.first.isdisjoint(models):
+                state.due = time.monotonic() + QUIET_SECONDS
+                state.later_due = time.monotonic() + (time.monotonic() - begun) * (1 / LATER_SHARE - 1)
+            else:
+                state.due, state.has_yielded = 0.0, True
             return
+        state.has_yielded = False
         failed = [result for result in results if result.failed]
         state.loaded = {} if failed else {name: fact.snapshot_id for name, fact in newest.items()}
         state.day = None if failed else today
         state.held, state.later = (held, set()) if failed else (held | later, later)
+        if not later:
+            state.later_since = None
+        if models and not task.marts:
+            self._last_loads.append(begun)
         if later and not failed:
             state.due = time.monotonic() + QUIET_SECONDS
+        if later and changed:
+            latest = (state.later_since or begun) + LATEST_SECONDS
+            state.later_due = max(state.later_due, min(time.monotonic() + self._quiet_seconds(), latest))
         made = {result.unique_id for result in results if result.status == "success" and result.message != REFUSES}
         state.views |= self._graph.views(made)
         if failed:
             raise LakehouseError("; ".join(f"{result.unique_id}: {result.message}" for result in failed[:3]))
         if models:
             took = time.monotonic() - begun
-            self._quiet_from = time.monotonic() + QUIET_SECONDS
+            self._quiet_from = time.monotonic() + self._quiet_seconds()
             if task.marts and not self._marts.first.issuperset(models):
                 state.later_due = time.monotonic() + took * (1 / LATER_SHARE - 1)
             REGISTRY.observe("lakehouse_load_seconds", took, job=task.job)
             log.info("%s: %d tables changed, %.1f s", task.job, len(changed), took)
+
+    def _quiet_seconds(self) -> float:
+        """How long no cut is to come before what nobody waits for begins."""
+        follows = len(self._last_loads) == 2 and self._last_loads[1] - self._last_loads[0] < FOLLOWING_SECONDS
+        return LONG_QUIET_SECONDS if follows else QUIET_SECONDS
 
     def _run(
         self,
@@ -296,14 +356,19 @@ class Worker:
         newest: "Mapping[str, SnapshotFact]",
         results: list[NodeResult],
     ) -> None:
-        """Runs the models. Marts that no reader sees yield to a cut, until they have waited for long."""
+        """Runs the models. Marts that no reader sees yield to a cut, until they have waited for long; the others once,
+        while most of the work is still to come: a sale that came then waited for the marts of the one before.
+        """
         if not task.marts:
             results += self._loads.run(models) if models else []
             return
         build = partial(self._marts.build, models, without, newest, results)
+        first = self._marts.first.intersection(models)
         waited = time.monotonic() - state.later_since if state.later_since else LATEST_SECONDS
-        if self._marts.first.isdisjoint(models) and models and waited < LATEST_SECONDS:
+        if models and not first and waited < LATEST_SECONDS:
             self._unless_rung(build)
+        elif first and first.issuperset(models) and not state.has_yielded:
+            self._unless_rung(build, FIRST_SECONDS)
         else:
             build()
 
@@ -341,12 +406,14 @@ class Worker:
             table_of(self._graph.nodes[r.unique_id]): r.seconds for r in results if r.unique_id in self._graph.nodes
         }
         by_day = () if task.marts else {table for table in facts if table not in task.tables}
-        report_tables(self._instance, task.job, facts, seconds, {} if state.held else state.loaded, by_day)
+        failed_days = {} if task.marts else days_left_failed(self._instance, red)
+        recorded = {} if state.held else state.loaded
+        report_tables(self._instance, task.job, facts, seconds, recorded, by_day, failed_days)
         report_arrivals(self._instance, in_cuts(self._connection, watched))
-        report_tests(self._instance, self._manifest, [r for r in results if r.unique_id in self._graph.tests])
+        report_tests(self._instance, self._mart_checks, [r for r in results if r.unique_id in self._graph.tests])
         if not task.marts:
             ids = [model for model in models if table_of(self._graph.nodes[model]) in built]
-            self._tests.changed(self._graph.tests_of(ids))
+            self._tests.changed(self._graph.tests_of([*ids, *self._graph.ids_of(watched)]))
 
     def _red(self, task: Task, state: _State) -> list[TableKey]:
         """The tables that a run has left failed in the UI, and that this load has brought up to date."""
@@ -378,10 +445,12 @@ class Worker:
         return set(self._graph.models_of(task, missing, with_views=True))
 
     def _exist(self, task: Task) -> bool:
-        """Whether all tables of the task were loaded before; first loads are long and belong in a run."""
+        """Whether all tables of the task were loaded before; first loads are long and belong in a run. So does what
+        takes snapshots of dbt."""
         models = set(self._graph.models_of(task, task.tables)) - self._unloaded(task)
         wanted = {table_of(self._graph.nodes[model]) for model in models}
-        return bool(wanted) and len(self._catalog.load_tables(wanted)) == len(wanted)
+        is_alone = bool(self._graph.made_by_dbt_alone(task))
+        return bool(wanted) and not is_alone and len(self._catalog.load_tables(wanted)) == len(wanted)
 
     def _recorded(self, task: Task) -> dict[str, int]:
         models = self._graph.models_of(task, task.tables)

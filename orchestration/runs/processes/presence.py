@@ -8,23 +8,19 @@ in the middle of a load. If a session is lost, two loads of one table are kept a
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import psycopg
 
-from lakehouse.servers.database import CatalogConnection, connect_catalog
+from lakehouse.servers.database import CatalogConnection
+from lakehouse.servers.worker_sessions import CLASS, is_held
 
 if TYPE_CHECKING:
     from lakehouse.settings import Settings
 
-WORKER = "worker"
-"""Held by every living worker, whatever it serves."""
-
 WRITING = "writing/"
 """With the name of a group of sources: held by whoever writes their parsed and vault, or marts made of them."""
-
-CLASS = 20_476_101  # the first half of the locks' key; nothing else in the catalog database uses it
 
 
 def serve(connection: CatalogConnection, catalog: str, job: str) -> bool:
@@ -39,15 +35,7 @@ def withdraw(connection: CatalogConnection, catalog: str, job: str) -> None:
 
 def is_served(settings: Settings, job: str) -> bool:
     """Whether a living worker loads what this job would load."""
-    with closing(connect_catalog(settings)) as connection:
-        return _ask(
-            connection,
-            "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND granted AND classid = %s"
-            " AND objid = (hashtext(%s)::bigint & 4294967295)::oid AND objsubid = 2"
-            " AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))",
-            CLASS,
-            f"{settings.catalog_name}/{job}",
-        )
+    return is_held(settings, job)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import Any
 
 import dagster as dg
 
-from orchestration.runs.processes.presence import WORKER
+from lakehouse.servers.worker_sessions import WORKER
 from orchestration.runs.state.history import JobHistory, PastRun
 
 LOADED = "lakehouse/loaded"

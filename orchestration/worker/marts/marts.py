@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from lakehouse.catalog.relations import list_views
-from lakehouse.catalog.writing.next_tables import building_next, next_name
+from lakehouse.catalog.writing.next_tables import BUILT_FROM, building_next, next_name
 from lakehouse.settings import Settings
 from orchestration.assets.built_by_key import built_by_key
 from orchestration.assets.next_tables import GOOD, built_whole, refuse_hidden_marts, sound_tables, unsound_nodes
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from lakehouse.catalog.lake_catalog import LakeCatalog
     from lakehouse.catalog.open import SnapshotFact
 
-BUILT_FROM = "lakehouse.built-from"  # property of a table that is built whole: see rebuilt_table.sql
 SELECTED_ALONE = {"DBT_INDIRECT_SELECTION": "empty"}  # models and tests that are named, and no other tests
 
 

@@ -1,0 +1,66 @@
+"""What Dagster remembers, and the project may have no more: nothing evaluates a check or runs a job that is gone.
+
+A test that is mended under another name, such as one with another list of values, has failed last for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lakehouse.declarations import Declarations, RawTable, Source
+from lakehouse.declarations.unread import unread_tables
+
+OF_SOURCES = ("load_", "mirror_", "reconcile_", "verify_erasures_")  # how jobs of one source begin
+
+
+@dataclass(frozen=True)
+class Declared:
+    """Sources, their jobs, and checks by table and name."""
+
+    sources: frozenset[str]
+    jobs: frozenset[str]
+    checks: frozenset[tuple[str, str]]
+
+    def has_job(self, job: str) -> bool:
+        """Whether it is no job of a source that is gone."""
+        return job in self.jobs or not job.startswith(OF_SOURCES)
+
+
+def declared_in(manifest: Mapping[str, Any], declared: Declarations, project_dir: Path) -> Declared:
+    """What the project has. Raises LakehouseError where it does not go together."""
+    unread = unread_tables(manifest, declared, project_dir)
+    ours = {check for table in declared.tables for check in _checks(table, (table.source, table.name) in unread)}
+    return Declared(
+        frozenset(source.name for source in declared.sources),
+        frozenset(job for source in declared.sources for job in _jobs(source)),
+        frozenset(ours | set(_tests(manifest))),
+    )
+
+
+def _checks(table: RawTable, is_unread: bool) -> Iterator[tuple[str, str]]:
+    """The checks that are no tests of dbt; those of lag are judged by the watch itself."""
+    raw, mirror = ".".join(table.identifier), ".".join(table.mirror_identifier)
+    yield from ((raw, name) for name in ("in_the_cut", "columns_as_declared"))
+    yield from [(raw, "read_by_a_model")] if is_unread else []
+    yield from [(raw, "reconciles_with_source")] if table.is_compared else []
+    yield from [(raw, "erasures_hold")] if table.personal else []
+    yield from [(mirror, "at_the_newest_cut")] if table.is_mirrored else []
+
+
+def _jobs(source: Source) -> Iterator[str]:
+    yield from (f"{kind}{source.name}" for kind in OF_SOURCES[1:])
+    for table in source.tables:
+        yield f"load_{source.name}" if table.load.job == "shared" else f"load_{source.name}_{table.name}"
+
+
+def _tests(manifest: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Each test with each table that it reads: Dagster shows it on one of them."""
+    nodes = {**manifest["sources"], **manifest["nodes"]}
+    for test in manifest["nodes"].values():
+        if test["resource_type"] == "test":
+            for node in (nodes[key] for key in test["depends_on"]["nodes"] if key in nodes):
+                name = node["identifier"] if node["resource_type"] == "source" else node["alias"]
+                yield f"{node['schema']}.{name}", test["name"]

@@ -1,0 +1,26 @@
+"""The warm worker: one that was killed and that nothing starts again leaves loads to the sensors, which are slower."""
+
+from __future__ import annotations
+
+from lakehouse.metrics import sample
+from lakehouse.servers.worker_sessions import state_of
+from lakehouse.settings import Settings
+from lakehouse_watch.alerts import Occasion
+from lakehouse_watch.probes.reading import Reading
+
+RESTART_SECONDS = 30.0  # a supervised worker that was killed is back by then
+
+
+def read_worker(settings: Settings) -> Reading:
+    """Whether it lives; nothing to tell of one that has ended by itself, or was never started."""
+    state = state_of(settings)
+    samples = (sample("lakehouse_worker_up", state == "alive"),)
+    if state != "killed":
+        return Reading(samples=samples)
+    dead = Occasion(
+        "worker/lake",
+        "the worker was killed or lost its machine: sensors load in its place, and a commit takes minutes to its mart",
+        "look at its log, then start `lakehouse worker` again; nothing is lost meanwhile",
+        "warning", patience=RESTART_SECONDS,
+    )  # fmt: skip
+    return Reading((dead,), samples)
