@@ -59,7 +59,7 @@ class SubjectEnvelopes(SubjectRecords):
             if any(self._is_subject(record, row) for row in rows):
                 personal = {name for values in _values(message) for name, v in values.items() if v is not None}
                 gone = personal - self.kept
-                yield n, message, RECORDS.without(message, [], gone) if gone else message
+                yield n, message, RECORDS.without(message, record["relation"], gone) if gone else message
 
     def _is_subject(self, record: Row, row: Row) -> bool:
         position: Position = (record["epoch"], row["_commit_lsn"], row["_seq"])

@@ -9,6 +9,7 @@ are the subject's.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -53,13 +54,18 @@ class Period:
 
 def key_periods(key: Key, events: Sequence[Event]) -> tuple[Period, ...]:
     """All key periods of the subject with `key`, from the events of all keys that key changes connect with it."""
-    ordered = sorted(events, key=lambda event: event.position)
-    found = {Period(key)}
-    for event in ordered:
-        if event.key == key and event.old_key is not None:
-            found.update(_before(event.old_key, event, ordered))
-        elif event.old_key == key and event.key is not None:
-            found.update(_after(event.key, event, ordered))
+    log, found = _Log(events), {Period(key)}
+    former = [event for event in log.of(key) if event.old_key is not None]
+    while former:
+        period = log.before(former.pop())
+        found.add(period)
+        former += (e for e in log.of(period.key) if e.old_key is not None and period.holds(e.position))
+    later = [event for event in log.from_key(key) if event.key is not None]
+    while later:
+        period, end = log.after(later.pop())
+        found.add(period)
+        if end is not None:
+            later += (e for e in log.from_key(period.key) if e.key is not None and _is_next(end, e.position))
     return tuple(
         sorted(
             (period for period in found if period.key != key or period == Period(key)), key=lambda period: period.start
@@ -69,14 +75,15 @@ def key_periods(key: Key, events: Sequence[Event]) -> tuple[Period, ...]:
 
 def linked_keys(key: Key, moves: Sequence[tuple[Key, Key]]) -> set[Key]:
     """Every key that a chain of key changes connects with `key`, itself included."""
+    beside: dict[Key, set[Key]] = defaultdict(set)
+    for old, new in moves:
+        beside[old].add(new)
+        beside[new].add(old)
     found, waiting = {key}, [key]
     while waiting:
-        at = waiting.pop()
-        for old, new in moves:
-            for other in {old, new} if at in (old, new) else ():
-                if other not in found:
-                    found.add(other)
-                    waiting.append(other)
+        others = beside[waiting.pop()] - found
+        found |= others
+        waiting += others
     return found
 
 
@@ -88,36 +95,47 @@ def position_text(position: Position) -> str:
     return f"{epoch:010d}.{lsn:019d}.{seq:019d}"
 
 
-def _before(key: Key, moved: Event, events: Sequence[Event]) -> Iterator[Period]:
-    """The period of `key` that a key change ended, and those before it."""
-    left = (e.position for e in events if e.op == "d" and e.key == key and _is_next(e.position, moved.position))
-    own_end = next(left, _neighbour(moved.position, -1))
-    ends = [e.position for e in events if e.position < own_end and _ends(e, key, events)]
-    period = Period(key, _neighbour(ends[-1], 1) if ends else FIRST, _neighbour(own_end, 1))
-    yield period
-    for event in events:
-        if event.key == key and event.old_key is not None and period.holds(event.position):
-            yield from _before(event.old_key, event, events)
+class _Log:
+    """Events in order, by the key that they are of and by the one that they come from."""
 
+    def __init__(self, events: Sequence[Event]) -> None:
+        self._of: dict[Key | None, list[Event]] = defaultdict(list)
+        self._from: dict[Key, list[Event]] = defaultdict(list)
+        for event in sorted(events, key=lambda event: event.position):
+            self._of[event.key].append(event)
+            if event.old_key is not None:
+                self._from[event.old_key].append(event)
 
-def _after(key: Key, moved: Event, events: Sequence[Event]) -> Iterator[Period]:
-    """The period of `key` that began with a key change, and those after it."""
-    end = next((e.position for e in events if e.position > moved.position and _ends(e, key, events)), None)
-    yield Period(key, moved.position, _neighbour(end, 1) if end else NEVER)
-    for event in events:
-        if end and event.old_key == key and event.key is not None and _is_next(end, event.position):
-            yield from _after(event.key, event, events)
+    def of(self, key: Key | None) -> list[Event]:
+        """The events of a key; of None the truncates."""
+        return self._of.get(key, [])
 
+    def from_key(self, key: Key) -> list[Event]:
+        """The key changes that left a key."""
+        return self._from.get(key, [])
 
-def _ends(event: Event, key: Key, events: Sequence[Event]) -> bool:
-    """Whether no row has the key after the event. A row that a new snapshot contains continues."""
-    if event.op != "t":
-        return event.op == "d" and event.key == key
-    return not (event.is_marker and any(_restates(other, event, key) for other in events))
+    def before(self, moved: Event) -> Period:
+        """The period of the former key, which this key change ended."""
+        key = moved.old_key
+        assert key is not None
+        left = (e.position for e in self.of(key) if e.op == "d" and _is_next(e.position, moved.position))
+        own_end = next(left, _neighbour(moved.position, -1))
+        begun = max((end for end in self._ends(key) if end < own_end), default=None)
+        return Period(key, _neighbour(begun, 1) if begun else FIRST, _neighbour(own_end, 1))
 
+    def after(self, moved: Event) -> tuple[Period, Position | None]:
+        """The period of the new key, which began with this key change, and where it ends."""
+        key = moved.key
+        assert key is not None
+        end = min((end for end in self._ends(key) if end > moved.position), default=None)
+        return Period(key, moved.position, _neighbour(end, 1) if end else NEVER), end
 
-def _restates(row: Event, marker: Event, key: Key) -> bool:
-    return row.op == "r" and row.key == key and row.position[:-1] == marker.position[:-1]
+    def _ends(self, key: Key) -> Iterator[Position]:
+        """After which positions no row has the key. A row that a new snapshot contains continues."""
+        yield from (event.position for event in self.of(key) if event.op == "d")
+        restated = {event.position[:-1] for event in self.of(key) if event.op == "r"}
+        truncates = (event for event in self.of(None) if event.op == "t")
+        yield from (t.position for t in truncates if not (t.is_marker and t.position[:-1] in restated))
 
 
 def _is_next(one: Position, other: Position) -> bool:

@@ -21,7 +21,8 @@ from erasure.targets import Target
 from erasure.tombstones import Tombstone
 from ingestion.mirrors.copies import location_of
 from ingestion.mirrors.refresh import refresh
-from ingestion.sink.publish import Cut, Publication, TableAppend, publish
+from ingestion.sink.publication import Cut, Publication, TableAppend
+from ingestion.sink.publish import publish
 from ingestion.state import store
 from ingestion.state.lease import Lease
 from lakehouse.catalog.file_io import open_io

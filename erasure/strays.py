@@ -9,10 +9,11 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from erasure.proof import Trace
-from erasure.targets import lake_names
+from erasure.targets import OF_THE_VAULT, lake_names, undeclared
 from lakehouse.catalog.writing.next_tables import next_name
 from lakehouse.declarations import RawTable
 from maintenance.inventory.lake import Lake, directory
+from maintenance.inventory.outcome import TableName
 
 DROP = "dbt's project does not know this table, which may hold the subject: drop it, or declare it as a source of dbt"
 DELETE = "no table owns these files, which may hold the subject: delete the folder, unless a load is writing it now"
@@ -36,7 +37,9 @@ def strays(
 def _tables(
     lake: Lake, table: RawTable, schemas: Collection[str], known: Collection[tuple[str, str]]
 ) -> Iterator[Trace]:
-    personal = {name.lower() for name in lake_names(table, table.personal)}
+    raw = lake.tables.get(TableName(*table.identifier))
+    unknown = undeclared(table, (field.name for field in raw.schema().fields) if raw else ())
+    personal = {name.lower() for name in lake_names(table, table.personal)} | (unknown - OF_THE_VAULT)
     for relation in lake.relations:
         if relation.kind != "table" or relation.name.namespace not in schemas or relation.name in known:
             continue

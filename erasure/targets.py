@@ -1,7 +1,8 @@
 """The tables that hold a subject's rows, found from the declaration and dbt's graph.
 
 In every layer but the marts a column keeps its name from table to table, so personal data is in columns of the declared
-names. Views store nothing and pass columns on. A table that dbt builds whole is rebuilt, whatever its column names.
+names, and in those of the raw table that are not declared. Views store nothing and pass columns on. A table that dbt
+builds whole is rebuilt, whatever its column names.
 
 A hub's hash key identifies the subject. The name of a key column does not: in marts, and in tables with hash keys, an
 `id` may be another entity's.
@@ -9,11 +10,12 @@ A hub's hash key identifies the subject. The name of a key column does not: in m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from lakehouse.declarations import RawTable
+from lakehouse.declarations.vault.names import EVENT
 from lakehouse.errors import LakehouseError
 
 Treatment = Literal["empty", "collapse", "delete", "rebuild", "drop"]
@@ -23,6 +25,7 @@ the table, a mirror, is dropped with all its files and made anew."""
 
 WHOLE = frozenset({"table", "rebuilt_table"})
 NOT_STORED = frozenset({"view", "ephemeral"})
+OF_THE_VAULT = frozenset(EVENT)  # columns of its own, which its tables have whatever the source has
 KEEP_NAMES = frozenset({"parsed", "current", "stage", "vault", "timelines"})  # folders below models
 
 
@@ -82,6 +85,7 @@ def derived_targets(
     """
     nodes = manifest.get("nodes", {})
     carrying = {_source_id(table, manifest): True}  # model → whether columns kept their names so far
+    unknown = undeclared(table, columns_of(table.identifier) or ())
     targets: list[Target] = []
     for unique_id in _in_order(nodes):
         node = nodes[unique_id]
@@ -93,17 +97,22 @@ def derived_targets(
         found = columns_of((node["schema"], node["alias"])) if is_stored else None
         if found is None:
             carrying[unique_id] = keeps_names
-        elif target := _target(table, node, found, keeps_names):
+        elif target := _target(table, node, found, keeps_names, unknown):
             carrying[unique_id] = keeps_names
             targets.append(target)
     return tuple(targets)
 
 
-def _target(table: RawTable, node: Mapping[str, Any], columns: tuple[str, ...], keeps_names: bool) -> Target | None:
+def _target(
+    table: RawTable, node: Mapping[str, Any], columns: tuple[str, ...], keeps_names: bool, unknown: frozenset[str]
+) -> Target | None:
     there = {name.lower() for name in columns}
     personal = {name.lower() for name in lake_names(table, (*table.personal, *table.raw.personal))}
+    satellites = {f"sat_{name}": policy for name, policy in (table.vault.satellites if table.vault else {}).items()}
     if node["fqn"][1] == "parsed":
-        personal |= _undeclared(table, there)
+        personal |= undeclared(table, columns)
+    elif node["name"] in satellites:
+        personal |= unknown - OF_THE_VAULT
     identifier, carried = (node["schema"], node["alias"]), frozenset(personal & there)
     key = tuple(name.lower() for name in lake_names(table, table.key))
     hash_key = f"hk_{table.vault.hub.name}" if table.vault and table.vault.hub else None
@@ -122,16 +131,16 @@ def _target(table: RawTable, node: Mapping[str, Any], columns: tuple[str, ...], 
         )
     hashdiff = next((name for name in columns if name.startswith("hd_")), None)
     treatment: Treatment = "empty" if hashdiff is None else "delete"
-    for name, satellite in (table.vault.satellites if table.vault else {}).items():
-        if satellite.personal and node["name"] == f"sat_{name}":
-            treatment = "collapse"
+    if node["name"] in satellites and satellites[node["name"]].personal:
+        treatment = "collapse"
     return Target(identifier, treatment, found_by, carried, is_hashed=is_hashed, hashdiff=hashdiff, model=node["name"])
 
 
-def _undeclared(table: RawTable, columns: set[str]) -> set[str]:
-    """Columns of a parsed table that are no longer declared or now excluded, and still contain loaded values."""
+def undeclared(table: RawTable, columns: Iterable[str]) -> frozenset[str]:
+    """Columns of a raw or parsed table that are not or no longer declared, or now excluded, in lower case."""
     declared = {name.lower() for name in lake_names(table, table.landed)}
-    return {name for name in columns - declared if not name.startswith("_")}
+    others = {name.lower() for name in columns} - declared
+    return frozenset(name for name in others if not name.startswith("_"))
 
 
 def _source_id(table: RawTable, manifest: Mapping[str, Any]) -> str:

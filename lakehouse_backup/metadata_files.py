@@ -83,13 +83,18 @@ def newest_by_storage(session: Session, relation: Relation) -> Table | None:
     from pyiceberg.serializers import FromInputFile
     from pyiceberg.table import Table
 
-    listed = list_objects(session.io, f"{relation.location}metadata")
-    files = [stored for stored in listed if stored.path.endswith(".metadata.json")]
-    for stored in sorted(files, key=lambda stored: stored.modified, reverse=True):  # a re-created table counts from 0
+    for location in newest_files(session.io, relation):
         with suppress(FileNotFoundError, ValueError):
-            metadata = FromInputFile.table_metadata(session.io.new_input(stored.path))
-            return Table(relation.name, metadata, stored.path, session.io, session.catalog)
+            metadata = FromInputFile.table_metadata(session.io.new_input(location))
+            return Table(relation.name, metadata, location, session.io, session.catalog)
     return None
+
+
+def newest_files(io: PyArrowFileIO, relation: Relation) -> list[str]:
+    """The metadata files at a relation's location, newest first."""
+    files = [s for s in list_objects(io, f"{relation.location}metadata") if s.path.endswith(".metadata.json")]
+    files.sort(key=lambda stored: (stored.modified, stored.path), reverse=True)  # a re-created table counts from 0
+    return [stored.path for stored in files]
 
 
 def default_relation(session: Session, name: TableName) -> Relation:

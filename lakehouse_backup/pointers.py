@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 from ingestion.sink.cuts import CUTS
 from ingestion.sink.meta_tables import SCHEMAS
+from lakehouse.catalog.relations import read_metadata
+from lakehouse.catalog.views.view_versions import with_long_text
 from lakehouse_backup.cuts import Cut
 from lakehouse_backup.metadata_files import (
     MetadataFiles,
@@ -20,6 +22,7 @@ from lakehouse_backup.metadata_files import (
     load,
     metadata_files,
     newest_by_storage,
+    newest_files,
 )
 from maintenance.inventory.lake import list_relations
 from maintenance.inventory.outcome import TableName
@@ -33,11 +36,13 @@ if TYPE_CHECKING:
 class Pointers:
     """The catalog pointers to change.
 
-    `moved`: old and new pointer of each table. `made`: pointers of tables created since the backup. `gone`: tables
-    without a complete state. `behind`: by source, the tables that were not found at their cut's snapshot.
+    `moved`: old and new pointer of each table. `views`: the same of views. `made`: pointers of tables created since the
+    backup. `gone`: tables without a complete state, and views without any. `behind`: by source, the tables that were
+    not found at their cut's snapshot.
     """
 
     moved: dict[TableName, tuple[str, str]]
+    views: dict[TableName, tuple[str, str]]
     made: dict[TableName, str]
     gone: list[TableName]
     behind: dict[str, list[str]]
@@ -47,8 +52,9 @@ def find_pointers(session: Session, cuts: Mapping[str, Cut], tip: Table | None, 
     """Inspects every table of the catalog and of the cuts. `tip` is the chosen state of meta.cuts."""
     at_cuts: set[TableName] = set()
     moved, gone = _moves(session, cuts, tip, at_cuts, say)
+    views, lost = view_moves(session)
     made = _created_since(session, cuts, tip, at_cuts)
-    return Pointers(moved, made, gone, behind(cuts, at_cuts))
+    return Pointers(moved, views, made, [*gone, *lost], behind(cuts, at_cuts))
 
 
 def behind(cuts: Mapping[str, Cut], at_cuts: Collection[TableName]) -> dict[str, list[str]]:
@@ -77,6 +83,23 @@ def _moves(
             gone.append(relation.name)
         elif found.metadata_location != relation.metadata_location:
             moved[relation.name] = (relation.metadata_location, found.metadata_location)
+    return moved, gone
+
+
+def view_moves(session: Session) -> tuple[dict[TableName, tuple[str, str]], list[TableName]]:
+    """Views whose metadata file was deleted since the backup, with their newest one; and those that have none.
+
+    Each refresh of a mirror writes a file, and now and then deletes old ones.
+    """
+    moved, gone = dict[TableName, tuple[str, str]](), list[TableName]()
+    for relation in list_relations(session.catalog):
+        location = relation.metadata_location
+        if relation.kind != "view" or read_metadata(session.io, location) is not None:
+            continue
+        if files := newest_files(session.io, relation):
+            moved[relation.name] = (location, with_long_text(session.io, files[0]))
+        else:
+            gone.append(relation.name)
     return moved, gone
 
 

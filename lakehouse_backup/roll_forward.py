@@ -8,13 +8,14 @@ A source continues from its slot if only rows were ingested since the backup and
 If a table was altered, added, parked or resumed since, or lacks files, its state is unknown. Its rows are still rolled
 forward, but ingestion refuses the source until `lakehouse ingest --recover` has compared it with the tables.
 
-All other tables move to their newest complete state. The next loads bring dbt's tables up to date. Current views are
-those of the backup: a short text may not be able to follow what raw has got since, so each view gets its long one.
+All other tables move to their newest complete state. The next loads bring dbt's tables up to date, and build anew what
+dbt builds whole. Current views are those of the backup: a short text may not be able to follow what raw has got since,
+so each view gets its long one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -23,13 +24,15 @@ from ingestion.schema.positions import Position
 from ingestion.state import store
 from lakehouse.catalog.views.current_views import view_of
 from lakehouse.catalog.views.view_versions import lengthened
-from lakehouse.catalog.writing.commit import enter, move_pointer, remove
+from lakehouse.catalog.writing.commit import enter, move_pointer, remove, until_committed
+from lakehouse.catalog.writing.next_tables import BUILT_FROM
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import CatalogConnection
 from lakehouse.settings import Settings
 from lakehouse_backup.cuts import newest_cuts
 from lakehouse_backup.pointers import find_pointers
 from lakehouse_backup.positions import restore_position
+from maintenance.inventory.outcome import TableName
 from maintenance.inventory.session import Session
 
 if TYPE_CHECKING:
@@ -63,7 +66,7 @@ def roll_forward(
         with states.transaction():
             for name, location in found.made.items():
                 enter(states, settings.catalog_name, name, location)
-            for name, (old, new) in found.moved.items():
+            for name, (old, new) in (found.moved | found.views).items():
                 _move(states, settings.catalog_name, name, old, new)
             for name in found.gone:
                 remove(states, settings.catalog_name, name)
@@ -75,7 +78,21 @@ def roll_forward(
                 else:
                     forward.to_recover[source] = reason
             lengthen_views(states, session.catalog, session.io)
+        forget_builds(session.catalog, found.moved)
     return forward
+
+
+def forget_builds(catalog: SqlCatalog, tables: Collection[TableName]) -> None:
+    """Has dbt build those of the tables anew that it builds whole: the newest state may be one that was never
+    published, because a test of it had failed."""
+    from pyiceberg.table.update import RemovePropertiesUpdate
+
+    for name in tables:
+        until_committed(
+            catalog,
+            name,
+            lambda table: (RemovePropertiesUpdate(removals=[BUILT_FROM]),) if BUILT_FROM in table.properties else (),
+        )
 
 
 def _sources(states: CatalogConnection) -> list[str]:

@@ -27,6 +27,7 @@ from lakehouse.servers.outage import is_full, no_room
 from lakehouse.settings import Settings
 from lakehouse_backup.dump import dump_catalog, load_catalog, state_version
 from lakehouse_backup.objects import Saved, load_objects, save_objects
+from lakehouse_backup.personal import load_personal, save_personal
 from lakehouse_backup.roll_forward import RollForward, roll_forward
 from maintenance.inventory.lake import list_objects, list_relations
 from maintenance.inventory.session import Session
@@ -64,6 +65,7 @@ def make_backup(settings: Settings, folder: Path, catalog_only: bool = False, sa
             fresh = folder / f"{DUMP}.new"
             try:
                 made_at, backup = _consistent_backup(settings, session, folder, fresh, catalog_only, say)
+                save_personal(settings, folder)
                 fresh.replace(folder / DUMP)  # the previous dump stays valid until all objects are copied
             finally:
                 fresh.unlink(missing_ok=True)
@@ -143,6 +145,7 @@ def restore_backup(settings: Settings, folder: Path, warehouse: bool = False, sa
     with closing(Session(settings)) as session:
         session.check()
         written = load_objects(session.io, settings.warehouse, folder / OBJECTS, say) if warehouse else (0, 0)
+    load_personal(settings, folder)  # before there is a table that a reader could ask for
     say("restoring the catalog")
     load_catalog(settings, folder / DUMP)
     with store.connect_catalog(settings) as states:

@@ -5,6 +5,7 @@ A table is answered with the text of its metadata file, parsed only where it has
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from collections.abc import Mapping
@@ -159,15 +160,19 @@ class Answers:
         if moment is None:
             return None
         if moment.pin is not None:
-            return self._pinned(moment.pin)
+            kept = self._pinned(moment.pin)
+            if moment.state not in (None, _told(kept)):
+                raise Refused(
+                    404, "NotFoundException", f"the pin {moment.pin!r} is of another state now: connect again"
+                )
+            return kept
         return {name: found for cut in self._cuts(moment) for name, found in cut.tables.items()}
 
     def _fixed(self, moment: Moment) -> str:
         """What names the same state also when newer cuts have been published."""
         if moment.pin is None:
             return ",".join(str(cut.position) for cut in self._cuts(moment))
-        self._pinned(moment.pin)
-        return f"pin:{moment.pin}"
+        return f"pin:{moment.pin}!{_told(self._pinned(moment.pin))}"
 
     def _pinned(self, pin: str) -> Snapshots:
         if kept := self.relations.rows.tagged(TAG + pin):
@@ -214,6 +219,12 @@ def _credential(document: Document, keys: Mapping[str, str]) -> dict[str, Any]:
 
 def _expired(namespace: str, name: str) -> str:
     return f"{namespace}.{name} has no snapshot of that cut any more: its retention has passed"
+
+
+def _told(snapshots: Snapshots) -> str:
+    """What tells the state of a pin from another one."""
+    named = sorted((*table, snapshot) for table, snapshot in snapshots.items())
+    return hashlib.sha256(json.dumps(named).encode()).hexdigest()[:16]
 
 
 def _joined(before: Mapping[str, Any], metadata: bytes, after: Mapping[str, Any]) -> bytes:

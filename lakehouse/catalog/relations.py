@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from pyiceberg.io import FileIO
 
 
+Layer = Literal["raw", "mirror"]
+
+
 class TableName(NamedTuple):
     """An Iceberg table's identifier."""
 
@@ -22,6 +25,10 @@ class TableName(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.namespace}.{self.name}"
+
+
+LISTED: dict[Layer, TableName] = {"raw": TableName("meta", "cuts"), "mirror": TableName("meta", "mirrors")}
+"""The tables that list the cuts of raw tables, and those at which mirrors stand."""
 
 
 @dataclass(frozen=True)

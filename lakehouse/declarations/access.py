@@ -55,13 +55,22 @@ OWN = (Relation("meta", "cuts", "reader"), Relation("meta", "mirrors", "reader")
 
 def write_rules(folder: Path, manifest: Mapping[str, Any], declarations: Declarations, project_dir: Path) -> None:
     """Writes the rules where they differ; Trino reads them within seconds. Raises LakehouseError for a wrong policy."""
-    file = folder / REMEMBERED
-    before = {table: frozenset(names) for table, names in json.loads(file.read_text()).items()} if file.exists() else {}
-    hidden = not_for_readers(declarations, before)
+    hidden = not_for_readers(declarations, read_remembered(folder / REMEMBERED))
     found = relations(manifest, declarations, project_dir, hidden)
-    _write(file, {table: sorted(names) for table, names in sorted(hidden.items())})
+    write_remembered(folder / REMEMBERED, hidden)
     _write(folder / RULES, rules(found))
     _write(folder / RELATIONS, {"relations": [{**r._asdict(), "personal": sorted(r.personal)} for r in found]})
+
+
+def read_remembered(file: Path) -> Names:
+    """What is not for readers; nothing where there is no file yet."""
+    listed = json.loads(file.read_text()) if file.exists() else {}
+    return {table: frozenset(names) for table, names in listed.items()}
+
+
+def write_remembered(file: Path, hidden: Names) -> None:
+    """Writes it down where it differs."""
+    _write(file, {table: sorted(names) for table, names in sorted(hidden.items())})
 
 
 def read_relations(folder: Path) -> tuple[Relation, ...]:

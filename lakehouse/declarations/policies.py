@@ -187,6 +187,12 @@ class PinPolicy(Policy):
             raise ValueError(f"timezone {value!r} is not known: give one such as UTC or Europe/Berlin")
         return value
 
+    @property
+    def is_at_most_daily(self) -> bool:
+        """Whether no day has two moments."""
+        minute, hour, *_ = self.cron.split()
+        return minute.isdecimal() and hour.isdecimal()
+
 
 class MirrorPolicy(Policy):
     """How often the mirrors of a source are brought to its newest cut: all of them together."""

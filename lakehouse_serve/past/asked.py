@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import closing
 from functools import cache
 from typing import Any
@@ -21,7 +21,7 @@ from lakehouse.text.sql import ident, literal, relation
 from lakehouse_serve.past.cuts import Cut
 from lakehouse_serve.past.moments import Moment, parse_warehouse
 from lakehouse_serve.past.queries import BY_COMMIT, BY_POSITION, AsOfCuts, Kind, below
-from lakehouse_serve.past.states import State, newest_cuts, state_at
+from lakehouse_serve.past.states import State, came_later, newest_cuts, said_of_later, state_at
 
 NEVER = "timestamp '0001-01-01 00:00:00 UTC'"
 Ask = Callable[[str], list[list[Any]]]
@@ -45,7 +45,14 @@ def at_moment(settings: Settings, sql: str, moment: Moment, role: Role) -> tuple
 
     Raises LakehouseError where there is no cut, a relation has no past, or what was committed until then is not loaded.
     """
-    return _at(settings, sql, State(newest_cuts(settings, moment), {}), role)
+    return _at(settings, sql, State(newest_cuts(settings, moment), {}), role, is_of_all=moment.at is not None)
+
+
+def remarks(settings: Settings, moment: Moment, cuts: Collection[Cut]) -> list[str]:
+    """What of the moment's own is not in these cuts, the newest until then."""
+    with closing(open_catalog(settings)) as catalog:
+        found = [(cut, came_later(catalog, cut, moment)) for cut in cuts]
+    return [said_of_later(cut, changed) for cut, changed in found if changed]
 
 
 def at_cut(settings: Settings, sql: str, moment: Moment, role: Role) -> tuple[str, tuple[Cut, ...]]:
@@ -55,14 +62,14 @@ def at_cut(settings: Settings, sql: str, moment: Moment, role: Role) -> tuple[st
     return rewritten, state.cuts
 
 
-def _at(settings: Settings, sql: str, state: State, role: Role) -> tuple[str, tuple[Cut, ...]]:
+def _at(settings: Settings, sql: str, state: State, role: Role, is_of_all: bool = False) -> tuple[str, tuple[Cut, ...]]:
     cuts = {cut.source: cut for cut in state.cuts}
 
     def ask(statement: str) -> list[list[Any]]:
         return query(settings, statement)
 
     kind_of = cache(lambda name: _kind(ask, settings.trino.catalog, name))
-    lake = AsOfCuts(cuts, settings.trino.catalog, kind_of, _hidden(settings, role), state.snapshots)
+    lake = AsOfCuts(cuts, settings.trino.catalog, kind_of, _hidden(settings, role), state.snapshots, is_of_all)
     rewritten = lake.rewrite(sql)
     with closing(open_catalog(settings)) as catalog:
         loads = cache(lambda table: _loads(catalog, table))
@@ -124,10 +131,12 @@ def _loads(catalog: LakeCatalog, table: TableName) -> frozenset[LoadedInput]:
 
 
 def _check_load(ask: Ask, loads: Loads, lake: AsOfCuts, table: TableName, load: LoadedInput) -> None:
-    """A stage over tables that came into the lake after the cut has nothing to give yet."""
+    """A stage over tables that came into the lake after the cut has nothing to give yet, nor has one that is gone."""
     stage = TableName(table.namespace, load.stage)
     read = lake.tables_below(stage)
-    if not any(map(lake.covers, read)) and len(loads(table)) > 1:
+    if any(lake.kind_of(name) is None for name in read):
+        return
+    if len(loads(table)) > 1 and not any(lake.covers(name) or _had_rows(ask, lake, name) for name in read):
         return
     for parsed in sorted(read):
         _check_loaded(ask, loads, lake, parsed)
@@ -137,6 +146,16 @@ def _check_load(ask: Ask, loads: Loads, lake: AsOfCuts, table: TableName, load: 
         f" FROM {relation(*stage)} WHERE load_date >= timestamp '{load.newest}'"
     )
     _refuse_lacking(table, later + at_newest - load.rows)
+
+
+def _had_rows(ask: Ask, lake: AsOfCuts, parsed: TableName) -> bool:
+    """Whether raw has rows of a parsed table until its source's cut, as of one that was parked there."""
+    source = str(lake.source_of(parsed))
+    raw, cut = TableName(f"raw_{source}", parsed.name.removeprefix(f"parsed_{source}__")), lake.cuts.get(source)
+    if cut is None or lake.kind_of(raw) is None:
+        return False
+    [[rows]] = ask(f"SELECT count(*) FROM {relation(*raw)} WHERE {below(cut)}")
+    return bool(rows)
 
 
 def _refuse_lacking(table: TableName, count: int) -> None:

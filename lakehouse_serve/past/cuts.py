@@ -7,23 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from threading import Lock
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from cachetools import TTLCache
 from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo, In, LessThanOrEqual
 from pyiceberg.table import Table
 
 from lakehouse.catalog.open import load_table, open_catalog
-from lakehouse.catalog.relations import TableName
+from lakehouse.catalog.relations import LISTED, Layer, TableName
 from lakehouse.settings import Settings
 from lakehouse.text.spelling import close
 from lakehouse_serve.past.moments import Moment, Position
 
 KNOWN_CUTS, KNOWN_SECONDS = 1000, 60
-Layer = Literal["raw", "mirror"]
-LISTED: dict[Layer, str] = {"raw": "cuts", "mirror": "mirrors"}
 
 
 @dataclass(frozen=True)
@@ -45,6 +43,12 @@ class Cut:
     def tables(self) -> dict[TableName, int]:
         """The snapshots by the tables' whole names."""
         return {TableName(f"{self.layer}_{self.source}", name): found for name, found in self.snapshots.items()}
+
+    @property
+    def said_at(self) -> str:
+        """When its newest change was committed, or else when it was published, for people."""
+        at = self.at or self.published_at
+        return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC" if at else "an unknown time"
 
     @property
     def position(self) -> Position:
@@ -95,7 +99,7 @@ class Cuts:
         """The same, whatever it is; empty if there is none. Raises NoCut for a position that several epochs have."""
         catalog = open_catalog(self._settings)
         try:
-            table = load_table(catalog, "meta", LISTED[self._layer])
+            table = load_table(catalog, *LISTED[self._layer])
             return _newest(table, moment, self._layer) if table is not None else ()
         finally:
             catalog.close()
@@ -104,7 +108,7 @@ class Cuts:
         """Those that have cuts of any time."""
         catalog = open_catalog(self._settings)
         try:
-            table = load_table(catalog, "meta", LISTED[self._layer])
+            table = load_table(catalog, *LISTED[self._layer])
             return set(table.scan(selected_fields=("source",)).to_arrow()["source"].to_pylist()) if table else set()
         finally:
             catalog.close()

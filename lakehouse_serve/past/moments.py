@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 LSN = re.compile(
     r"(?:(?P<source>[a-z][a-z0-9_]*)=)?(?:(?P<epoch>[0-9]{1,9}):)?(?P<high>[0-9A-Fa-f]{1,8})/(?P<low>[0-9A-Fa-f]{1,8})"
 )
-PIN = re.compile(r"pin:(?P<name>[a-z0-9][a-z0-9_]*)")
+PIN = re.compile(r"pin:(?P<name>[a-z0-9][a-z0-9_]*)(?:!(?P<state>[0-9a-f]{16}))?")
 AS_OF = "as-of."
 
 
@@ -34,11 +34,12 @@ class Position:
 
 @dataclass(frozen=True)
 class Moment:
-    """A time, positions of sources, or the name of a pin."""
+    """A time, positions of sources, or the name of a pin; `state` tells that pin from a later one of its name."""
 
     at: datetime | None = None
     positions: tuple[Position, ...] = ()
     pin: str | None = None
+    state: str | None = None
 
 
 def parse_warehouse(text: str, catalog: str) -> Moment | None:
@@ -49,7 +50,7 @@ def parse_warehouse(text: str, catalog: str) -> Moment | None:
     if not at:
         return None
     if found := PIN.fullmatch(moment):
-        return Moment(pin=found["name"])
+        return Moment(pin=found["name"], state=found["state"])
     if positions := _positions(moment):
         return Moment(positions=positions)
     try:

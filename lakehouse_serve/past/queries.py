@@ -21,6 +21,7 @@ from lakehouse.catalog.relations import TableName
 from lakehouse.errors import LakehouseError
 from lakehouse.text.sql import ident, literal, relation
 from lakehouse_serve.past.cuts import Cut
+from lakehouse_serve.past.states import MARTS
 
 BY_COMMIT, BY_POSITION = frozenset({"_epoch", "_commit_lsn"}), frozenset({"source_seq", "record_source"})
 GHOSTS = "ghost"  # the record source of ghost records, which are there at any time
@@ -40,8 +41,9 @@ class AsOfCuts:
     """The lake at one cut of each source, for one role. `kind_of` says what a relation is; None where it is none.
 
     `hidden` are the columns that the role may not read, by relation: the text of a view asks for all of them.
-    `snapshots` are those of tables that are known at the cuts, such as mirrors. `tables` are those that were read by
-    rewritten queries so far.
+    `snapshots` are those of tables that are known at the cuts, such as mirrors. `is_of_all`: a source that has no cut
+    there was not in the lake yet; else its position was not given. `tables` are those that were read by rewritten
+    queries so far.
     """
 
     cuts: Mapping[str, Cut]
@@ -49,6 +51,7 @@ class AsOfCuts:
     kind_of: Callable[[TableName], Kind | None]
     hidden: Mapping[TableName, Collection[str]] = field(default_factory=dict)
     snapshots: Mapping[TableName, int] = field(default_factory=dict)
+    is_of_all: bool = False
     tables: set[TableName] = field(default_factory=set)
 
     def rewrite(self, sql: str) -> str:
@@ -86,7 +89,7 @@ class AsOfCuts:
         kind = self.kind_of(name)
         if kind is None:
             raise LakehouseError(f"there is no table or view {name}")
-        if name in self.snapshots and not self._tells(kind):
+        if name in self.snapshots and not tells(name, kind.columns):
             return f"SELECT * FROM {ident(self.catalog)}.{relation(*name)} FOR VERSION AS OF {self.snapshots[name]}"
         if kind.view is None:
             self.tables.add(name)
@@ -96,19 +99,19 @@ class AsOfCuts:
             raise LakehouseError(f"{name} is a view that reads itself")
         return self._rewritten(without_columns(kind.view, self.hidden.get(name, ())), (*within, name)) + "\n"
 
-    @staticmethod
-    def _tells(kind: Kind) -> bool:
-        """Whether the rows say of which commit they are."""
-        return kind.columns >= BY_COMMIT or kind.columns >= BY_POSITION
-
     def condition(self, name: TableName, columns: Collection[str]) -> str:
         """Which rows of a table were there. Raises LakehouseError where it has none that tells."""
         if set(columns) >= BY_COMMIT and (source := self.source_of(name)):
             return below(self.cut_of(source, name))
-        if set(columns) >= BY_POSITION:
+        if tells(name, columns) and set(columns) >= BY_POSITION:
             parts = [f"(starts_with(record_source, {literal(s + '.')}) AND source_seq < {literal(position_after(cut))})"
                      for s, cut in sorted(self.cuts.items())]  # fmt: skip
             return " OR ".join([f"record_source = {literal(GHOSTS)}", *parts])
+        if name.namespace.startswith("mirror_"):
+            raise LakehouseError(
+                f"{name} has no past but at a pin and at the cuts of meta.mirrors, with --as-of-cut, while its "
+                "snapshots are kept: query the current_… view in its place"
+            )
         raise LakehouseError(
             f"{name} has no past: it is rebuilt with each load, or says nothing of commits. Query current_… views, "
             "parsed, and hubs, links, satellites and their _v1 views; or a pin, with --as-of-cut"
@@ -140,9 +143,12 @@ class AsOfCuts:
         return cut
 
     def covers(self, name: TableName) -> bool:
-        """Whether a raw or parsed table was in the lake at its source's cut."""
-        cut = self.cuts.get(str(self.source_of(name)))
-        return cut is None or name.name.removeprefix(f"parsed_{cut.source}__") in cut.snapshots
+        """Whether a raw or parsed table was in the lake at its source's cut; also if that is not known."""
+        source = self.source_of(name)
+        cut = self.cuts.get(str(source))
+        if cut is None:
+            return source is None or not self.is_of_all
+        return name.name.removeprefix(f"parsed_{source}__") in cut.snapshots
 
     def tables_below(self, name: TableName) -> set[TableName]:
         """The tables that a view reads, through other views too; a table reads itself."""
@@ -151,6 +157,16 @@ class AsOfCuts:
             return {name}
         read = (self._name(table) for table in named_tables(parsed(kind.view)))
         return set().union(*(self.tables_below(found) for found in read if found is not None))
+
+
+def tells(name: TableName, columns: Collection[str]) -> bool:
+    """Whether the rows say of which commit they are, and those of earlier commits are there, too.
+
+    A mart may have kept the columns that say it, and a source may have columns of these names itself: a mart and a
+    mirror are made of the newest rows alone.
+    """
+    is_of_now = name.namespace == MARTS or name.namespace.startswith("mirror_")
+    return not is_of_now and (set(columns) >= BY_COMMIT or set(columns) >= BY_POSITION)
 
 
 def below(cut: Cut) -> str:

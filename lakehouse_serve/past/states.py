@@ -19,7 +19,10 @@ from lakehouse_serve.past.cuts import Cut, Cuts, NoCut
 from lakehouse_serve.past.moments import Moment, parse_warehouse
 
 if TYPE_CHECKING:
+    from pyiceberg.expressions import BooleanExpression
     from pyiceberg.table import Table
+    from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.table.snapshots import Snapshot
 
     from lakehouse.catalog.lake_catalog import LakeCatalog
 
@@ -84,9 +87,12 @@ def together(settings: Settings, moment: Moment, sources: Collection[Source]) ->
         until = moment.at or max(cut.published_at for cut in (*kept, *cuts.values()) if cut.published_at)
         snapshots = {name: found for cut in (*cuts.values(), *kept) for name, found in cut.tables.items()}
         gone = snapshots.keys() - catalog.locations(snapshots.keys()).keys()
-        marts = _built_until(catalog, until)
+        marts, forgotten = _built_until(catalog, until)
         came_later = [_came_later(catalog, declared[name], cut, moment) for name, cut in sorted(cuts.items())]
     missing = [f"{name} is not in it: it was dropped since" for name in sorted(gone)]
+    missing += [
+        f"{name} is not in it: snapshots of then have expired, so nobody knows which one it had" for name in forgotten
+    ]
     for name, source in sorted(declared.items()):
         if name in late:
             missing.append(f"mirrors of {name} are not in it: they were not refreshed since {late[name].position}")
@@ -114,32 +120,56 @@ def _left_out(source: Source, cut: Cut | None, mirrors: Collection[Cut]) -> Iter
             yield f"mirrors of {', '.join(behind)} of {source.name} are not in it: they did not stand at that cut"
 
 
+def came_later(catalog: LakeCatalog, cut: Cut, moment: Moment) -> list[str]:
+    """The raw tables of a cut with changes that were committed until the moment, and are in a later cut alone.
+
+    As where nothing was ingested around it, or the moment is between two cuts.
+    """
+    tables = catalog.load_tables(list(cut.tables))
+    return sorted(name for (_, name), table in tables.items() if _has_later(table, cut, moment))
+
+
 def _came_later(catalog: LakeCatalog, source: Source, cut: Cut, moment: Moment) -> str | None:
-    """What was committed until the moment and is in a later cut alone, as where nothing was ingested around it."""
+    """Says so of a cut that is long before the moment."""
     if moment.at is None or cut.at is None:
         return None
     if (moment.at - cut.at).total_seconds() <= LATE_REFRESHES * source.refresh_seconds:
         return None
-    tables = catalog.load_tables([table.identifier for table in source.tables])
-    if not (changed := sorted(name for (_, name), table in tables.items() if _has_later(table, cut, moment.at))):
-        return None
-    return (
-        f"{', '.join(changed)} of {source.name} had changes until then that are not in it: they came with a later cut, "
-        f"and this one is of {cut.at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
-    )
+    changed = came_later(catalog, cut, moment)
+    return f"{said_of_later(cut, changed)}, and this one is of {cut.said_at}" if changed else None
 
 
-def _has_later(raw: Table, cut: Cut, until: datetime) -> bool:
-    from pyiceberg.expressions import And, EqualTo, GreaterThan, GreaterThanOrEqual, LessThanOrEqual, Or
+def said_of_later(cut: Cut, changed: Collection[str]) -> str:
+    """What a person is told of them."""
+    return f"{', '.join(changed)} of {cut.source} had changes until then that are not in it: they came with a later cut"
 
-    assert cut.at is not None
+
+def _has_later(raw: Table, cut: Cut, moment: Moment) -> bool:
+    from pyiceberg.expressions import And, EqualTo, GreaterThan, Or
+
     after = Or(
         GreaterThan(term="_epoch", value=cut.epoch),
         And(EqualTo(term="_epoch", value=cut.epoch), GreaterThan(term="_commit_lsn", value=cut.lsn)),
     )
-    begun = GreaterThanOrEqual(term="_committed_at", value=(cut.at - ONE_DAY).isoformat())  # spares files by their day
-    within = LessThanOrEqual(term="_committed_at", value=until.isoformat())
-    return raw.scan(And(begun, within, after), selected_fields=("_seq",), limit=1).to_arrow().num_rows > 0
+    later = And(after, *_until(cut, moment))
+    return raw.scan(later, selected_fields=("_seq",), limit=1).to_arrow().num_rows > 0
+
+
+def _until(cut: Cut, moment: Moment) -> Iterator[BooleanExpression]:
+    """What was committed until the moment, and not long before the cut, which spares files by their day."""
+    from pyiceberg.expressions import GreaterThanOrEqual, LessThan, LessThanOrEqual, Or
+
+    if cut.at is not None:
+        yield GreaterThanOrEqual(term="_committed_at", value=(cut.at - ONE_DAY).isoformat())
+    if moment.at is not None:
+        yield LessThanOrEqual(term="_committed_at", value=moment.at.isoformat())
+    for position in (position for position in moment.positions if position.source in {None, cut.source}):
+        within = LessThanOrEqual(term="_commit_lsn", value=position.lsn)
+        if position.epoch is None:
+            yield within
+        else:
+            yield LessThanOrEqual(term="_epoch", value=position.epoch)
+            yield Or(LessThan(term="_epoch", value=position.epoch), within)
 
 
 def _raw_at(settings: Settings, mirrors: Collection[Cut]) -> dict[str, Cut]:
@@ -206,16 +236,35 @@ def _is_exactly(moment: Moment, cut: Cut) -> bool:
     return all(position.lsn == cut.lsn and position.epoch in {None, cut.epoch} for position in asked)
 
 
-def _built_until(catalog: LakeCatalog, moment: datetime) -> dict[TableName, int]:
+def _built_until(catalog: LakeCatalog, moment: datetime) -> tuple[dict[TableName, int], list[TableName]]:
+    """The marts at the snapshots that they had then, and those whose snapshot of then is not kept any more."""
     names = [relation.name for relation in list_relations(catalog) if relation.name.namespace == MARTS]
-    built = {TableName(*name): _newest_until(table, moment) for name, table in catalog.load_tables(names).items()}
-    return {name: snapshot for name, snapshot in built.items() if snapshot is not None}
+    built, gone = dict[TableName, int](), list[TableName]()
+    for (namespace, name), table in catalog.load_tables(names).items():
+        newest, is_certain = newest_until(table.metadata, moment)
+        if not is_certain:
+            gone.append(TableName(namespace, name))
+        elif newest is not None:
+            built[TableName(namespace, name)] = newest
+    return built, sorted(gone)
 
 
-def _newest_until(table: Table, moment: datetime) -> int | None:
-    """Of all snapshots: one that replaces a table has no parent, and begins the log of snapshots anew."""
-    until, newest = int(moment.timestamp() * 1000), table.current_snapshot()
-    if newest is not None and newest.timestamp_ms > until:
-        earlier = (snapshot for snapshot in table.snapshots() if snapshot.timestamp_ms <= until)
-        newest = max(earlier, key=lambda snapshot: snapshot.timestamp_ms, default=None)
-    return newest.snapshot_id if newest else None
+def newest_until(metadata: TableMetadata, moment: datetime) -> tuple[int | None, bool]:
+    """The snapshot that a table had at a moment, None if it had none, and whether that is certain: not where snapshots
+    between it and the next one that is kept have expired, as where a pin kept it for longer than those after it.
+
+    Of all snapshots: one that replaces a table has no parent, and begins the log of snapshots anew.
+    """
+    until, newest = int(moment.timestamp() * 1000), metadata.current_snapshot()
+    if newest is None or newest.timestamp_ms <= until:
+        return (newest.snapshot_id if newest else None), True
+    earlier = [snapshot for snapshot in metadata.snapshots if snapshot.timestamp_ms <= until]
+    found = max(earlier, key=lambda snapshot: snapshot.timestamp_ms, default=None)
+    later = (_number(snapshot) for snapshot in metadata.snapshots if snapshot.timestamp_ms > until)
+    is_certain = min(later) <= (_number(found) if found else 0) + 1
+    return (found.snapshot_id if found else None), is_certain
+
+
+def _number(snapshot: Snapshot) -> int:
+    """Snapshots of a table are numbered from 1 without gaps, in whatever order they are read."""
+    return snapshot.sequence_number or 0

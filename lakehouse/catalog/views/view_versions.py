@@ -60,9 +60,9 @@ def lengthened(catalog: SqlCatalog, io: FileIO, views: Collection[Name]) -> Leng
     there = list_views(catalog, views)
     found = []
     for view, base in sorted(there.items()):
-        metadata = known_metadata(io, base)
-        if metadata and _is_short(current_version(metadata)):
-            found.append(NextView(view, base, write_view(io, _with_long(metadata))))
+        location = with_long_text(io, base)
+        if location != base:
+            found.append(NextView(view, base, location))
     return Lengthened({view: there.get(view) for view in views}, tuple(found))
 
 
@@ -80,6 +80,12 @@ def _with_long(metadata: Metadata) -> Metadata:
         texts = {r["dialect"].lower(): r["sql"] for r in short["representations"]}
         return with_version(metadata, {"trino": past_of(texts["trino"])}, {})
     return with_version(metadata, {r["dialect"]: r["sql"] for r in long["representations"]}, long["summary"])
+
+
+def with_long_text(io: FileIO, location: str) -> str:
+    """Where a view's metadata has no short text: this location, or that of a version that is written for it."""
+    metadata = known_metadata(io, location)
+    return write_view(io, _with_long(metadata)) if metadata and _is_short(current_version(metadata)) else location
 
 
 def known_metadata(io: FileIO, location: str) -> Metadata | None:

@@ -118,15 +118,24 @@
       {%- endif %}
     )
   ),
+  {%- if new_data.roots %}
+  row_starts as (
+    {{ cdc_vault.row_starts(new_data.roots) }}
+  ),
+  {%- endif %}
   carried_on as (
-    select *
+    select key_periods.*
+      {%- set start = "case when _lh_kind = 'probe' then _lh_position else _lh_period_start end" %}
       {%- if new_data.moves %},
-      case when _lh_kind = 'probe' then {{ cdc_vault.root_of("_lh_position", new_data.roots) }} else {{ cdc_vault.root_of("_lh_period_start", new_data.roots) }} end as _lh_row_start
+      {{ "coalesce(_lh_root, " ~ start ~ ")" if new_data.roots else start }} as _lh_row_start
       {%- endif %}
       {%- for column in lacking %},
       last_value(_lh_carried_{{ loop.index }}) ignore nulls over (partition by {{ key }}, _lh_period_start order by _lh_position) as _lh_value_{{ loop.index }}
       {%- endfor %}
     from key_periods
+    {%- if new_data.roots %}
+    left join row_starts on _lh_change = {{ start }}
+    {%- endif %}
   ),
   filled as (
     select *
@@ -156,14 +165,31 @@
     {%- endfor %}
 {%- endmacro %}
 
-{#- The start of the row whose period starts at this position. -#}
-{% macro root_of(position, roots) -%}
-  {%- if roots -%}
-    case {{ position }}
-      {%- for change, root in roots.items() %} when '{{ change }}' then '{{ root }}'{% endfor %} else {{ position }} end
-  {%- else -%}
-    {{ position }}
-  {%- endif -%}
+{#-
+  The starts of rows, by the positions of the key changes that continue them. As one text, that is taken apart: branches of
+  a CASE are more than Trino compiles, from about a thousand on. Without zeros in front there is room for some tens of
+  thousands of key changes.
+-#}
+{% macro row_starts(roots) -%}
+  {%- set chains, texts = {}, [] -%}
+  {%- for change, root in roots.items() -%}
+    {%- do chains.setdefault(cdc_vault.short_position(root), []).append(cdc_vault.short_position(change)) -%}
+  {%- endfor -%}
+  {%- for root, changes in chains.items() -%}{%- do texts.append(root ~ "=" ~ changes | join(",")) -%}{%- endfor -%}
+  select {{ cdc_vault.long_position("_lh_short") }} as _lh_change, {{ cdc_vault.long_position("split_part(_lh_chain, '=', 1)") }} as _lh_root
+    from unnest(split({{ cdc_vault.sql_text(texts | join(" ")) }}, ' ')) as _lh_chains (_lh_chain)
+    cross join unnest(split(split_part(_lh_chain, '=', 2), ',')) as _lh_changes (_lh_short)
+{%- endmacro %}
+
+{#- A position as `source_position` writes it, without zeros in front; and back, in SQL. -#}
+{% macro short_position(position) -%}
+  {{ position.split(".") | map("int") | join(".") }}
+{%- endmacro %}
+
+{% macro long_position(short) -%}
+  {%- for width in (10, 19, 19) -%}
+    lpad(split_part({{ short }}, '.', {{ loop.index }}), {{ width }}, '0'){{ " || '.' || " if not loop.last }}
+  {%- endfor -%}
 {%- endmacro %}
 
 {#-
