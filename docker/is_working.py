@@ -3,11 +3,11 @@
 import sys
 
 from lakehouse.errors import LakehouseError
+from lakehouse.servers.worker_sessions import is_there
 from lakehouse.settings import load_settings
-from orchestration.runs.processes.presence import WORKER, is_served
 
 try:
-    if not is_served(load_settings(), WORKER):
+    if not is_there(load_settings()):
         sys.exit("no worker is connected to the catalog database")
 except LakehouseError as error:
     sys.exit(str(error))

@@ -5,9 +5,9 @@ from scaffold.diagram import diagram
 from scaffold.files import Change, apply, plan
 from scaffold.models import models_of
 from scaffold.propose import propose, propose_addition
-from scaffold.source_files import declaring_file, with_table, without_source, without_table
+from scaffold.source_files import SourceFile, declaring_file, with_table, without_source, without_table
 
 __all__ = [
-    "Change", "apply", "declared_alone", "declaring_file", "diagram", "models_of", "plan", "propose",
-    "propose_addition", "with_table", "without_source", "without_table",
+    "Change", "SourceFile", "apply", "declared_alone", "declaring_file", "diagram", "models_of", "plan",
+    "propose", "propose_addition", "with_table", "without_source", "without_table",
 ]  # fmt: skip

@@ -2,13 +2,14 @@
 
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lakehouse.declarations import Declarations, RawTable, declarations_from
 from lakehouse.declarations.lines import line_in_source, refuse
 from lakehouse.declarations.manifest import load_manifest
+from lakehouse.files.atomic import write_atomically
 from lakehouse.settings import Settings, check_project
 from scaffold.entities import Entity, entities, key_types
 from scaffold.key_types import UNLIKE, is_comparable
@@ -18,9 +19,11 @@ _PARTS = (
 )  # fmt: skip
 
 
-def declared_alone(settings: Settings) -> Declarations:
-    """The declarations in models/sources/; raises LakehouseError with file and line of a mistake, or without a
-    project."""
+def declared_alone(settings: Settings, changed: Mapping[Path, str] | None = None) -> Declarations:
+    """The declarations in models/sources/, as they would be with these files `changed`.
+
+    Raises LakehouseError with file and line of a mistake, or without a project.
+    """
     check_project(settings.project_dir)
     project = settings.dbt_project_dir
     with tempfile.TemporaryDirectory(prefix="lakehouse-scaffold-") as folder:
@@ -32,8 +35,10 @@ def declared_alone(settings: Settings) -> Declarations:
                 shutil.copytree(source, target)
             elif source.exists():
                 shutil.copy(source, target)
+        for path, text in (changed or {}).items():
+            write_atomically(alone.dbt_project_dir / path.relative_to(project), text)
         manifest = load_manifest(alone)
-        return checked(declarations_from(manifest, project), manifest, project)
+        return checked(declarations_from(manifest, alone.dbt_project_dir), manifest, alone.dbt_project_dir)
 
 
 def checked(declared: Declarations, manifest: dict[str, Any], project: Path) -> Declarations:

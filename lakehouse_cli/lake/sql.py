@@ -83,12 +83,14 @@ def _print(names: list[str], rows: list[list[Any]], json: bool) -> None:
 
 
 def _as_of(settings: Settings, query: str, moment: str, exactly: bool, role: Role) -> str:
-    """The query as of a moment, or a cut; says as of which cuts it is."""
-    from lakehouse_serve.past.asked import at_cut, at_moment, moment_of
+    """The query as of a moment, or a cut; says as of which cuts it is, and what they lack of the moment."""
+    from lakehouse_serve.past.asked import at_cut, at_moment, moment_of, remarks
 
-    answered = at_cut if exactly else at_moment
-    rewritten, cuts = answered(settings, query, moment_of(settings, moment), role)
-    say(f"as of {', '.join(str(cut.position) for cut in cuts) or 'no cut'}", error=True)
+    asked = moment_of(settings, moment)
+    rewritten, cuts = (at_cut if exactly else at_moment)(settings, query, asked, role)
+    say(f"as of {', '.join(f'{cut.position}, {cut.said_at}' for cut in cuts) or 'no cut'}", error=True)
+    for text in [] if exactly else remarks(settings, asked, cuts):
+        say(text, error=True)
     return rewritten
 
 

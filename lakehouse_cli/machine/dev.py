@@ -1,10 +1,7 @@
 """`lakehouse dev`: the stack, the followers, the worker, and Dagster with its UI, in the foreground."""
 
-import fcntl
 import socket
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated
@@ -13,9 +10,10 @@ import typer
 
 from lakehouse.errors import LakehouseError
 from lakehouse.extras import need
-from lakehouse.files.private_files import private_dir, privately
+from lakehouse.files.private_files import privately
 from lakehouse.settings import Settings, config_file, load_settings
 from lakehouse.text.shown import say
+from lakehouse_cli.alone import alone
 from lakehouse_cli.machine.code_servers import code_servers
 from lakehouse_cli.machine.foreground import Command, keep_running
 from lakehouse_page.page import PATH
@@ -101,16 +99,3 @@ def _check_port(settings: Settings) -> None:
                 f"{settings.dagster.host}:{settings.dagster.port}: {error.strerror}; "
                 "set LAKEHOUSE_DAGSTER__PORT to a free port"
             ) from None
-
-
-@contextmanager
-def alone(settings: Settings) -> Iterator[None]:
-    """Two daemons on one instance would launch everything twice."""
-    path = settings.home / "run" / "dev.lock"
-    private_dir(path.parent)
-    with path.open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise LakehouseError(f"`lakehouse dev` runs for {settings.home}: stop it, then run this again") from None
-        yield

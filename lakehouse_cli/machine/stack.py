@@ -8,18 +8,17 @@ from dataclasses import asdict
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
-import psycopg
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 
 from lakehouse.declarations.manifest import dbt_environment
 from lakehouse.errors import LakehouseError
 from lakehouse.extras import need
-from lakehouse.servers.embedded import is_sample
 from lakehouse.settings import Settings, SourceSettings, check_project, load_settings
 from lakehouse.settings.places import absolute
 from lakehouse.text.shown import console, say, say_json, table
 from lakehouse_cli.machine.clients import client_text
+from lakehouse_cli.slots_left import out_of_reach, slots_left
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -81,26 +80,14 @@ def down() -> None:
     from lakehouse_stack.control.start_stop import down as stack_down
 
     settings = load_settings()
-    left = slots_left(settings)
+    left = slots_left(settings) or {}
     stopped = stack_down(settings)
     say(f"stopped {', '.join(stopped)}" if stopped else f"nothing was running in {settings.home}")
     for source, slot in left.items():
-        say(f"{source}: slot {slot} stays, and its server keeps WAL for it; `lakehouse remove {source}` drops it")
-
-
-def slots_left(settings: Settings) -> dict[str, str]:
-    """The slot of each source that runs on beyond this stack; none where the catalog does not run."""
-    from ingestion.state.store import connect_catalog, read_stream
-
-    others = [name for name in settings.databases if not is_sample(settings, name)]
-    if not others or settings.catalog_url is None:
-        return {}
-    try:
-        with connect_catalog(settings) as states:
-            streams = [read_stream(states, name) for name in others]
-    except (LakehouseError, psycopg.Error):  # it does not run, or has no state yet
-        return {}
-    return {stream.source: stream.slot for stream in streams if stream is not None}
+        if source in settings.databases:
+            say(f"{source}: slot {slot} stays, and its server keeps WAL for it; `lakehouse remove {source}` drops it")
+    for line in out_of_reach(settings, left):
+        say(line)
 
 
 def status(as_json: Json = False) -> None:
@@ -134,10 +121,10 @@ def status(as_json: Json = False) -> None:
 
 
 def _has_worker(settings: Settings) -> bool:
-    from orchestration.runs.processes.presence import WORKER, is_served
+    from lakehouse.servers.worker_sessions import is_there
 
     try:
-        return is_served(settings, WORKER)
+        return is_there(settings)
     except LakehouseError:
         return False
 

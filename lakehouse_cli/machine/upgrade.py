@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from lakehouse.errors import LakehouseError
 from lakehouse.extras import installed
+from lakehouse.servers import worker_sessions
 from lakehouse.servers.database import connect_catalog
 from lakehouse.servers.retry import Unreachable
 from lakehouse.settings import ENDPOINTS_FILE, Settings, load_settings
@@ -58,7 +60,7 @@ def planned(settings: Settings) -> list[str]:
 
 
 def _upgrade(settings: Settings) -> None:
-    from lakehouse_cli.machine.dev import alone
+    from lakehouse_cli.alone import alone
     from lakehouse_cli.machine.stack import up
     from lakehouse_stack.control.postgres_upgrade import upgrade_clusters
 
@@ -223,9 +225,12 @@ def _answers(settings: Settings) -> bool:
 def _refuse_writers(settings: Settings) -> None:
     from ingestion.state.lease import refuse_writers
 
-    if _answers(settings):
-        with connect_catalog(settings) as connection:
-            refuse_writers(connection)
+    if not _answers(settings):
+        return
+    with connect_catalog(settings) as connection:
+        refuse_writers(connection)
+    if worker_sessions.is_there(settings):
+        raise LakehouseError("`lakehouse worker` is at work: stop it, then run this again")
 
 
 def _sources_of(settings: Settings, moved: tuple[OldCluster, ...]) -> list[str]:

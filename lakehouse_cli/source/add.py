@@ -8,7 +8,7 @@ from lakehouse.declarations import source_and_table
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import load_settings
 from lakehouse.text.shown import say
-from lakehouse_cli.source.declaring import agreed, show_change, write_change
+from lakehouse_cli.source.declaring import accepted, agreed, show_change, write_change
 from lakehouse_cli.source.scaffold import scaffold_source
 
 
@@ -34,11 +34,12 @@ def add(
         raise LakehouseError(f"source {source!r} declares no table yet: `lakehouse scaffold {source} --tables {name}`")
     entry = propose_addition(settings, declared, source, name, vault)
     file = declaring_file(settings.dbt_project_dir, source)
-    after = with_table(file.read_text(), source, entry)
+    after = with_table(file, source, entry)
     show_change(settings, file, after)
     if dry_run:
         return
     agreed(yes)
-    declared = write_change(settings, file, after)
+    declared = accepted(settings, file, after)
+    write_change(file, after)
     scaffold_source(settings, declared, source)
     say(f"then: `lakehouse prepare {source}`, and `lakehouse run load_{source}`")

@@ -1,9 +1,8 @@
-"""Changes a file of declarations: the difference is shown, agreed to, written, and taken back if it is refused."""
+"""Changes a file of declarations: the difference is shown, agreed to, and written unless it would be refused."""
 
 import difflib
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -16,14 +15,15 @@ from lakehouse.text.shown import console, visible
 
 if TYPE_CHECKING:
     from lakehouse.declarations import Declarations
+    from scaffold import SourceFile
 
 COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 
 
-def show_change(settings: Settings, file: Path, after: str) -> None:
+def show_change(settings: Settings, file: "SourceFile", after: str) -> None:
     """Prints what would change; in colours on a terminal."""
     out = console()
-    for line in difference(str(file.relative_to(settings.dbt_project_dir)), file.read_text(), after):
+    for line in difference(str(file.path.relative_to(settings.dbt_project_dir)), file.text, after):
         out.print(Text(visible(line), style=COLOURS.get(line[:1], "")), soft_wrap=True)
 
 
@@ -33,17 +33,26 @@ def agreed(yes: bool) -> None:
         typer.confirm("Do it?", abort=True)
 
 
-def write_change(settings: Settings, file: Path, after: str) -> "Declarations":
-    """The declarations with the change; raises LakehouseError, with the file as it was, if they are refused."""
+def refuse_changed(file: "SourceFile") -> None:
+    """Raises LakehouseError where somebody has changed the file since it was read."""
+    if not file.path.exists() or file.path.read_text() != file.text:
+        raise LakehouseError(f"{file.path} was changed meanwhile: run this again")
+
+
+def accepted(settings: Settings, file: "SourceFile", after: str) -> "Declarations":
+    """The declarations as they would be with the change; raises LakehouseError if they would be refused."""
     from scaffold import declared_alone
 
-    before = file.read_text()
-    write_atomically(file, after)
     try:
-        return declared_alone(settings)
+        return declared_alone(settings, {file.path: after})
     except LakehouseError as error:
-        write_atomically(file, before)
         raise LakehouseError(f"nothing was written, as the declarations would be refused: {error}") from None
+
+
+def write_change(file: "SourceFile", after: str) -> None:
+    """Writes it; raises LakehouseError where the file was changed since it was read."""
+    refuse_changed(file)
+    write_atomically(file.path, after)
 
 
 def difference(name: str, before: str, after: str) -> Iterator[str]:

@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from lakehouse.declarations import load_declarations
+from lakehouse.declarations import RawTable, load_declarations
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings, load_settings
 from lakehouse.text.shown import say
 from lakehouse_cli.source import undeclaring
-from lakehouse_cli.source.declaring import agreed, show_change, write_change
+from lakehouse_cli.source.declaring import accepted, agreed, refuse_changed, show_change, write_change
 from lakehouse_cli.source.dropping import drop, droppable
 from lakehouse_cli.source.scaffold import scaffold_source
 
@@ -42,32 +42,46 @@ def remove(
 
 
 def _remove_table(settings: Settings, name: str, drop_tables: bool, dry_run: bool, yes: bool) -> None:
-    from ingestion import forget, source_status
+    from ingestion import forget, nobody_ingests, source_status
     from ingestion.sources.postgres.setup import removal_statements
     from scaffold import declared_alone, declaring_file, without_table
 
     declared = declared_alone(settings)
     table = declared.named(name)
     file = declaring_file(settings.dbt_project_dir, table.source)
-    after = without_table(file.read_text(), table.source, table.name)
+    after = without_table(file, table.source, table.name)
     show_change(settings, file, after)
     statements = removal_statements(settings, table.source, table.relation)
     ingested = table.name in {each.name for each in source_status(settings, table.source).tables}
     others = {each.name for each in declared.sources} - {table.source}
     found = droppable(settings, table.source, others, table.name) if drop_tables else []
-    if not dry_run:
-        _agreed(f"--drop-tables drops the history of {name}" if drop_tables else "", yes)
-    _by_owner(settings, table.source, statements, dry_run)
     if dry_run:
+        _leave_publication(settings, table, statements, dry_run)
         drop(settings, found, dry_run)
         return
-    declared = write_change(settings, file, after)
-    scaffold_source(settings, declared, table.source)
-    if ingested:
-        forget(settings, table.source, table.name, [each.name for each in declared.source(table.source).tables])
-    drop(settings, found, dry_run)
+    _agreed(f"--drop-tables drops the history of {name}" if drop_tables else "", yes)
+    refuse_changed(file)
+    left = accepted(settings, file, after)
+    with nobody_ingests(settings, table.source):  # a follower that still declares the table would snapshot it again
+        _leave_publication(settings, table, statements, dry_run)
+        if ingested:
+            forget(settings, table.source, table.name, [each.name for each in left.source(table.source).tables])
+        drop(settings, found, dry_run)
+        write_change(file, after)  # last: whoever is interrupted can run all of it again
+    scaffold_source(settings, left, table.source)
     stays = "what its vault tables have of it stays" if drop_tables else "what was made of it stays"
     say(f"{name}: start the follower again; {'' if drop_tables else '.'.join(table.identifier) + ' and '}{stays}")
+
+
+def _leave_publication(settings: Settings, table: RawTable, statements: Sequence[str], dry_run: bool) -> None:
+    from ingestion.sources.postgres.setup import other_readers
+
+    _by_owner(settings, table.source, statements, dry_run)
+    if readers := other_readers(settings, table.source):
+        say(
+            f"{table.source}.{table.name}: its place in the publication and the rights stay, because slot "
+            f"{', '.join(readers)} reads them"
+        )
 
 
 def _remove_source(settings: Settings, source: str, drop_tables: bool, dry_run: bool, yes: bool) -> None:
@@ -83,6 +97,8 @@ def _remove_source(settings: Settings, source: str, drop_tables: bool, dry_run: 
         drop(settings, found, dry_run=True)
         why = f"source {source!r} is declared" if files is not None else f"--drop-tables drops the history of {source}"
         _agreed(why, yes)
+        if files is not None:
+            undeclaring.refuse_changed(settings, files)
     slot, statements = take_back(settings, source, dry_run)
     if slot is None and not statements and not found and files is None:
         say(f"{source}: it keeps nothing for the lake")
@@ -102,7 +118,7 @@ def _agreed(why: str, yes: bool) -> None:
 
 def take_back(settings: Settings, source: str, dry_run: bool) -> tuple[str | None, list[str]]:
     """Drops the slot, and runs or prints what the owner takes back; returns slot and statements."""
-    from ingestion.sources.postgres.setup import drop_slot, removal_statements, slot_of
+    from ingestion.sources.postgres.setup import drop_slot, other_readers, removal_statements, slot_of
 
     slot, statements = slot_of(settings, source), removal_statements(settings, source)
     if slot is not None:
@@ -110,6 +126,8 @@ def take_back(settings: Settings, source: str, dry_run: bool) -> tuple[str | Non
             drop_slot(settings, source, slot)
         say(f"{source}: slot {slot} {'would be dropped' if dry_run else 'dropped'}")
     _by_owner(settings, source, statements, dry_run)
+    if others := other_readers(settings, source):
+        say(f"{source}: publication and rights stay, because slot {', '.join(others)} reads them as well")
     return slot, statements
 
 

@@ -1,6 +1,7 @@
 """`lakehouse uninstall`: nothing of this installation stays in the sources, and none of its servers runs."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Annotated
 
 import typer
@@ -9,7 +10,10 @@ from lakehouse.errors import LakehouseError
 from lakehouse.servers.embedded import is_sample
 from lakehouse.settings import Settings, load_settings
 from lakehouse.text.shown import say
+from lakehouse_cli.alone import alone
+from lakehouse_cli.slots_left import out_of_reach, slots_left
 from lakehouse_cli.source.declaring import agreed
+from lakehouse_stack.home.pathnames import run_dir
 
 DATA = "Delete the home too: the embedded catalog and objects, so every table that is kept in them, with keys and logs."
 
@@ -22,11 +26,29 @@ def uninstall(
     """Take back slot, publication and rights in every source, declared or not, and stop the servers of this home.
 
     Needs the catalog, which knows the slots. A source that does not answer is named, and nothing is stopped or deleted.
+    Slots of sources that have no connection here any more are named, for you to drop.
     """
     settings = load_settings()
     sources = [name for name in settings.databases if not is_sample(settings, name)]  # samples end with their servers
+    left = _slots_out_of_reach(settings)  # before the catalog is gone
     if not dry_run:
-        _ask(settings, sources, delete_data, yes)
+        _ask(settings, sources, left, delete_data, yes)
+    with nullcontext() if dry_run or not run_dir(settings).exists() else alone(settings):
+        _take_back_and_end(settings, sources, delete_data, dry_run)
+    for line in left:
+        say(line)
+
+
+def _slots_out_of_reach(settings: Settings) -> list[str]:
+    if (slots := slots_left(settings)) is None:
+        return [
+            "the catalog does not answer: it alone knows slots of sources that have no connection here any more, so "
+            "these are not named, and their servers keep WAL for them"
+        ]
+    return out_of_reach(settings, slots)
+
+
+def _take_back_and_end(settings: Settings, sources: Sequence[str], delete_data: bool, dry_run: bool) -> None:
     if failed := [name for name in sources if not _taken_back(settings, name, dry_run)]:
         raise LakehouseError(f"{', '.join(failed)}: something stays there, so nothing was stopped: run this again")
     if dry_run:
@@ -38,10 +60,12 @@ def uninstall(
     say("then: pip uninstall lakehouse")
 
 
-def _ask(settings: Settings, sources: Sequence[str], delete_data: bool, yes: bool) -> None:
+def _ask(settings: Settings, sources: Sequence[str], left: Sequence[str], delete_data: bool, yes: bool) -> None:
     say(f"sources that are given back all that they keep for the lake: {', '.join(sources) or 'none'}")
     if delete_data:
         say(f"deleted for good: {settings.home}")
+    for line in left:
+        say(line)
     agreed(yes)
 
 

@@ -79,7 +79,8 @@ def upgrade_cluster(old: OldCluster, placement: Placement, system_dir: Path, pas
     former = replace(
         placement, programs=_reachable(programs_for(old.major), placement, system_dir / f"postgres{old.major}")
     )
-    shutil.rmtree(fresh, ignore_errors=True)
+    for unfinished in (fresh, upgraded_path(old.data)):  # of one that was killed while the old cluster was in place
+        shutil.rmtree(unfinished, ignore_errors=True)
     initialize(fresh, placement, password)
     for file in (fresh / CONFIG_FILE, fresh / "pg_hba.conf"):
         if placement.account is None:

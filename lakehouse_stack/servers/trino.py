@@ -9,7 +9,7 @@ from lakehouse.catalog.open import LOST_CONNECTION
 from lakehouse.declarations.access import ensure_rules
 from lakehouse.files.private_files import write_shared
 from lakehouse.servers.logins import OWN, WRITER, ensure_own_logins
-from lakehouse.servers.trino import STARTING, connect_to
+from lakehouse.servers.trino import connect_to, reason_of
 from lakehouse.settings import TrinoSettings
 from lakehouse_stack.downloads.artifacts import artifact
 from lakehouse_stack.downloads.java import server_java
@@ -218,15 +218,15 @@ def trino_client(home: Path, access: Path, port: int, credentials: Mapping[str, 
 
 def _check_health(home: Path, access: Path, port: int, credentials: Mapping[str, str]) -> str | None:
     """Lists the lake's schemas, which tests catalog database, roles, credentials and worker."""
-    from trino.exceptions import Error, HttpError
+    from trino.exceptions import Error, HttpError, TrinoQueryError
 
     try:
         trino = TrinoSettings.model_validate(trino_client(home, access, port, credentials))
         connect_to(trino, attempts=1).cursor().execute(f"SHOW SCHEMAS FROM {CATALOG}").fetchall()
-    except Error as error:
-        return " ".join(str(getattr(error, "message", error)).split())
-    except (OSError, HttpError) as error:
-        return "it is starting" if STARTING in str(error) else f"no answer ({error})"
+    except TrinoQueryError as error:
+        return " ".join(str(error.message).split())
+    except (Error, OSError, HttpError) as error:
+        return f"no answer ({reason_of(str(error))})"
     return None
 
 
