@@ -47,10 +47,11 @@ hunt: $(READY) ## random DDL and DML against the oracle: SECONDS=3600 VERSION=15
 bench: $(READY) ## measure ingestion and loads on this machine
 	@$(BIN)/python -m benchmarks
 
-lint: $(READY) ## ruff, mypy and the import rules
+lint: $(READY) ## ruff, mypy (of the tests, what a rename breaks) and the import rules
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@$(BIN)/mypy --config-file tests/mypy.ini tests
 	@$(BIN)/lint-imports
 
 docs: $(READY) ## write again what is generated from code

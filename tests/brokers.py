@@ -191,6 +191,6 @@ def drop_lake_of(topics: Topics) -> None:
 
     name = topics.source.name
     with store.connect_catalog(topics.settings) as catalog:
-        names = [f"raw_{name}", f"mirror_{name}", f"mirror_{name}_next"]
+        names = [f"raw_{name}", f"mirror_{name}", f"next_mirror_{name}"]
         catalog.execute("DELETE FROM iceberg_tables WHERE table_namespace = ANY(%s)", (names,))
         catalog.execute("DELETE FROM iceberg_namespace_properties WHERE namespace = ANY(%s)", (names,))

@@ -88,7 +88,7 @@ def _materialize(settings: Settings, declarations: Declarations) -> int:
             return declarations
 
     result = dg.materialize(
-        [raw_assets(declarations.sources[0])], resources={"lake": PlannedLake()}, raise_on_error=False
+        [raw_assets(declarations.sources[0], {})], resources={"lake": PlannedLake()}, raise_on_error=False
     )
     for event in result.all_events:
         if event.is_step_failure:

@@ -7,7 +7,8 @@ import pyarrow as pa
 
 from ingestion.pipeline.repair import KeyRange, stage_repair
 from ingestion.pipeline.session import Session, append_of, begin_cycle, register
-from ingestion.sink.publish import Publication, publish
+from ingestion.sink.publication import Publication
+from ingestion.sink.publish import publish
 from ingestion.sources.postgres.points import consistent_point
 from ingestion.state import lease as leases
 from ingestion.state import store

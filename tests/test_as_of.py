@@ -138,6 +138,7 @@ def test_every_moment_is_answered_as_the_source_was(
         assert_refusals(project, copies)
         with ruled(project.settings, project.name):
             assert_readers_see_no_personal_columns(project, copies[len(copies) // 2], capsys)
+        assert_told_of_what_is_in_a_later_cut_alone(world, spark, rng, capsys)
 
 
 def assert_as(project: Project, copy: Copy, moment: str) -> None:
@@ -196,3 +197,26 @@ def assert_readers_see_no_personal_columns(project: Project, copy: Copy, capsys:
     for asked_for in (people, f"parsed.parsed_{project.name}__people"):
         with pytest.raises(LakehouseError, match=r"email.* cannot be resolved|Access Denied"):
             sql(f"SELECT email FROM {asked_for}", as_of_lsn=[moment])
+
+
+def assert_told_of_what_is_in_a_later_cut_alone(
+    world: World, spark: Any, rng: random.Random, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As of a commit and of a time for which no cut was published, since nothing was ingested around it."""
+    count, name = f"SELECT count(*) AS n FROM raw_{world.source.name}.visits", world.source.name
+    world.ingest(spark)
+    at_cut = copied(world)
+    capsys.readouterr()  # what was said before
+    sql(count, json=True, role="writer", as_of_lsn=[f"{name}={at_cut.lsn}"])
+    before = capsys.readouterr()
+    change(world, rng, 13)
+    between = copied(world)
+    change(world, rng, 14)
+    world.ingest(spark)
+    asked: list[dict[str, Any]] = [{"as_of_lsn": [f"{name}={between.lsn}"]}, {"as_of": between.at}]
+    for moment in asked:
+        sql(count, json=True, role="writer", **moment)
+        printed = capsys.readouterr()
+        assert printed.out == before.out and printed.err.startswith(before.err), moment
+        told = printed.err.removeprefix(before.err).replace("\n", " ")
+        assert f"visits of {name} had changes until then that are not in it" in told, moment

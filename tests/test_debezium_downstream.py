@@ -81,6 +81,7 @@ DECLARED = """sources:
 class Bank(People):
     """Its database, and the lake's side of it."""
 
+    world: Topics
     database: World
     environment: dict[str, str]
 

@@ -45,6 +45,21 @@ def test_parsed_fills_what_updates_left_out_on_trino(settings: Settings) -> None
     assert sorted(found) == sorted(expected)
 
 
+def test_parsed_follows_a_row_through_thousands_of_keys_on_trino(settings: Settings) -> None:
+    """In one load, as the first one of a table, or one that is made anew: Trino refused a branch for each key."""
+    parsed, keys = OnTrino(settings), 2000
+    parsed.rows(f"insert into raw values {landing(0, RawEvent(1, 0, 'c', 1, {'v': 'a'}), 1, 1)}")
+    for begin in range(1, keys, 500):
+        rows = []
+        for key in range(begin, min(begin + 500, keys)):
+            moved = RawEvent(key + 1, 1, "c", key + 1, {"_unchanged": ["v"], "_old_key": key})
+            rows += [landing(0, RawEvent(key + 1, 0, "d", key, {}), key + 1, key), landing(0, moved, key + 1, key + 1)]
+        parsed.rows(f"insert into raw values {', '.join(rows)}")
+    parsed.load(cut=1_000_000)
+    found = parsed.rows("select id from parsed where _op <> 'd' and v = 'a'")
+    assert sorted(found) == [(key,) for key in range(1, keys + 1)]
+
+
 def version(n: int, event: RawEvent) -> tuple[Any, ...]:
     """As a repair reads it."""
     from_key = None if event.old_key is None else f"{n}:{event.old_key}"

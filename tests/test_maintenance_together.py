@@ -151,20 +151,19 @@ def everything(settings: Settings, spark: Any, tmp_path: Path) -> Everything:
 def test_ingestion_loads_and_all_actions_together_end_with_the_source(everything: Everything, minutes: float) -> None:
     o = everything.o
     load = SteadyLoad(o.world.owner_url, o.tables, RATE)
-    beside = [Repeated(everything.load), Repeated(everything.maintain)]
+    threads = (load, Repeated(everything.load), Repeated(everything.maintain))
     with everything.follower():
         everything.load()
-        for thread in (load, *beside):
+        for thread in threads:
             thread.start()
         load.stop.wait(minutes * 60)
-        for thread in (load, *beside):
+        for thread in threads:
             thread.finish()
         everything.load()
         o.command("lakehouse", "reconcile", o.name)
     raw = {f"raw_{o.name}.{table.name}" for table in o.tables}
-    print(
-        f"{load.changes / load.seconds:,.0f} changes/s, {[len(thread.seconds) for thread in beside]} loads and passes"
-    )
+    passes = [len(thread.seconds) for thread in threads[1:]]
+    print(f"{load.changes / load.seconds:,.0f} changes/s, {passes} loads and passes")
     assert load.changes / load.seconds > 0.9 * RATE
     assert [line for line in everything.follower_log.read_text().splitlines() if " ERROR " in line] == []
     assert [outcome for outcome in everything.outcomes if outcome.status == "failed"] == []

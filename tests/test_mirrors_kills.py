@@ -45,7 +45,7 @@ def assert_goes_on(world: World, spark: Any) -> None:
     at_newest(world, spark)
     catalog = open_catalog(world.settings)
     try:
-        assert catalog.list_tables(f"mirror_{world.source.name}_next") == []
+        assert catalog.list_tables(f"next_mirror_{world.source.name}") == []
     finally:
         catalog.close()
 

@@ -27,7 +27,7 @@ from orchestration.resources import Lake
 from tests.mirrored import declaring_columns, listed, mirror, refreshed
 from tests.serving import Served, served
 from tests.slots import until
-from tests.world import World, make_world
+from tests.world import World, make_world, without_mirrors
 
 pytestmark = pytest.mark.stack
 
@@ -256,10 +256,7 @@ def test_a_pin_is_of_the_newest_cut_and_says_that_mirrors_are_not_in_it_where_th
         assert answer(world, f"SELECT count(*) FROM raw_{source}.orders", f"pin:{name}") == [(4,)]
         with pytest.raises(LakehouseError, match=f"mirror_{source}.orders has no past"):
             answer(world, f"SELECT 1 FROM {orders(world)}", f"pin:{name}")
-        declared_none = world.source.model_copy(
-            update={"tables": tuple(t.model_copy(update={"mirror": "none"}) for t in world.source.tables)}
-        )
-        state = together(settings, Moment(at=datetime.now(UTC)), [declared_none])
+        state = together(settings, Moment(at=datetime.now(UTC)), [without_mirrors(world.source)])
         assert state.cuts != (first,) and not state.missing
     finally:
         with closing(Session(world.settings)) as session:

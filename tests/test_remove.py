@@ -10,14 +10,22 @@ from pydantic import SecretStr
 from pyiceberg.io import load_file_io
 
 from ingestion import refresh_mirrors, source_status
-from ingestion.sources.postgres.setup import drop_slot, prepare, removal_statements, run_as_owner, slot_of
+from ingestion.sources.postgres.connection import connect_source
+from ingestion.sources.postgres.setup import (
+    drop_slot,
+    other_readers,
+    prepare,
+    removal_statements,
+    run_as_owner,
+    slot_of,
+)
 from lakehouse.catalog.open import file_io_properties, open_catalog
 from lakehouse.catalog.relations import list_relations
 from lakehouse.declarations import Declarations, Source
 from lakehouse.declarations.policies import RawPolicy
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings, SourceSettings
-from lakehouse_cli.machine.stack import slots_left
+from lakehouse_cli.slots_left import slots_left
 from lakehouse_cli.source import remove as command
 from lakehouse_cli.source import uninstall as uninstalling
 from maintenance.inventory.lake import list_objects
@@ -109,6 +117,28 @@ def test_of_one_table_the_publication_and_rights_of_all_others_stay(source: Clus
     assert removal_statements(world.settings, name, ("public", "plain")) == [], "a second time there is nothing to do"
 
 
+def test_what_another_lake_reads_stays(source: Cluster, alone: Settings) -> None:
+    """A second project of the source took publication and rights along, and the first had to compare every row."""
+    world = unprepared(source, alone, TABLES)
+    name, mine = world.source.name, declared(world)
+    prepare(world.settings, mine)
+    before, published = world.rows(RIGHTS), world.rows(PUBLISHED)
+    publication, slot = world.settings.source(name).publication, f"another_{name}"
+    with connect_source(world.settings, name) as connection:
+        connection.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (slot,))
+        with closing(connect_source(world.settings, name, replication=True)) as other:
+            options = f"""(proto_version '1', publication_names '"{publication}"')"""
+            other.pgconn.send_query(f"START_REPLICATION SLOT {slot} LOGICAL 0/0 {options}".encode())
+            until(lambda: other_readers(world.settings, name) == [slot])
+            for only in (None, ("public", "plain")):
+                run_as_owner(world.settings, name, removal_statements(world.settings, name, only))
+            assert (world.rows(RIGHTS), world.rows(PUBLISHED)) == (before, published)
+        until(lambda: other_readers(world.settings, name) == [])
+        connection.execute("SELECT pg_drop_replication_slot(%s)", (slot,))
+    run_as_owner(world.settings, name, removal_statements(world.settings, name))
+    assert world.rows("SELECT * FROM pg_publication") == []
+
+
 def test_what_fails_as_the_owner_is_told_and_nothing_is_done(source: Cluster, alone: Settings) -> None:
     world = unprepared(source, alone, TABLES)
     name = world.source.name
@@ -131,7 +161,7 @@ def test_the_slot_goes_and_the_lake_can_go_on_later(
         monkeypatch.setattr(command, "load_declarations", lambda settings: world.declarations)
         assert slot_of(world.settings, name) is None, "nothing has been ingested"
         world.ingest(spark)
-        assert slots_left(world.settings)[name] == slot
+        assert (slots_left(world.settings) or {})[name] == slot
         with pytest.raises(LakehouseError, match=r"no file of models/sources"):
             command.remove(name)
         monkeypatch.setattr(command, "load_declarations", lambda settings: Declarations(sources=()))

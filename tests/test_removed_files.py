@@ -162,9 +162,12 @@ def test_a_derived_table_is_restored_in_place_and_engines_go_on_writing(session:
 def test_a_pin_keeps_its_state_through_expiry_until_it_is_taken_off(session: Session, table: TableName) -> None:
     first = session.catalog.load_table(table).snapshots()[0].snapshot_id
     pin_table(session, "audit", table, first)
-    pin_table(session, "over", table, None, datetime.now(UTC) + timedelta(milliseconds=200))
+    until = datetime.now(UTC) + timedelta(minutes=10)
+    pin_table(session, "over", table, None, until)
     append(session, table)
-    expire_snapshots(look_again(session), table, KEEP)
+    later = look_again(session)
+    later.now = until + timedelta(seconds=1)
+    expire_snapshots(later, table, KEEP)
     name = f"{table.namespace}.{table.name}"
     assert session.trino(f"SELECT count(*) FROM {name} FOR VERSION AS OF 'pin_audit'") == [[2]]
     unpin(session, "audit")

@@ -93,8 +93,9 @@ def started(o: Orchestrated) -> Iterator[Load]:
         yield load
     finally:
         if load.process.poll() is None:
-            for process in [*psutil.Process(load.process.pid).children(recursive=True), load.process]:
+            for process in psutil.Process(load.process.pid).children(recursive=True):
                 process.kill()
+            load.process.kill()
             load.process.wait()
 
 

@@ -126,9 +126,10 @@ def followers_of(topics: Topics) -> int:
     return 0
 
 
-def test_two_followers_share_a_source_and_one_goes_on_alone(topics: Topics, spark: Any) -> None:
-    """In one process: the smallest case against a real broker and a real catalog."""
-    produced, failures = Produced(topics), list[BaseException]()
+def two_followers(
+    topics: Topics, spark: Any, failures: list[BaseException]
+) -> tuple[list[threading.Thread], list[threading.Event]]:
+    """Threads that follow once they are started, and what ends each; why one has failed is added to `failures`."""
     stops = [threading.Event(), threading.Event()]
 
     def follow(stop: threading.Event) -> None:
@@ -137,7 +138,13 @@ def test_two_followers_share_a_source_and_one_goes_on_alone(topics: Topics, spar
         except BaseException as error:
             failures.append(error)
 
-    threads = [threading.Thread(target=follow, args=(stop,)) for stop in stops]
+    return [threading.Thread(target=follow, args=(stop,)) for stop in stops], stops
+
+
+def test_two_followers_share_a_source_and_one_goes_on_alone(topics: Topics, spark: Any) -> None:
+    """In one process: the smallest case against a real broker and a real catalog."""
+    produced, failures = Produced(topics), list[BaseException]()
+    threads, stops = two_followers(topics, spark, failures)
     produced.send("clicks", 300)
     with store.connect_catalog(topics.settings) as states:
         store.ensure_state(states)
@@ -163,6 +170,47 @@ def test_two_followers_share_a_source_and_one_goes_on_alone(topics: Topics, spar
     assert failures == []
     assert_row_for_row(produced)
     assert source_status(topics.settings, topics.source.name).follower == "none"
+
+
+def test_a_topic_that_is_deleted_under_followers_parks_its_table_alone(topics: Topics, spark: Any) -> None:
+    """The followers go on with the others, and the status says which table is left behind and why."""
+    produced, failures = Produced(topics), list[BaseException]()
+    threads, stops = two_followers(topics, spark, failures)
+    for table in produced.sent:
+        produced.send(table, 300)
+    with store.connect_catalog(topics.settings) as states:
+        store.ensure_state(states)
+    try:
+        for thread in threads:
+            thread.start()
+        until(lambda: (followers_of(topics) == 2 and position(topics) >= 600) or bool(failures), 100)
+        topics.broker.delete(topics.source.table("views").raw.topic)
+
+        def parked() -> dict[str, str]:
+            return {
+                t.name: t.reason or ""
+                for t in source_status(topics.settings, topics.source.name).tables
+                if t.state == "parked"
+            }
+
+        until(lambda: "views" in parked() or bool(failures), 60)
+        assert failures == []
+        assert "was deleted" in parked()["views"]
+        for _ in range(3):
+            before = position(topics)
+            produced.send("clicks", 300)
+            until(lambda before=before: position(topics) >= before + 300 or bool(failures), 60)
+    finally:
+        for stop in stops:
+            stop.set()
+        for thread in threads:
+            thread.join(60)
+    assert failures == []
+    assert sorted(row["id"] for row in topics.raw("clicks")) == list(range(produced.sent["clicks"]))
+    assert sorted(row["id"] for row in topics.raw("views")) == list(range(300))
+    assert [t.name for t in source_status(topics.settings, topics.source.name).tables if t.state == "parked"] == [
+        "views"
+    ]
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import psycopg
@@ -10,6 +11,7 @@ import pytest
 
 from ingestion import source_status
 from ingestion.schema.positions import Lsn
+from ingestion.sources.postgres.connection import connect_source
 from lakehouse.declarations.policies import LagPolicy
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
@@ -261,6 +263,24 @@ def test_a_slot_that_this_lake_did_not_make_is_never_read(source: Cluster, setti
     assert world.raw("orders") == []
 
 
+def test_another_lake_that_reads_the_slot_is_not_ended(source: Cluster, settings: Settings, spark: Any) -> None:
+    """A second project of the same source ended the stream of the first, again with each attempt, and was refused."""
+    world = orders_in(source, settings)
+    slot, name = slot_of(world), world.source.name
+    with psycopg.connect(source.url(name), autocommit=True) as admin:
+        admin.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (slot,))
+        with closing(connect_source(world.settings, name, replication=True)) as other:
+            publication = world.settings.source(name).publication
+            options = f"(proto_version '1', publication_names '{publication}')"
+            other.pgconn.send_query(f"START_REPLICATION SLOT {slot} LOGICAL 0/0 {options}".encode())
+            query = "SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s AND active"
+            until(lambda: admin.execute(query, (slot,)).fetchone())
+            reader = admin.execute(query, (slot,)).fetchone()
+            with pytest.raises(LakehouseError, match="exists but this lake did not make it"):
+                world.ingest(spark)
+            assert admin.execute(query, (slot,)).fetchone() == reader
+
+
 def test_status_and_the_asset_check_tell_the_lag_in_bytes_and_seconds(
     source: Cluster, settings: Settings, spark: Any
 ) -> None:
@@ -284,3 +304,15 @@ def test_status_and_the_asset_check_tell_the_lag_in_bytes_and_seconds(
     source.admin(f"SELECT pg_drop_replication_slot('{slot_of(world)}')")
     [lost] = source_lags(world.settings)
     assert lost["trouble"] == f"slot missing: `lakehouse ingest --recover {world.source.name}`"
+
+
+def test_a_slot_of_another_database_of_the_server_is_told_as_what_it_is(
+    source: Cluster, settings: Settings, spark: Any
+) -> None:
+    """Names of slots are the server's: two databases that are both called `shop` in their projects meet there."""
+    world = orders_in(source, settings)
+    with psycopg.connect(source.url("postgres"), autocommit=True) as admin:
+        admin.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (slot_of(world),))
+        with pytest.raises(LakehouseError, match="exists but this lake did not make it"):
+            world.ingest(spark)
+        admin.execute("SELECT pg_drop_replication_slot(%s)", (slot_of(world),))

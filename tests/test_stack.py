@@ -51,7 +51,7 @@ class Home:
 
     def servers(self, status: int = 0) -> dict[str, dict[str, Any]]:
         process = self.start("status", "--json")
-        output, errors = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=300)
         assert process.returncode == status, output + errors
         return {server["name"]: server for server in json.loads(output)["servers"]}
 
@@ -258,7 +258,7 @@ def test_an_interrupted_up_is_continued_by_the_next_one() -> None:
             impatient = home.start("up")
             until(lambda: (home.path / progress).exists())  # noqa: B023
             impatient.send_signal(signal.SIGINT)
-            _, errors = impatient.communicate(timeout=60)
+            _, errors = impatient.communicate(timeout=300)
             assert "Traceback" not in errors
         home.run("up")
         assert all(server["healthy"] for server in home.servers().values())
@@ -315,7 +315,7 @@ def test_a_home_of_another_postgres_is_upgraded_by_one_command() -> None:
                     "CREATE TABLE kept AS SELECT 42 AS n"
                 )
         assert "sources: its data is of Postgres 16" in home.run("up", status=1)
-        assert "stop the servers, migrate it" in home.start("upgrade", "--check").communicate(timeout=60)[0]
+        assert "stop the servers, migrate it" in home.start("upgrade", "--check").communicate(timeout=300)[0]
         home.run("upgrade")
         for name, server in home.servers().items():
             assert server["healthy"], server

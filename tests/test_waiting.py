@@ -277,3 +277,36 @@ def test_a_table_that_goes_while_its_point_is_made_holds_up_no_other(
     with store.connect_catalog(world.settings) as connection:
         standing = store.read_positions(connection, world.source.name)
     assert standing["lines"].state == "new" and standing["lines"].reason
+
+
+@pytest.mark.parametrize("step", ["_begin", "_snapshot"])
+def test_a_truncate_that_waits_for_a_load_goes_first(
+    settings: Settings, spark: Any, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """It waited for the load's point, and reading the table waited behind it, until both had failed after a minute."""
+    from ingestion.pipeline import load_tables
+
+    world, begun = make_world(settings, DDL, TABLES), time.monotonic()
+    world.sql("INSERT INTO orders SELECT i, 'a' FROM generate_series(1, 9) i")
+    original, truncates = getattr(load_tables, step), list[threading.Thread]()
+
+    def behind_a_truncate(*args: Any) -> Any:
+        if not truncates:
+            statements = ("TRUNCATE orders", "INSERT INTO orders VALUES (10, 'b')")
+            truncates.append(threading.Thread(target=world.sql, args=statements))
+            truncates[0].start()
+            until(lambda: waits(world, "orders"))
+        return original(*args)
+
+    monkeypatch.setattr(load_tables, step, behind_a_truncate)
+    world.ingest(spark)
+    truncates[0].join(30)
+    assert time.monotonic() - begun < 50
+    world.ingest(spark)
+    assert_equal(world, "orders")
+
+
+def waits(world: World, table: str) -> bool:
+    with psycopg.connect(world.owner_url) as connection:
+        query = "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND relation = %s::regclass)"
+        return connection.execute(query, (table,)).fetchone() == (True,)

@@ -143,6 +143,11 @@ def make_world(
     return world
 
 
+def without_mirrors(source: Source) -> Source:
+    """The source with tables that have no mirrors."""
+    return source.model_copy(update={"tables": tuple(t.model_copy(update={"mirror": "none"}) for t in source.tables)})
+
+
 def set_up(world: World) -> None:
     """Prepares the source; by hand, as an owner who does not ask, where `prepare` refuses to."""
     try:
@@ -188,7 +193,7 @@ def drop_worlds(settings: Settings) -> None:
             )
             admin.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
         with store.connect_catalog(settings) as catalog:  # later tests look at all tables of the lake
-            names = [f"raw_{name}", f"mirror_{name}", f"mirror_{name}_next"]
+            names = [f"raw_{name}", f"mirror_{name}", f"next_mirror_{name}"]
             catalog.execute("DELETE FROM iceberg_tables WHERE table_namespace = ANY(%s)", (names,))
             catalog.execute(
                 "DELETE FROM iceberg_tables WHERE iceberg_type = 'VIEW' AND starts_with(table_name, %s)",

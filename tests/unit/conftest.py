@@ -2,13 +2,17 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pytest
 from throwaway_postgres import throwaway_postgres
 
 from lakehouse.catalog.lake_catalog import LakeCatalog
+from lakehouse.declarations import declarations_from
+from lakehouse.declarations.manifest import load_manifest
 from lakehouse.settings import Settings, load_settings
+from orchestration.worker.plan import Task, tasks
 
 
 @pytest.fixture(scope="session")
@@ -25,6 +29,14 @@ def defs(home: Path) -> Iterator[dg.Definitions]:
         from orchestration.definitions import definitions
 
         yield definitions(load_settings())
+
+
+@pytest.fixture(scope="session")
+def demo_tasks(home: Path) -> tuple[dict[str, Any], tuple[Task, ...]]:
+    """The project's manifest, and the worker's tasks of it."""
+    settings = load_settings(home=home)
+    manifest = load_manifest(settings)
+    return manifest, tasks(declarations_from(manifest, settings.dbt_project_dir), manifest)
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ and moments as text and `hex:ff00ff` for values that an update did not carry.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -113,9 +113,9 @@ def shape(of: RawTable, given: DebeziumSettings) -> Shape:
 def read(
     messages: Sequence[Message], *tables: RawTable, given: DebeziumSettings | None = None,
     before: TransactionOffsets | None = None, ends: Mapping[str, int] | None = None, now: datetime | None = None,
-    registry: SchemaRegistry | None = None,
+    registry: SchemaRegistry | None = None, paused: Collection[str] = (),
 ) -> Read:  # fmt: skip
-    """Reads recorded messages, up to `ends` by topic."""
+    """Reads recorded messages, up to `ends` by topic. The records of tables that are `paused` are kept alone."""
     given, before = given or settings(), before or TransactionOffsets()
     shapes = {t.raw.topic: shape(t, given) for t in tables}
     partitions = sorted({(m["topic"], m["partition"]) for m in messages if m["topic"] in {*shapes, "transaction"}})
@@ -139,7 +139,7 @@ def read(
         registry=registry,
     )  # fmt: skip
     found, names = Read(), {s.oid: topic.split(".")[-1] for topic, s in shapes.items()}
-    landing = set(names)
+    landing = {oid for oid, name in names.items() if name not in paused}
 
     def take(piece: Piece) -> None:
         found.kept.append((piece, piece.records(frozenset(names))))

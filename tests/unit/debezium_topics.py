@@ -5,10 +5,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
-from ingestion.sources.debezium.envelope import End
+import pytest
+
+from ingestion.sources.debezium import numbers
 from ingestion.sources.debezium.join.heads import EMPTY, EVENT, LOOSE, SNAPSHOT, UNREAD, Heads
 from ingestion.sources.debezium.join.joined import SKEW, Follows, Joined, Reached, Told
 from ingestion.sources.debezium.join.transactions import join
+from ingestion.sources.debezium.message.envelope import End
+from ingestion.sources.debezium.numbers import Numbers
 
 START = datetime(2026, 11, 24, tzinfo=UTC)
 LAG = 0.8  # seconds: by so much one partition may be visible later than another
@@ -102,16 +106,29 @@ class Lake:
             forgotten_to=self._forgotten_to(),
         )  # fmt: skip
         joined = join(heads, told, self.reached, follows)
-        for index, number in enumerate(joined.numbers):
+        placed = rows_of(joined.placed)
+        for index, (number, place, _) in enumerate(placed):
             if number >= 0:
-                place = heads.partition[index], heads.offset[index]
-                assert place not in self.rows and number >= self.reached.bound
-                self.rows[place] = number, joined.places[index]
+                where = int(heads[index]["partition"]), int(heads[index]["offset"])
+                assert where not in self.rows and number >= self.reached.bound
+                self.rows[where] = number, place
         assert all(new >= old for new, old in zip(joined.offsets, self.offsets, strict=True))
         assert joined.told_to >= self.told_to and joined.reached.bound >= self.reached.bound
-        assert all(number < joined.reached.bound for number in joined.numbers)
+        assert all(number < joined.reached.bound for number, *_ in placed)
         self.offsets, self.told_to, self.reached = joined.offsets, joined.told_to, joined.reached
         return joined
+
+
+def few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is known of events is on disk, and a few of them are looked at together."""
+    monkeypatch.setattr(numbers, "IN_MEMORY", 300)
+    monkeypatch.setattr(numbers, "WINDOW", 7)
+    monkeypatch.setattr(numbers, "NEAR", 3)
+
+
+def rows_of(numbers: Numbers) -> list[tuple[int, ...]]:
+    """All of them."""
+    return [row for _, rows in numbers.windows() for row in rows.tolist()]
 
 
 def _add(heads: Heads, partition: int, offset: int, event: Event) -> None:

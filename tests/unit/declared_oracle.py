@@ -146,11 +146,11 @@ def hub_table_claims(meaning: Meaning, name: Name, events: list[Event], hashes: 
         if not declared.effectivity:
             continue
         yield timeline_claim(meaning, f"eff_sat_{link}", f"hk_{link}", "is_active", wanted, hashes[f"link_{link}"])
-    for satellite, declared in policy.satellites.items():
+    for satellite, described in policy.satellites.items():
         said = known
-        if declared.link:
-            said = [(links[declared.link](event), event) for event in events if not event["gone"]]
-        of = f"link_{declared.link}" if declared.link else f"hub_{hub}"
+        if described.link:
+            said = [(links[described.link](event), event) for event in events if not event["gone"]]
+        of = f"link_{described.link}" if described.link else f"hub_{hub}"
         yield satellite_claim(meaning, name, satellite, of, said, hashes)
     if policy.track_deletes:
         status = f"sts_{status_name(*name, policy.hub)}"

@@ -36,6 +36,7 @@ from lakehouse.catalog.writing.commit import commit_on
 from lakehouse.declarations import Column, RawTable, Source
 from lakehouse.declarations.policies import FlushPolicy, LoadPolicy, RawPolicy
 from lakehouse.migrations import ensure_state
+from lakehouse.servers.retry import Unreachable
 from lakehouse.settings import KafkaSettings, Settings
 from lakehouse_serve.reading import CatalogRows, Document
 
@@ -51,6 +52,7 @@ class Broker:
 
     logs: dict[tuple[str, int], list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
     names: set[str] = field(default_factory=set)
+    deleted: set[str] = field(default_factory=set)
     cluster_id: str = "c"
     sent: int = 0
     says: str = ""
@@ -72,8 +74,17 @@ class Broker:
     def starts(self, partitions: Any) -> dict[Any, int]:
         return dict.fromkeys(partitions, self.gone)
 
+    def delete(self, name: str) -> None:
+        self.names.remove(name)
+        self.deleted.add(name)
+
     def ends(self, partitions: Any) -> dict[Any, int]:
+        if any(topic in self.deleted for topic, _ in partitions):
+            raise Unreachable("Kafka does not answer (Failed to query partition leaders: No leaders found)")
         return {partition: len(self.logs[partition]) for partition in partitions}
+
+    def ends_with_open(self, partitions: Any) -> dict[Any, int]:
+        return self.ends(partitions)
 
     def fetched(self, reader: TopicReader) -> Iterator[tuple[str, pa.Table]]:
         for r in reader.ranges:
@@ -188,7 +199,8 @@ class Lake:
             timestamp_ms=max(current.timestamp_ms, table.metadata.last_updated_ms) + 1,
             summary=Summary(operation, **current.summary.additional_properties),
         )  # fmt: skip
-        ref = SetSnapshotRefUpdate(ref_name="main", type=SnapshotRefType.BRANCH, snapshot_id=number)
+        branch = {"ref_name": "main", "type": SnapshotRefType.BRANCH, "snapshot_id": number}
+        ref = SetSnapshotRefUpdate.model_validate(branch)
         commit_on(self.catalog, table, (AddSnapshotUpdate(snapshot=made), ref))
 
 

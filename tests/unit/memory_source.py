@@ -150,7 +150,7 @@ class MemoryRecords:
         assert encoded == NAME.encode()
         return RELATION
 
-    def without(self, record: bytes, columns: list[str], gone: Collection[str]) -> bytes:
+    def without(self, record: bytes, relation: bytes, gone: Collection[str]) -> bytes:
         operation, key, value = literal_eval(record.decode())
         return repr((operation, key, None if "v" in gone else value)).encode()
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from lakehouse.errors import LakehouseError
 from lakehouse_cli.commands import command_line
 from lakehouse_project import create_project
-from scaffold import with_table, without_source, without_table
+from scaffold import SourceFile, with_table, without_source, without_table
 from tests.marks import slow
 
 ENTRY = ["      - name: orders", "        description: |", "          Orders."]
@@ -27,6 +27,10 @@ sources:
         columns:
           - {name: id, data_type: integer}
 """
+
+
+def read(text: str) -> SourceFile:
+    return SourceFile(Path("shop.yml"), text)
 
 
 @pytest.mark.parametrize(
@@ -44,37 +48,61 @@ sources:
             "sources:\n- name: shop\n  tables:\n  - name: a\n",
             "sources:\n- name: shop\n  tables:\n  - name: a\n  - name: orders\n    description: |\n      Orders.\n",
         ),
+        (FILE.replace("tables:", "tables: &ours"), FILE.replace("tables:", "tables: &ours") + "\n".join(ENTRY) + "\n"),
     ],
-    ids=["last", "no newline", "a comment below", "another source below", "a block of text", "indented less"],
+    ids=["last", "no newline", "a comment below", "another source below", "a block of text", "indented less", "anchor"],
 )
 def test_only_the_lines_of_the_table_are_added(text: str, wanted: str) -> None:
-    assert with_table(text, "shop", ENTRY) == wanted
+    assert with_table(read(text), "shop", ENTRY) == wanted
     assert yaml.safe_load(wanted)["sources"][0]["tables"][-1] == {"name": "orders", "description": "Orders.\n"}
 
 
 def test_a_list_in_brackets_is_left_to_the_person() -> None:
     with pytest.raises(LakehouseError, match="by hand"):
-        with_table("sources: [{name: shop, tables: [{name: a}]}]", "shop", ENTRY)
+        with_table(read("sources: [{name: shop, tables: [{name: a}]}]"), "shop", ENTRY)
 
 
 def test_a_table_is_removed_with_its_lines_alone() -> None:
-    assert without_table(with_table(FILE + "# the end\n", "shop", ENTRY), "shop", "orders") == FILE + "# the end\n"
-    first = without_table(with_table(FILE, "shop", ENTRY), "shop", "customers")
+    both = with_table(read(FILE + "# the end\n"), "shop", ENTRY)
+    assert without_table(read(both), "shop", "orders") == FILE + "# the end\n"
+    first = without_table(read(with_table(read(FILE), "shop", ENTRY)), "shop", "customers")
     assert first == "".join(f"{line}\n" for line in [*FILE.split("\n")[:5], *ENTRY])
     with pytest.raises(LakehouseError, match="the only table of 'shop'"):
-        without_table(FILE, "shop", "customers")
+        without_table(read(FILE), "shop", "customers")
 
 
 def test_a_source_is_removed_with_its_lines_alone() -> None:
-    assert without_source(FILE, "shop") is None
-    assert without_source("version: 2\n" + FILE, "shop") is None
+    assert without_source(read(FILE), "shop") is None
+    assert without_source(read("version: 2\n" + FILE), "shop") is None
     other = "  - name: other\n    tables:\n      - name: things\n"
-    left = without_source(FILE + other + "# the end\n", "shop")
+    left = without_source(read(FILE + other + "# the end\n"), "shop")
     assert left == "sources:\n  # ours\n" + other + "# the end\n"
-    assert without_source(FILE + other, "other") == FILE
+    assert without_source(read(FILE + other), "other") == FILE
     for held in (FILE + "models: []\n", "sources: [{name: shop, tables: [{name: a}]}, {name: b}]"):
         with pytest.raises(LakehouseError, match="by hand"):
-            without_source(held, "shop")
+            without_source(read(held), "shop")
+
+
+@pytest.mark.parametrize("between", ["# the first one\n        ", "\n        ", "&first\n        ", "!!map\n        "])
+def test_what_is_between_the_dash_and_its_entry_goes_along(between: str) -> None:
+    """The dash was left behind, as an entry without a name."""
+    with_two = with_table(read(FILE), "shop", ENTRY).replace("- name: customers", f"- {between}name: customers")
+    assert without_table(read(with_two), "shop", "customers") == "\n".join([*FILE.split("\n")[:5], *ENTRY]) + "\n"
+
+
+def test_a_file_with_aliases_is_left_to_the_person() -> None:
+    """An alias stood for the lines of its anchor: `- *id` was left in place, and so in the table above."""
+    aliased = FILE.replace("- {name", "- &id {name") + "      - name: notes\n        columns:\n          - *id\n"
+    refused = r"^shop\.yml:12: a file with aliases \(\*id\) is not edited for you: write out .*, or .* by hand$"
+    with pytest.raises(LakehouseError, match=refused):
+        with_table(read(aliased), "shop", ENTRY)
+    with pytest.raises(LakehouseError, match=refused):
+        without_table(read(aliased), "shop", "notes")
+    assert without_source(read(aliased), "shop") is None, "the file goes as a whole"
+    with pytest.raises(LakehouseError, match=refused):
+        without_source(read(aliased + "  - name: other\n"), "other")
+    anchored = with_table(read(FILE.replace("- {name", "- &id {name")), "shop", ENTRY)
+    assert without_table(read(anchored), "shop", "orders") == FILE.replace("- {name", "- &id {name")
 
 
 DDL = """

@@ -3,18 +3,21 @@
 import smtplib
 import socket
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
-from threading import Thread
+from threading import Event, Thread
 
+import psutil
 import pytest
 
 from lakehouse.errors import LakehouseError
 from lakehouse.migrations import ensure_state
 from lakehouse.servers.database import connect_catalog
 from lakehouse.settings import AlertSettings, MailSettings, Settings, load_settings
-from lakehouse_watch import store
+from lakehouse_watch import asking, store
 from lakehouse_watch.alerts import CALM, Message, Occasion, State, advance
 from lakehouse_watch.probes.reading import Probe, Reading
 from lakehouse_watch.targets.delivery import FIRST_PAUSE, LONGEST_PAUSE, Delivery, declared_targets
@@ -53,6 +56,19 @@ def test_what_comes_and_goes_within_the_calm_is_one_occasion() -> None:
     for seconds in range(0, 300, 15):
         state = look(state, seconds, *([PARKED] if seconds % 30 == 0 else []))
     assert told(state) == [("parked/shop.orders", "began")]
+
+
+def test_a_warning_that_becomes_an_error_is_told_again_and_once() -> None:
+    """A check that blocks marts was not told of a table that had a warning open for weeks."""
+    warning = replace(PARKED, severity="warning", patience=10.0)
+    state = look(look(State(), 0, warning), 15, warning)
+    assert told(state) == [("parked/shop.orders", "began")] and state.outbox[0].body["severity"] == "warning"
+    for seconds, occasion in ((30, PARKED), (45, warning), (60, PARKED)):
+        state = look(state, seconds, occasion)
+    assert told(state) == [("parked/shop.orders", "began")] * 2 and state.outbox[-1].body["severity"] == "error"
+    assert len({message.id for message in state.outbox}) == len(state.outbox) == 4
+    state = look(look(state, 75), 120)
+    assert told(state)[2:] == [("parked/shop.orders", "over")]
 
 
 def test_an_occasion_that_ends_within_its_patience_is_not_told() -> None:
@@ -288,11 +304,30 @@ def end(watch: Watch, lake: Settings) -> None:
             time.sleep(0.02)
 
 
+@contextmanager
+def stopped(process: psutil.Process) -> Iterator[None]:
+    """A server's process that is there and does not answer."""
+    process.suspend()
+    try:
+        yield
+    finally:
+        process.resume()
+
+
+def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come about in time"
+        time.sleep(0.05)
+
+
 def test_what_is_stored_is_read_again(lake: Settings) -> None:
     state = look(look(State(), 0, PARKED, replace(PARKED, key="b/c", ends=False)), 15, PARKED)
     with connect_catalog(lake) as connection:
         store.save(connection, State(), state)
         assert store.load(connection) == state
+        connection.execute("UPDATE lakehouse.alerts SET alert = alert - 'told_worst'")
+        assert store.load(connection) == state, "as an earlier release has stored them"
         later = replace(look(state, 60), outbox=state.outbox[1:])
         store.save(connection, state, later)
         assert store.load(connection) == later
@@ -351,6 +386,49 @@ def test_it_is_told_that_the_catalog_is_down_and_nothing_else_is_over(
         assert len(hook.posted) == 2
         with connect_catalog(lake) as connection:
             assert set(store.load(connection).alerts) == {"parked/shop.orders", "unreadable/catalog"}
+        end(this, lake)
+
+
+def test_a_catalog_that_hangs_is_told_as_one_that_is_down(lake: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The watch hung with it, and told nobody of anything."""
+    monkeypatch.setattr("lakehouse_watch.watch.UNREADABLE_SECONDS", 0.0)
+    monkeypatch.setattr(asking, "SOON", 0.5)
+    with webhook() as hook:
+        this = World(PARKED).watch(lake, hook.url)
+        this.look()
+        assert this.connection is not None
+        with stopped(psutil.Process(this.connection.info.backend_pid)):
+            for _ in range(3):
+                this.look()
+        assert [posted["key"] for posted in hook.posted] == ["parked/shop.orders", "unreadable/catalog"]
+        until(lambda: not this._take_lock()[1])
+        this.look()
+        assert set(this.state.alerts) == {"parked/shop.orders", "unreadable/catalog"} and len(hook.posted) == 2
+        with connect_catalog(lake) as connection:
+            assert store.load(connection) == this.state
+        end(this, lake)
+
+
+def test_a_probe_that_hangs_holds_up_no_other(lake: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lakehouse_watch.watch.UNREADABLE_SECONDS", 0.0)
+    monkeypatch.setattr(asking, "SECONDS", 0.5)
+    monkeypatch.setattr(asking, "LEAST", 0.5)
+    asked, goes_on = list[str](), Event()
+
+    def hang() -> Reading:
+        asked.append("bank")
+        goes_on.wait(20)
+        return Reading()
+
+    with webhook() as hook:
+        this = World(PARKED).watch(lake, hook.url)
+        this.probes = [Probe("source bank", hang, source="bank"), *this.probes]
+        for _ in range(3):
+            this.look()
+        assert {posted["key"] for posted in hook.posted} == {"unreadable/source bank", "parked/shop.orders"}
+        assert asked == ["bank"], "it is not asked again before it has answered"
+        goes_on.set()
+        until(lambda: this._read(None)["source bank"] == [])
         end(this, lake)
 
 

@@ -1,7 +1,11 @@
 """A query of the past: only names of relations change, views become their text, and every table is bounded."""
 
+from importlib import import_module
+from typing import Any
+
 import pytest
 
+from lakehouse.catalog.loads.remembered import LoadedInput
 from lakehouse.catalog.relations import TableName
 from lakehouse.errors import LakehouseError
 from lakehouse_serve.past.cuts import Cut
@@ -29,6 +33,7 @@ KINDS = {
     ),
     TableName("vault", "hub_t"): Kind(OF_POSITIONS),
     TableName("marts", "dim_t"): Kind(frozenset({"id"})),
+    TableName("mirror_s", "t"): Kind(frozenset({"id"})),
 }
 BOUND = '(SELECT * FROM "lake"."parsed"."parsed_s__t" WHERE (_epoch < 2 OR (_epoch = 2 AND _commit_lsn <= 77)))'
 
@@ -98,6 +103,21 @@ def test_of_a_vault_table_the_rows_of_each_source_until_its_cut_and_ghosts() -> 
     )
 
 
+@pytest.mark.parametrize("columns", [OF_COMMITS, OF_POSITIONS, OF_COMMITS | OF_POSITIONS])
+@pytest.mark.parametrize("name", [TableName("marts", "of_now"), TableName("mirror_s", "t")])
+def test_what_is_made_of_the_newest_rows_is_read_at_its_snapshot_whatever_its_columns_are_called(
+    name: TableName, columns: frozenset[str]
+) -> None:
+    """A mart that had kept `source_seq` and `record_source` was bounded by them, and a pin of it was refused."""
+    kinds = KINDS | {name: Kind(columns)}
+    at = AsOfCuts(CUTS, "lake", kinds.get, snapshots={name: 5})
+    assert at.rewrite(f"SELECT * FROM {name} m") == (
+        f'SELECT * FROM (SELECT * FROM "lake"."{name.namespace}"."{name.name}" FOR VERSION AS OF 5) m'
+    )
+    with pytest.raises(LakehouseError, match="has no past"):
+        AsOfCuts(CUTS, "lake", kinds.get).rewrite(f"SELECT * FROM {name}")
+
+
 @pytest.mark.parametrize(("commit", "is_below"), [((1, 99), True), ((2, 77), True), ((2, 78), False), ((3, 1), False)])
 def test_a_position_in_the_vault_is_below_a_cut_as_its_commit_is(commit: tuple[int, int], is_below: bool) -> None:
     epoch, lsn = commit
@@ -148,6 +168,7 @@ def test_the_select_list_of_a_query_without_from_is_not_told() -> None:
     ("query", "message"),
     [
         ("SELECT * FROM marts.dim_t", "marts.dim_t has no past: it is rebuilt"),
+        ("SELECT * FROM mirror_s.t", "mirror_s.t has no past but at a pin and at the cuts of meta.mirrors"),
         (
             "SELECT * FROM parsed.parsed_s__late",
             "the cut s=2:0/4D does not cover late, which was not loaded yet, or was parked, paused or being resynced",
@@ -176,3 +197,62 @@ def test_what_has_no_past_is_refused_in_one_line(query: str, message: str) -> No
     with pytest.raises(LakehouseError) as refused:
         lake().rewrite(query)
     assert message in str(refused.value) and "\n" not in str(refused.value)
+
+
+HUB = TableName("vault", "hub_of_two")
+OF_HUB = frozenset(LoadedInput(f"stg_s__{table}", "2026-01-01 00:00:00 UTC", 1, "0", "") for table in ("t", "late"))
+STAGES = {
+    TableName("vault", f"stg_s__{table}"): Kind(OF_POSITIONS, f"SELECT * FROM parsed.parsed_s__{table}")
+    for table in ("t", "late")
+}
+
+
+def check_hub(kinds: dict[TableName, Kind], raw_rows: int, loads: Any = OF_HUB, is_of_all: bool = False) -> list[str]:
+    """Asks whether a hub of two tables is loaded; the cut does not cover `late`, of which raw has so many rows then."""
+    asked: list[str] = []
+
+    def ask(statement: str) -> list[list[Any]]:
+        asked.append(statement)
+        if "max(_loaded_at)" in statement:
+            return [["2026-01-01 00:00:00 UTC"]]
+        if 'FROM "raw_s"."late"' in statement:
+            return [[raw_rows]]
+        return [[1, 0, 1]] if "raw_s" in statement else [[0, 1]]
+
+    at = AsOfCuts(CUTS, "lake", kinds.get, is_of_all=is_of_all)
+    import_module("lakehouse_serve.past.asked")._check_loaded(ask, lambda _: loads, at, HUB)
+    return asked
+
+
+def kinds_of_hub() -> dict[TableName, Kind]:
+    raw = {TableName("raw_s", table): Kind(OF_COMMITS) for table in ("t", "late")}
+    return {**KINDS, HUB: Kind(OF_POSITIONS), **STAGES, **raw}
+
+
+def test_a_hub_is_read_as_of_a_cut_before_one_of_its_tables_came_into_the_lake() -> None:
+    assert not any("stg_s__late" in statement for statement in check_hub(kinds_of_hub(), 0))
+
+
+def test_a_hub_is_refused_at_a_cut_at_which_one_of_its_tables_was_parked() -> None:
+    """Keys that had come while it was parked were missing, and nobody was told."""
+    with pytest.raises(LakehouseError, match=r"the cut s=2:0/4D does not cover late, which was .* parked"):
+        check_hub(kinds_of_hub(), 3)
+
+
+@pytest.mark.parametrize("gone", [TableName("vault", "stg_s__t"), TableName("parsed", "parsed_s__t")])
+def test_a_hub_outlives_a_table_that_was_dropped(gone: TableName) -> None:
+    """As `lakehouse remove --drop-tables` leaves a hub of several sources: it could not be asked for any past."""
+    kinds = {name: kind for name, kind in kinds_of_hub().items() if name != gone}
+    assert not any("stg_s__t" in statement for statement in check_hub(kinds, 0))
+
+
+def test_a_hub_is_read_as_of_a_time_before_one_of_its_sources_came_into_the_lake() -> None:
+    """It had no past any more before that, as soon as another source shared it."""
+    [one, _] = sorted(OF_HUB, key=lambda load: load.stage, reverse=True)
+    other = LoadedInput("stg_new__t", "2026-01-01 00:00:00 UTC", 1, "0", "")
+    stage = {TableName("vault", "stg_new__t"): Kind(OF_POSITIONS, "SELECT * FROM parsed.parsed_new__t")}
+    kinds = {**kinds_of_hub(), **stage, TableName("parsed", "parsed_new__t"): Kind(OF_COMMITS)}
+    assert not any("new" in statement for statement in check_hub(kinds, 0, frozenset({one, other}), is_of_all=True))
+    for loads, of_all in ((frozenset({one, other}), False), (frozenset({other}), True)):
+        with pytest.raises(LakehouseError, match=r"no cut of new was published until then, or its position is not"):
+            check_hub(kinds, 0, loads, of_all)

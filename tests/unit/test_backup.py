@@ -1,5 +1,6 @@
 """Rolling a restored catalog forward: the choice of the cut, and when a source may continue without recovery."""
 
+import json
 import os
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,17 +11,22 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
+from sqlalchemy import text
 
 from ingestion.schema.positions import Lsn
 from ingestion.state.store import Stream, TablePosition
+from lakehouse.catalog.writing.next_tables import BUILT_FROM
+from lakehouse.declarations.access import REMEMBERED, read_remembered, write_remembered
 from lakehouse.errors import LakehouseError
-from lakehouse.settings import Settings
+from lakehouse.settings import Settings, TrinoSettings
 from lakehouse_backup import run
 from lakehouse_backup.cuts import Cut, choose, diverging_states
 from lakehouse_backup.metadata_files import metadata_files, version
 from lakehouse_backup.objects import Saved, load_objects, save_objects
-from lakehouse_backup.pointers import behind
+from lakehouse_backup.personal import load_personal, save_personal
+from lakehouse_backup.pointers import behind, view_moves
 from lakehouse_backup.positions import recovery_reason
+from lakehouse_backup.roll_forward import forget_builds
 from lakehouse_backup.run import locked_folder, make_backup
 from maintenance.inventory.lake import StoredObject, list_objects
 from maintenance.inventory.outcome import TableName
@@ -251,3 +257,62 @@ def test_a_backup_is_not_put_among_the_lakes_own_data(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path)
     with pytest.raises(LakehouseError, match="would be lost with it"):
         make_backup(settings, tmp_path / "data" / "s3" / "backup")
+
+
+def test_a_home_that_is_set_up_anew_hides_what_was_personal_when_the_backup_was_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The names of personal columns that are declared no more were in the lost home alone: parsed still has them."""
+    read: list[Settings] = []
+    monkeypatch.setattr("lakehouse_backup.personal.load_declarations", read.append)
+    lost, anew = (Settings(_env_file=None, trino=TrinoSettings(access=tmp_path / name)) for name in ("lost", "anew"))
+    backup = tmp_path / "backup"
+    for folder in (tmp_path / "lost", tmp_path / "anew", backup):
+        folder.mkdir()
+    write_remembered(tmp_path / "lost" / REMEMBERED, {"raw_shop.people": frozenset({"email"})})
+    write_remembered(tmp_path / "anew" / REMEMBERED, {"raw_shop.people": frozenset({"name"})})
+    save_personal(lost, backup)
+    load_personal(anew, backup)
+    hidden = {"raw_shop.people": frozenset({"name", "email"})}
+    assert read_remembered(tmp_path / "anew" / REMEMBERED) == hidden and read == [anew], "and rules are made of it"
+    load_personal(anew, backup)
+    assert read == [anew], "nothing is new"
+    load_personal(anew, tmp_path)  # a backup of an earlier release
+    assert read_remembered(tmp_path / "anew" / REMEMBERED) == hidden
+    save_personal(Settings(_env_file=None), backup)
+    assert "email" in read_remembered(backup / REMEMBERED)["raw_shop.people"], "rules of another home are not ours"
+
+
+def test_a_view_whose_metadata_went_since_the_backup_has_its_newest_one(tmp_path: Path) -> None:
+    """Its row named a missing file for good: no refresh replaced it, and nobody was told."""
+    catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{tmp_path}/warehouse")
+    catalog.create_namespace("parsed")
+    row = "INSERT INTO iceberg_tables VALUES ('lake', 'parsed', :name, :location, NULL, 'VIEW')"
+    for name, files in (("moved", (2, 10)), ("lost", ()), ("there", (1,))):
+        folder = tmp_path / "warehouse" / "parsed" / name / "metadata"
+        folder.mkdir(parents=True)
+        for number in files:
+            version = {"version-id": 1, "representations": [{"type": "sql", "dialect": "trino", "sql": "SELECT 1"}]}
+            file = folder / f"{number:05d}-x.metadata.json"
+            file.write_text(json.dumps({"current-version-id": 1, "versions": [version]}))
+            os.utime(file, (number, number))
+        with catalog.engine.begin() as connection:
+            connection.execute(text(row), {"name": name, "location": f"file://{folder}/00001-x.metadata.json"})
+    session = cast(Any, SimpleNamespace(catalog=catalog, io=catalog._load_file_io()))
+    moved, gone = view_moves(session)
+    at = f"file://{tmp_path}/warehouse/parsed/moved/metadata"
+    assert moved == {("parsed", "moved"): (f"{at}/00001-x.metadata.json", f"{at}/00010-x.metadata.json")}
+    assert gone == [TableName("parsed", "lost")]
+
+
+def test_a_mart_that_is_rolled_forward_is_built_anew(tmp_path: Path) -> None:
+    """Its newest state may be one whose tests had failed, which was shown from then on, and counted as built."""
+    catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{tmp_path}/warehouse")
+    catalog.create_namespace("marts")
+    names = [TableName("marts", "built"), TableName("marts", "other")]
+    for name, made_of in zip(names, ({BUILT_FROM: "abc"}, {}), strict=True):
+        catalog.create_table(name, SCHEMA, properties={**made_of, "comment": "mine"})
+    before = catalog.load_table(names[1]).metadata_location
+    forget_builds(catalog, names)
+    assert [catalog.load_table(name).properties for name in names] == [{"comment": "mine"}] * 2
+    assert catalog.load_table(names[1]).metadata_location == before

@@ -4,9 +4,13 @@ import json
 from datetime import UTC, datetime
 from typing import Any
 
+import pyarrow as pa
 import pytest
-from debezium_recorded import ITEMS, PAIRS, read, recorded, settings, table, untold
+from debezium_recorded import ITEMS, PAIRS, Read, read, recorded, settings, shape, table, untold
 
+from ingestion.schema.problem import TableProblem
+from ingestion.sources.debezium.records import EnvelopeRecords
+from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
 
 ITEMS_TABLE, PAIRS_TABLE = table("items", ITEMS), table("pairs", PAIRS, ("a", "b"))
@@ -70,6 +74,39 @@ def test_a_truncate_among_several_partitions_parks_the_table() -> None:
     found = read([*MESSAGES, other], ITEMS_TABLE, PAIRS_TABLE, given=settings(**ALONE))
     assert "a TRUNCATE came in a topic of several partitions" in found.parked["items"]
     assert len(found.rows["pairs"]) == 4 and "pairs" not in found.parked
+
+
+def resumed(found: Read, of: RawTable, begin: RawTable | None = None) -> list[Any]:
+    """The rows that land of what was kept of a table, as it is declared `begin` now."""
+    now = shape(begin or of, settings(**ALONE))
+    records = EnvelopeRecords({now.oid: now}, "shop", {now.oid: of.name})
+    landed: list[Any] = []
+    for _, kept in found.kept:
+        seq = pa.array([2 * place for place in kept.column("place").to_pylist()], pa.int64())
+        landed += records.decode(kept.column("relation")[0].as_py(), kept.append_column("seq", seq), {}, ())
+    return landed
+
+
+def test_a_truncate_among_several_partitions_parks_the_table_also_when_it_is_resumed() -> None:
+    """It landed at its own offset: rows before it stayed, and rows after it went."""
+    other = {**next(m for m in MESSAGES if m["topic"] == "public.items"), "partition": 1, "offset": 0}
+    paused = read([*MESSAGES, other], ITEMS_TABLE, given=settings(**ALONE), paused={"items"})
+    assert not paused.parked and not paused.rows
+    with pytest.raises(TableProblem, match=r"source 'shop', table 'items': a TRUNCATE came.*topic of another name"):
+        resumed(paused, ITEMS_TABLE)
+    alone = read(MESSAGES, ITEMS_TABLE, given=settings(**ALONE), paused={"items"})
+    assert any("t" in batch.meta["_op"].to_pylist() for batch in resumed(alone, ITEMS_TABLE)), "one partition tells it"
+
+
+def test_updates_without_the_key_in_their_events_park_the_table_also_when_it_is_resumed() -> None:
+    """An update of a changed key landed, and the row of the former key stayed."""
+    messages = [m for m in MESSAGES if m["topic"] == "public.items"]
+    of = table("items", ITEMS, ("id", "name"))
+    assert "key column name is not in its events' key" in read(messages, of, given=settings(**ALONE)).parked["items"]
+    paused = read(messages, of, given=settings(**ALONE), paused={"items"})
+    with pytest.raises(TableProblem, match=r"key column name is not in its events' key \(id\)"):
+        resumed(paused, of)
+    assert resumed(paused, of, begin=ITEMS_TABLE), "the declared key was corrected"
 
 
 def test_transactions_that_are_told_are_not_passed_over() -> None:

@@ -16,7 +16,7 @@ from ingestion.schema.types import convert
 from ingestion.sources.debezium import gathered
 from ingestion.sources.debezium.at_once.decimals import decimals
 from ingestion.sources.debezium.at_once.parsed import DEPTH
-from ingestion.sources.debezium.values import _digits
+from ingestion.sources.debezium.message.values import _digits
 from ingestion.sources.kafka.fetching import Range
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import DebeziumSettings

@@ -1,9 +1,11 @@
 """Envelopes in Avro: what lands is what the same envelopes land as JSON with schemas."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random as Chance
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -12,12 +14,13 @@ from debezium_avro import in_avro
 from debezium_recorded import Message, read, settings, table
 
 from ingestion.sources.base import UnreadableRecord
-from ingestion.sources.debezium.avro import AvroOpener, as_json
-from ingestion.sources.debezium.avro_schema import double_text, single_text
-from ingestion.sources.debezium.opened import JsonOpener
+from ingestion.sources.debezium.message.avro import AvroOpener, as_json
+from ingestion.sources.debezium.message.avro_schema import double_text, single_text
+from ingestion.sources.debezium.message.opened import JsonOpener
 from ingestion.sources.debezium.records import EnvelopeRecords
 from ingestion.sources.kafka import registry as module
 from ingestion.sources.kafka.registry import SchemaRegistry
+from ingestion.tasks.replay import _replay_relation
 from lakehouse.errors import LakehouseError
 from tests.marks import slow
 from tests.registry import Registry, running_registry
@@ -154,8 +157,63 @@ def test_poison_is_kept_as_it_is_and_lands_once_its_schema_is_there(registry: Re
     module._unknown.clear()
     [batch] = aside.decode(record["relation"], one, {}, ())
     assert batch.meta.column("_offset").to_pylist() == [lost["offset"]]
-    nothing = aside.without(record["message"], [], {"t"})
-    assert b"format" not in nothing and nothing.partition(b"\n")[2] == b"{}", "of what cannot be read nothing is left"
+    nothing = aside.without(record["message"], record["relation"], {"t"})
+    assert nothing.endswith(b"\n"), "of what cannot be read nothing is left"
+    with pytest.raises(UnreadableRecord, match="could not be read by a schema of the registry; nothing of it is kept"):
+        list(aside.decode(record["relation"], records_of(record | {"message": nothing}), {}, ()))
+
+
+def test_what_lands_once_its_schema_is_there_stands_where_it_was_sent(
+    registry: Registry, client: SchemaRegistry
+) -> None:
+    """It stood behind all of its transaction: of a row that the transaction changed again the older version won."""
+    columns = {"id": "bigint", "t": "text"}
+    topic = Topic(Chance(3), columns, ("id",), told=True, strange=0.0)
+    topic.schema = schema_of(columns)
+    for xid in range(700, 720):
+        topic.transact(xid)
+    in_json, of = (table("a", columns, format=form) for form in ("json", "avro"))
+    expected = read(topic.messages, in_json, now=LATE).rows["a"]
+    messages = [in_avro(registry, message) for message in topic.messages]
+    sizes = Counter(row["_commit_lsn"] for row in expected)
+    row = next(r for r in expected if r["_seq"] == 4 and r["_op"] != "d" and sizes[r["_commit_lsn"]] > 3)
+    [message] = [m for m in messages if m["topic"] == of.raw.topic and m["offset"] == row["_offset"]]
+    number = message["value"][1:5]
+    message["value"] = b"\0" + (77).to_bytes(4, "big") + message["value"][5:]
+    found = read(messages, of, now=LATE, registry=client)
+    [record] = aside_with(found, b"\n\0" + (77).to_bytes(4, "big"))
+    assert len(found.unread["a"]) == 1 and len(found.rows["a"]) == len(expected) - 1
+    registry.register(77, registry.schemas[int.from_bytes(number, "big")]["schema"])
+    module._unknown.clear()
+
+    def places(message: bytes) -> list[tuple[int, int]]:
+        one = records_of(record | {"message": message})
+        batches = EnvelopeRecords(registry=client).decode(record["relation"], one, {}, ())
+        return [(r["_commit_lsn"], r["_seq"]) for batch in batches for r in batch.meta.to_pylist()]
+
+    assert places(record["message"]) == [(row["_commit_lsn"], row["_seq"])]
+    head, _, value = record["message"].partition(b"\n")
+    told = json.loads(head)
+    as_kept = [(row["_commit_lsn"], 2 * record["place"])]
+    assert places(json.dumps(told | {"counted_in": 1}).encode() + b"\n" + value) == as_kept, "of another transaction"
+    del told["counted_in"]
+    assert places(json.dumps(told).encode() + b"\n" + value) == as_kept, "as it was kept before"
+
+    kept: list[dict[Any, str]] = []
+    plan: Any = SimpleNamespace(
+        records=EnvelopeRecords(registry=client),
+        target=SimpleNamespace(oids=frozenset([record["oid"]]), key=("id",), shares_keys=False),
+    )
+    lanes: Any = SimpleNamespace(
+        aside=(), keep=lambda where, picked, reasons: kept.append(dict(reasons)),
+        land=lambda batches: {"a": {(row["_commit_lsn"], row["_seq"] // 2): "a value that does not land"}},
+    )  # fmt: skip
+    columns_kept = ("xid", "committed_at", "relation", "topic", "partition", "offset")
+    stored = pa.table({name: [record[name]] for name in columns_kept})
+    for name in ("message", "commit_lsn", "seq"):
+        stored = stored.append_column(name, records_of(record).column(name))
+    _replay_relation(plan, lanes, record["relation"], stored)
+    assert kept == [{(row["_commit_lsn"], record["place"]): "a value that does not land"}], "it is kept again"
 
 
 def aside_with(found: Any, part: bytes) -> list[dict[str, Any]]:

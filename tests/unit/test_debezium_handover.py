@@ -11,8 +11,8 @@ from debezium_recorded import ITEMS, PAIRS, Message, RecordedReader, read, recor
 from ingestion.schema.changes import Relation, RelationColumn
 from ingestion.schema.transaction_offsets import TransactionOffsets
 from ingestion.sources.base import OfAnotherKind
-from ingestion.sources.debezium.columns import Modes
 from ingestion.sources.debezium.handover import _Seen, position_after
+from ingestion.sources.debezium.message.columns import Modes
 from ingestion.sources.debezium.records import EnvelopeRecords
 from ingestion.sources.debezium.shape import Shape
 from ingestion.sources.kafka.reading import Range

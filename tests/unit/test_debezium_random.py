@@ -8,12 +8,24 @@ from zlib import crc32
 
 import pytest
 from debezium_recorded import Message, read, settings, table
+from debezium_topics import few_at_a_time
+
+from ingestion.sources.debezium import reading
+from ingestion.sources.debezium.spool import Spool
 
 LATE = datetime(2027, 1, 1, tzinfo=UTC)
 AT = 1_764_000_000_000
 PLACEHOLDER = "__debezium_unavailable_value"
 COLUMNS = {"id": "bigint", "name": "text", "big": "text"}
 Rows = dict[int, dict[str, Any]]
+
+
+@pytest.fixture(params=["in memory", "on disk"], autouse=True)
+def spills(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether what waits for its transaction is on disk; a few events are looked at together then."""
+    if request.param == "on disk":
+        few_at_a_time(monkeypatch)
+        monkeypatch.setattr(reading, "Spool", lambda: Spool(1))
 
 
 class Database:

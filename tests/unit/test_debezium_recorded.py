@@ -3,9 +3,10 @@
 import contextlib
 import json
 import random
+import re
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -298,7 +299,7 @@ def test_messages_that_are_too_many_wait_on_disk(monkeypatch: pytest.MonkeyPatch
     for first in range(1, 401, 40):
         spool.extend([*blocks_of(values.slice(first, 40))])
     spool.extend([*blocks_of(values.slice(0, 0))])
-    assert len(spool) == 400 and spool._file._rolled
+    assert len(spool) == 400 and cast(Any, spool._file)._rolled
     for index in [*range(400), *chance.sample(range(400), 200)]:
         assert spool.value(index) == (given[index] or b"")
     spool.close()
@@ -463,12 +464,41 @@ def test_kept_records_land_at_their_places_as_if_they_had_not_waited() -> None:
 
 def test_a_kept_record_loses_the_values_that_must_not_be_stored() -> None:
     [(_, kept)] = read(PLAIN, ITEMS_TABLE).kept
-    message = kept.column("message").to_pylist()[3]
-    left = EnvelopeRecords().without(message, ["id", "name"], {"name"})
+    message, relation = kept.column("message").to_pylist()[3], kept.column("relation")[0].as_py()
+    left = EnvelopeRecords().without(message, relation, {"name"})
     assert b"drei" in message and b"drei" not in left and b'"id": 3' in left
-    assert (
-        EnvelopeRecords().without(b'{"partition": 0, "offset": 1, "old": null}\nno JSON', [], {"name"}).endswith(b"{}")
-    )
+
+
+def test_a_transaction_without_an_end_is_told() -> None:
+    lost = [m for m in PLAIN if m["topic"] != "transaction" or m["offset"] < 5]
+    says = " ".join(read(lost, ITEMS_TABLE, now=datetime(2027, 1, 1, tzinfo=UTC)).noticed.warnings)
+    assert re.search(r"transaction \d+ has no END, and its last event came at 20\d\d-.* UTC: its rows wait", says)
+    assert "has no END" not in " ".join(read(lost, ITEMS_TABLE).noticed.warnings), "it may be on the way"
+
+
+NO_ENVELOPES = [
+    b'{"after": {"name": "drei"',
+    b'{"id": 3, "name": "drei"}',
+    b'["drei"]',
+    b'{"payload": null}',
+    b"{" * 9000,
+]
+
+
+@pytest.mark.parametrize("value", NO_ENVELOPES, ids=range(5))
+def test_of_a_kept_message_that_is_no_envelope_its_reason_alone_is_left(value: bytes) -> None:
+    """A row without its envelope was kept with the columns that must not be; of others an empty object was left."""
+    of = shape(ITEMS_TABLE, settings())
+    record = b'{"partition": 0, "offset": 1, "old": null}\n' + value
+    once = EnvelopeRecords().without(record, of.encoded, {"name"})
+    left = EnvelopeRecords().without(once, of.encoded, {"name"})
+    assert left == once and b"drei" not in left
+    stored = pa.table({"message": [left], "commit_lsn": [7], "seq": [0]})
+    with pytest.raises(UnreadableRecord, match="nothing of it is kept, since columns of its table are"):
+        list(EnvelopeRecords({of.oid: of}).decode(of.encoded, stored, {}, ()))
+    before = pa.table({"message": [record.partition(b"\n")[0] + b"\n{}"], "commit_lsn": [7], "seq": [0]})
+    with pytest.raises(UnreadableRecord, match="without an envelope"):  # as it was kept before
+        list(EnvelopeRecords({of.oid: of}).decode(of.encoded, before, {}, ()))
 
 
 def test_a_broken_kept_record_is_told_by_its_number() -> None:

@@ -1,13 +1,14 @@
 """Events of Debezium joined to their transactions: each lands once, whole, in the order of commits, or it waits."""
 
 import random
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from debezium_topics import LAG, START, Event, Lake, Topics, deliver, deliver_anew, random_history
+from debezium_topics import LAG, START, Event, Lake, Topics, deliver, deliver_anew, random_history, rows_of
 
-from ingestion.sources.debezium.envelope import End
 from ingestion.sources.debezium.join.joined import OutOfOrder, Reached
+from ingestion.sources.debezium.message.envelope import End
 
 A, B = "public.a", "public.b"
 
@@ -139,6 +140,28 @@ def test_what_an_end_counts_and_does_not_come_is_told() -> None:
     assert not lake.read(later=61).waits and len(lake.rows) == 1, "the next epoch goes on with what is there"
 
 
+def test_a_transaction_whose_end_does_not_come_is_told_while_others_land() -> None:
+    """It waited for good, without a word: others went on, so that nothing lagged."""
+    topics = two()
+    send(topics, 6, (0, "c", 1), (1, "c", 1), end=39_000_000)
+    lake = Lake(topics)
+    assert not lake.read().unended
+    send(topics, 7, (0, "c", 2), (0, "c", 3))
+    last = int((START.timestamp() + topics.clock) * 1000)
+    assert lake.read(later=59).waits and not lake.read(later=59).unended
+    assert lake.read(later=61).unended == {7: last}
+    send(topics, 11, (0, "c", 4))
+    assert lake.read(later=100).unended == {7: last}, "the first of a partition, behind which all others wait"
+    topics.clock += 100
+    for number in range(3):
+        send(topics, 8 + number, (1, "u", 1), end=40_000_000 + 100 * number)
+        assert lake.read(later=2).unended == {7: last}
+    assert lake.offsets == [1, 4] and lake.reached.end == 40_000_200
+    topics.end(7, 40_000_300, {A: 2})
+    topics.end(11, 40_000_400, {A: 1})
+    assert not lake.read(later=100).unended and len(lake.rows) == 8
+
+
 def test_an_event_that_comes_after_its_transaction_has_landed_is_told() -> None:
     topics = two()
     send(topics, 7, (0, "c", 1), end=40_000_000)
@@ -172,10 +195,9 @@ def test_a_change_of_a_key_is_its_delete_and_its_create_at_one_record() -> None:
     topics.send(0, Event(7, 39_000_100, "d", 5, 3, 3))
     topics.send(0, Event(7, 39_000_200, "c", 5, 4, 4))
     topics.end(7, 40_000_000, {A: 4})
-    assert Lake(topics).read().old == {2: 0}
-    assert Lake(
-        topics, told_to=1, reached=Reached(40_000_000, START, 40_000_001), begun={A: 40_000_000}
-    ).read().old == {2: 0}, "in its history too"
+    assert [old for *_, old in rows_of(Lake(topics).read().placed)] == [-1, -1, 0, -1, -1]
+    later = Lake(topics, told_to=1, reached=Reached(40_000_000, START, 40_000_001), begun={A: 40_000_000})
+    assert [old for *_, old in rows_of(later.read().placed)] == [-1, -1, 0, -1, -1], "in its history too"
 
 
 def interrupted(op: str = "r") -> tuple[Topics, Lake]:
@@ -316,6 +338,47 @@ def test_a_table_that_is_read_later_has_its_history_under_one_number_in_the_orde
     history = [lake.rows[1, offset] for offset in range(3)]
     assert {number for number, _ in history} == {40_000_199} and history == sorted(history)
     assert lake.rows[1, 3] == (40_000_200, 1)
+
+
+@pytest.mark.parametrize("op", ["i", "r"])
+def test_rows_of_a_snapshot_behind_a_history_stand_behind_it(op: str) -> None:
+    """Both were just below the same transaction, and the rows before the history: an older version was shown."""
+    topics = two()
+    send(topics, 7, (0, "c", 1), (1, "u", 1), end=40_000_000)
+    lake = Lake(topics, hidden=frozenset({1}))
+    lake.read()
+    lake.hidden, lake.begun = frozenset(), {B: lake.reached.end}
+    for key in (1, 2):
+        topics.send(1, Event(0, 0, op, key))
+    topics.send(0, Event(0, 0, op, 2))
+    send(topics, 9, (1, "u", 1), (0, "u", 1), end=40_000_200)
+    assert not lake.read(later=100).waits
+    history, *behind, newest = (lake.rows[1, offset] for offset in range(4))
+    assert history[0] == behind[0][0] == 40_000_199 and history < behind[0] < behind[1] < newest
+    assert newest == (40_000_200, 1) and lake.rows[0, 1] < lake.rows[0, 2]
+    assert len(set(lake.rows.values())) == len(lake.rows)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_history_with_rows_of_snapshots_keeps_the_order_of_each_partition(seed: int) -> None:
+    chance = random.Random(seed)
+    topics = Topics([A, A, B])
+    deliver(chance, topics, random_history(chance, topics.relations, 12), 0.0)
+    lake = Lake(topics, hidden=frozenset({2}))
+    lake.read(later=2)
+    lake.hidden, lake.begun = frozenset(), {B: lake.reached.end}
+    for key in range(1, chance.randint(2, 9)):
+        topics.send(chance.randrange(3), Event(0, 0, "i", key))
+    moved = [
+        (xid + 1_000, end + 1_000_000, [replace(c, lsn=c.lsn + 1_000_000) for c in changes])
+        for xid, end, changes in random_history(chance, topics.relations, 3)
+    ]
+    deliver(chance, topics, moved, 0.0)
+    assert not lake.read(later=2).waits
+    for partition, log in enumerate(topics.logs):
+        places = [lake.rows[partition, offset] for offset, event in enumerate(log) if event.key]
+        assert places == sorted(places), partition
+    assert len(set(lake.rows.values())) == len(lake.rows)
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -9,9 +9,13 @@ from typing import Any, cast
 import dagster as dg
 import pyarrow as pa
 import pytest
+from pyiceberg.expressions.visitors import bind
+from pyiceberg.io.pyarrow import expression_to_pyarrow
+from pyiceberg.schema import Schema
+from pyiceberg.types import LongType, NestedField
 
 from erasure import steps
-from erasure.key_periods import Event, Period, key_periods
+from erasure.key_periods import Event, Period, key_periods, linked_keys
 from erasure.plan import Plan
 from erasure.proof import Search, Trace
 from erasure.records import SubjectRecords
@@ -54,6 +58,20 @@ def test_rows_of_one_that_bore_the_key_at_another_time_stay() -> None:
     subject = SubjectRows(target, (Period((7,), (0, 1, 0), (0, 20, 1)),))
     assert subject.holding(rows) == [0]
     assert subject.after(rows).column("name").to_pylist() == [None, "b", "c"]
+
+
+def test_a_subject_that_had_thousands_of_keys_is_found() -> None:
+    """As a place in a list that is sorted by hand. Both were as deep as there were keys, and Python gave up."""
+    keys = 5000
+    events = [event for key in range(1, keys) for event in moved(key, key + 1, key)]
+    assert {period.key for period in key_periods((keys,), events)} == {(key,) for key in range(1, keys + 1)}
+    assert len(linked_keys((1,), [((key,), (key + 1,)) for key in range(1, keys)])) == keys
+    target = Target(("raw_shop", "items"), "empty", ("id", "part"), frozenset())
+    subject = SubjectRows(target, tuple(Period((key, key + 1)) for key in range(keys)))
+    schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "part", LongType()))
+    rows = pa.table({"id": [1, 1, keys], "part": [2, 3, 1]})
+    assert rows.filter(expression_to_pyarrow(bind(schema, subject.filter(), True))).num_rows == 2, "a part of the keys"
+    assert subject.rows(rows) == [0]
 
 
 def test_a_satellite_row_that_says_what_the_one_before_it_said_goes() -> None:

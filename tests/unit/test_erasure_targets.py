@@ -94,11 +94,27 @@ def test_a_hash_key_finds_the_subject_before_a_column_that_is_called_as_its_key(
 def test_a_parsed_column_that_is_left_out_by_now_or_not_declared_any_more_is_emptied_too() -> None:
     """What was loaded before stays in it, and nobody says that it is not personal. A key and metadata stay."""
     people = table(personal=("name", "phone"), exclude=("phone",))
-    there = {("parsed", "parsed_people"): ("id", "name", "phone", "fax", "_op"), ("vault", "calls"): ("hk_x", "phone")}
+    there = {
+        ("parsed", "parsed_people"): ("id", "name", "phone", "fax", "load_date", "_op"),
+        ("vault", "calls"): ("hk_x", "phone"),
+    }
     (parsed,) = derived_targets(people, below(PARSED), there.get)
-    assert parsed.personal == {"name", "phone", "fax"}
+    assert parsed.personal == {"name", "phone", "fax", "load_date"}
     with pytest.raises(LakehouseError, match="calls holds phone"):
         derived_targets(people, below(PARSED, ("vault", "calls", "append_only")), there.get)
+
+
+def test_what_a_satellite_still_has_of_a_column_that_is_not_declared_any_more_is_emptied() -> None:
+    """Its own columns are not, though an undeclared one of the source may be called the same."""
+    people = table({"hub": "person", "satellites": {"pii": {"columns": ["name"], "personal": True}}})
+    there = {
+        ("raw_shop", "people"): ("id", "name", "Fax", "load_date", "is_deleted", "_op"),
+        ("parsed", "parsed_people"): ("id", "name"), ("vault", "sts_person"): ("hk_person", "is_deleted", "load_date"),
+        ("vault", "sat_pii"): ("hk_person", "hd_pii", "name", "fax", "load_date"),
+    }  # fmt: skip
+    models = below(PARSED, ("vault", "sat_pii", "satellite"), ("vault", "sts_person", "append_only"))
+    _, satellite = derived_targets(people, models, there.get)
+    assert (satellite.identifier[1], satellite.personal) == ("sat_pii", {"name", "fax"})
 
 
 @pytest.mark.parametrize("columns", [("id", "name"), ("hk_order", "id", "name")])
@@ -131,7 +147,8 @@ def test_tables_and_folders_that_no_project_knows_are_named_with_what_to_do() ->
     people = table({"hub": "person", "satellites": {"pii": {"columns": ["name"], "personal": True}}})
     lake = lake_of(
         {
-            "raw_shop.people": ("id", "name"), "raw_shop.people_before": ("id", "name"), "meta.spool": ("name",),
+            "raw_shop.people": ("id", "name", "Fax"), "vault.sat_fax": ("hk_person", "fax"),
+            "raw_shop.people_before": ("id", "name"), "meta.spool": ("name",),
             "parsed.parsed_people": ("id", "name"), "vault.sat_pii": ("hk_person", "Name"), "marts.seen": ("tier",),
             "marts.broken": None, "marts.known": ("name",), "elsewhere.people": ("name",), "marts.orders": ("name",),
         },
@@ -143,7 +160,8 @@ def test_tables_and_folders_that_no_project_knows_are_named_with_what_to_do() ->
     manifest["sources"]["known"] = {"schema": "marts", "identifier": "known"}
     manifest["sources"]["source.shop.people"] |= {"schema": "raw_shop", "identifier": "people"}
     found = {trace.table: trace for trace in strays(lake, "s3://w", manifest, people, ())}
-    assert set(found) == {"raw_shop.people_before", "vault.sat_pii", "marts.broken", "marts/orders-0"}
+    unknown = {"raw_shop.people_before", "vault.sat_pii", "vault.sat_fax", "marts.broken"}
+    assert set(found) == {*unknown, "marts/orders-0"}, "the source has dropped Fax, and its satellite is not declared"
     assert "drop it" in found["vault.sat_pii"].why and found["marts/orders-0"].path == "s3://w/marts/orders-0/"
     assert found["marts/orders-0"].why.startswith("2 data files") and "delete the folder" in found["marts/orders-0"].why
     mine = {("raw_shop", "people"), ("raw_shop", "people_before")}

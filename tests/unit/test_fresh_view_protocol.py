@@ -19,7 +19,7 @@ import pytest
 from ingestion.mirrors import copies, refresh
 from ingestion.schema.positions import Lsn
 from ingestion.sink import publish as sink
-from ingestion.sink.publish import Cut, Publication, TableAppend
+from ingestion.sink.publication import Cut, Publication, TableAppend
 from ingestion.state import store
 from lakehouse.catalog.open import load_table
 from lakehouse.catalog.relations import list_views, read_metadata

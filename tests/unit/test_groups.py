@@ -1,5 +1,6 @@
 """Which sources are loaded together: those that share a table, and no others."""
 
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ from dagster_dbt.utils import select_unique_ids
 
 from lakehouse.declarations.manifest import load_manifest
 from lakehouse.settings import load_settings
+from orchestration.assets.dbt_assets import load_assets
 from orchestration.assets.groups import ALONE, groups_read, load_groups, selection
 
 
@@ -70,6 +72,22 @@ def test_what_is_selected_by_folder_is_what_would_be_selected_by_name(demo_manif
         names = " ".join(demo_manifest["nodes"][model]["name"] for model in models)
         assert selected(demo_manifest, said) == selected(demo_manifest, names)
         assert len(said.split()) <= max(5, len(models) / 4), said
+
+
+def test_each_test_that_a_load_plans_is_one_that_its_dbt_runs(demo_manifest: dict[str, Any]) -> None:
+    """dagster-dbt plans those of the raw tables too. One planned and never evaluated hides that it fails."""
+    for loaded in load_assets(demo_manifest, date(2026, 1, 1)):
+        run = selected(demo_manifest, loaded.op.tags["dagster_dbt/select"])
+        names = {demo_manifest["nodes"][test]["name"] for test in run if test.startswith("test.")}
+        assert {key.name for key in loaded.check_keys} <= names
+        assert any(key.asset_key.path[0].startswith("raw_") for key in loaded.check_keys)
+
+
+def test_raw_tables_are_selected_by_source_where_the_group_has_all_of_it() -> None:
+    models = manifest()
+    assert selection(models, {"shop__people", "shop__sales"}) == "source:shop"
+    assert selection(models, {"shop__sales", "bank__users"}) == "source:bank source:shop.shop__sales"
+    assert selection(models, ()) == ""
 
 
 def test_a_model_in_a_folder_with_others_is_selected_by_its_name() -> None:

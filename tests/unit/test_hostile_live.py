@@ -85,14 +85,14 @@ def compared(facts: TableFacts) -> list[ComparedColumn]:
 def test_a_snapshot_reads_every_value_as_it_is(source: psycopg.Connection[Any], table: Hostile) -> None:
     facts = facts_of(source, table)
     assert [column.name for column in facts.columns] == [name for name, _ in table.columns]
-    [chunk] = plan_chunks(source, facts, 1 << 20)
+    [chunk] = plan_chunks(source, "shop", facts, 1 << 20)
     assert sorted(source.execute(select_sql(facts, chunk).encode()).fetchall()) == sorted(table.rows)
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.lake)
 def test_a_comparison_reads_every_value_as_it_is(source: psycopg.Connection[Any], table: Hostile) -> None:
     facts = facts_of(source, table)
-    [chunk], columns = plan_chunks(source, facts, 1 << 20), compared(facts)
+    [chunk], columns = plan_chunks(source, "shop", facts, 1 << 20), compared(facts)
     key = columns[:2]
     digests = source.execute(digest_sql(columns, key, chunk, []).encode()).fetchall()
     assert sum(row[1] for row in digests) == len(table.rows)

@@ -15,7 +15,7 @@ from ingestion.mirrors import copies
 from ingestion.schema.positions import Lsn
 from ingestion.sink import publish as sink
 from ingestion.sink.irregular import irregular
-from ingestion.sink.publish import Cut, Publication, TableAppend
+from ingestion.sink.publication import Cut, Publication, TableAppend
 from ingestion.sink.writer import TableWriter, fitted, writable_metadata
 from ingestion.state import lease as leases
 from ingestion.state import store

@@ -3,6 +3,8 @@
 import json
 import random
 import time
+from base64 import b64decode
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -16,6 +18,7 @@ from ingestion.schema.facts import facts_from_json
 from ingestion.schema.offsets import Offsets
 from ingestion.schema.problem import TableProblem
 from ingestion.schema.streamed_columns import columns_of
+from ingestion.sink.rows import TableTarget
 from ingestion.sink.writer import pack, unpack
 from ingestion.sources.base import UnreadableRecord
 from ingestion.sources.kafka.events import EVENTS_SCHEMA, Decoded
@@ -23,6 +26,7 @@ from ingestion.sources.kafka.events import decode as decode_by
 from ingestion.sources.kafka.json_values import JsonValues
 from ingestion.sources.kafka.records import EventRecords, kept
 from ingestion.sources.kafka.shape import Shape, decoded, facts_of, shape_of
+from ingestion.tasks.lanes import _messages
 from lakehouse.declarations import Column, RawTable
 from lakehouse.declarations.policies import LoadPolicy, RawPolicy
 
@@ -155,6 +159,54 @@ def test_an_event_without_value_deletes_the_row_of_its_key(key: bytes) -> None:
     assert list(unknown.unread) == [0]
 
 
+TEXT_KEYS = [
+    (b"12 ", "12 "), (b"12", "12"), (b" 12", " 12"), (b'"12 "', "12 "), (b"1.50", "1.50"), (b"true", "true"),
+    (b"-0", None), (b"[1,2]", None), (b"[1, 2]", "[1, 2]"), (b"null", None), (b"x y", "x y"), (b'{"id": 7}', "7"),
+    (b'"\\ud800"', None), (b'{"id": "\\udc00"}', None), (b"9" * 5000, "9" * 5000),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("key", "deletes"), TEXT_KEYS, ids=range(len(TEXT_KEYS)))
+def test_a_key_that_is_text_and_reads_as_json_deletes_the_row_of_its_text(key: bytes, deletes: str | None) -> None:
+    """It was read as JSON and printed, so the delete missed its row; half a surrogate pair stopped the source."""
+    shape = shape_of(facts_of(table(key=("id",), id="text"), 1))
+    found = decode(shape, events(None, {"id": "z"}, keys=(key, None)))
+    assert found.values.to_pylist() == [{"id": name} for name in (deletes, "z") if name is not None]
+    assert sorted(found.unread) == ([] if deletes is not None else [0])
+
+
+def test_a_key_that_is_a_number_is_one_however_it_is_written() -> None:
+    shape = shape_of(facts_of(table(key=("id",), id="bigint"), 1))
+    found = decode(shape, events(*[None] * 4, keys=(b"12 ", b"-0", b"[1,2]", b"x")))
+    assert [row["id"] for row in found.values.cast(pa.schema([("id", pa.int64())])).to_pylist()] == [12, 0]
+    assert sorted(found.unread) == [2, 3]
+
+
+KEYLESS = [{"v": "x"}, {"id": None, "v": "y"}, {"ID": 1, "v": "z"}, b'{"v": "m", "id": null}']
+
+
+@pytest.mark.parametrize("beside", [{"id": 3, "v": "w"}, b'{"id": 3, "v": 1.50}', None], ids=["plain", "odd", "empty"])
+def test_an_event_whose_value_lacks_the_key_is_no_row_of_the_key_null(beside: Any) -> None:
+    """All of them were versions of one row."""
+    shape = shape_of(facts_of(table(key=("id",), id="bigint", v="text"), 1))
+    given = [beside, *KEYLESS, beside]
+    found = decode(shape, events(*given, keys=(b"3", b"1", b"1", b"1", b"1", b"3")))
+    assert list(found.indices) == [0, 5] and sorted(found.unread) == [1, 2, 3, 4]
+    assert set(found.unread.values()) == {"its value does not tell id, which the declared key has"}
+    assert [str(row["id"]) for row in found.values.to_pylist()] == ["3", "3"]
+    alone = decode(shape, events(KEYLESS[0]))
+    assert list(alone.unread) == [0] and not alone.indices and alone.values.num_rows == 0
+
+
+def test_each_column_of_a_key_is_told_and_a_table_without_one_takes_any_event() -> None:
+    both = shape_of(facts_of(table(key=("a", "b"), a="bigint", b="text", v="text"), 1))
+    found = decode(both, events({"a": 1, "b": "x"}, {"a": 1, "v": "y"}, {"b": ""}, {"v": "z"}))
+    assert list(found.indices) == [0]
+    assert [found.unread[n].split(",")[0] for n in (1, 2)] == ["its value does not tell b", "its value does not tell a"]
+    assert found.unread[3].startswith("its value does not tell a, b")
+    assert len(values_of(table(id="bigint", v="text"), {"v": "x"}, {"id": None})) == 2
+
+
 def test_kept_events_become_the_same_rows_and_say_where_they_were() -> None:
     shape = shape_of(facts_of(table(key=("id",), id="bigint", v="text"), 5))
     given = events({"id": 1, "v": "a\nb"}, None, {"id": 3}, keys=(None, b"2", b"3"))
@@ -181,8 +233,68 @@ def test_a_kept_event_that_cannot_be_read_is_told_by_its_number_and_holds_nothin
         list(EventRecords().decode(shape.encoded, one_is_none, {}, ()))
     assert failure.value.index == 1
     for message in records["message"].to_pylist():
-        without = EventRecords().without(message, ["id", "secret"], {"secret"})
+        without = EventRecords().without(message, shape.encoded, {"secret"})
         assert b"s3" not in without and b"czM" not in without  # nor in base64
+
+
+def stripped(shape: Shape, given: pa.Table, gone: str = "secret") -> pa.Table:
+    """Kept events of a table that has a column whose values must not be kept."""
+    records = kept(shape, given, 9, [*range(given.num_rows)])
+    left = [EventRecords().without(message, shape.encoded, {gone}) for message in records["message"].to_pylist()]
+    assert [EventRecords().without(message, shape.encoded, {gone}) for message in left] == left
+    records = records.set_column(records.schema.get_field_index("message"), "message", pa.array(left, pa.binary()))
+    return records.append_column("seq", pa.array([*range(0, 2 * len(left), 2)], pa.int64()))
+
+
+@pytest.mark.parametrize("key", [b"7", b'{"id": 7, "secret": "s3"}', b'"7"'])
+def test_a_kept_event_without_value_still_deletes_its_row(key: bytes) -> None:
+    """It became a dead letter for good where a column is masked, and the row stayed."""
+    shape = shape_of(facts_of(table(key=("id",), id="bigint", secret="text"), 5))
+    records = stripped(shape, events({"id": 7, "secret": "s3"}, None, keys=(b"7", key)))
+    message = records["message"][1].as_py()
+    assert b"s3" not in b64decode(json.loads(message.partition(b"\n")[0])["key"]) + message
+    [batch] = EventRecords().decode(shape.encoded, records, {}, ())
+    assert batch.meta["_op"].to_pylist() == ["c", "d"] and batch.values.column("id").cast("string").to_pylist() == [
+        "7", "7",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("poison", [b'{"id": 7, "secret": "s3"', b'["s3"]', DEEP_ESCAPED.replace(b"1", b'"s3"')])
+def test_a_kept_event_that_cannot_be_read_is_no_row_of_nulls(poison: bytes) -> None:
+    """An empty object was kept in its place, which landed as a row all of whose columns were NULL."""
+    shape = shape_of(facts_of(table(id="bigint", secret="text", a="text"), 5))
+    records = stripped(shape, events({"id": 7}, poison, keys=(b"s3", b"s3")))
+    assert b"s3" not in records["message"][1].as_py()
+    with pytest.raises(UnreadableRecord, match="nothing of it is kept, since columns of its table are") as failure:
+        list(EventRecords().decode(shape.encoded, records, {}, ()))
+    assert failure.value.index == 1
+
+
+def test_events_are_kept_as_they_came_where_columns_land_as_digests() -> None:
+    """They stand in the spool as they are, so nothing has to be taken from an event that cannot be read."""
+    facts = facts_of(table(key=("id",), id="bigint", secret="text"), 5)
+    target = TableTarget(
+        "web", "clicks", "", facts.columns, (facts,), frozenset(), {"secret": "sha256"}, ("id",), "error", 0, 0, AT
+    )
+    shape = shape_of(facts)
+    picked = kept(shape, events(b'{"id": 7', None, keys=(b"7", b"7")), 9, [0, 1])
+    assert _messages(EventRecords(), picked, target).to_pylist() == picked["message"].to_pylist()
+    emptied = _messages(EventRecords(), picked, replace(target, mask={"secret": "null"})).to_pylist()
+    assert b"is no JSON; nothing of it is kept" in emptied[0] and b'"is_empty": true' in emptied[1]
+
+
+def test_what_was_kept_before_is_read_as_it_was() -> None:
+    shape = shape_of(facts_of(table(key=("id",), id="bigint", v="text"), 5))
+    told = {"partition": 0, "offset": 1, "key": None, "is_empty": False, "format": "json"}
+    message = json.dumps(told).encode() + b'\n{"id": 7}'
+    without = json.dumps(told | {"is_empty": True}).encode() + b"\n{}"
+    stored = kept(shape, events({}, None), 9, [0, 1]).append_column("seq", pa.array([0, 2], pa.int64()))
+    at = stored.schema.get_field_index("message")
+    stored = stored.set_column(at, "message", pa.array([message, without], pa.binary()))
+    [batch] = EventRecords().decode(shape.encoded, stored.slice(0, 1), {}, ())
+    assert batch.values.to_pylist() == [{"id": 7, "v": None}] and batch.meta["_offset"].to_pylist() == [1]
+    with pytest.raises(UnreadableRecord, match="has no value, and its key does not tell id"):
+        list(EventRecords().decode(shape.encoded, stored, {}, ()))
 
 
 def test_a_column_is_its_name_whatever_is_declared_around_it() -> None:

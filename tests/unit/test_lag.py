@@ -16,8 +16,10 @@ from lakehouse.declarations.policies import LagPolicy, LoadPolicy, RawPolicy, ch
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import load_settings
 from lakehouse_cli.machine.lag import _trouble, lag_table
-from lakehouse_watch.probes.sources import CATCH_UP_SECONDS, CLAIM_SECONDS, measure
+from lakehouse_watch.probes import sources
+from lakehouse_watch.probes.sources import CATCH_UP_SECONDS, CLAIM_SECONDS, measure, read_source
 from lakehouse_watch.probes.sources import judge as judge_source
+from lakehouse_watch.probes.still_there import Declared
 from orchestration.checks.lag import CHECK, CONFIRM_TICKS, judge, lag_definitions, to_report
 from orchestration.factory import source_definitions
 from orchestration.resources import Lake
@@ -212,6 +214,14 @@ def test_a_source_says_itself_whether_its_stream_can_go_on(state: str) -> None:
     assert not Retention().is_sound
 
 
+def test_a_slot_that_may_lose_wal_is_a_warning_and_one_that_has_lost_it_an_error() -> None:
+    """Both were errors of one name, so that the loss itself was not told after the danger."""
+    seen = (status(slot="unreserved"), status(slot="lost", sound=False))
+    found = [o for one in seen for o in judge_source(one, {}, load_settings().alerts) if o.kind == "slot"]
+    assert [(o.key, o.severity) for o in found] == [("slot/shop", "warning"), ("slot/shop", "error")]
+    assert "--recover" in found[1].to_do
+
+
 def test_lag_is_told_once_a_follower_has_had_time_to_start() -> None:
     """After each pause `lakehouse dev` told that every source was behind, and then that it was over."""
     behind = [o for o in judge_source(status(seconds=9000.0), {}, load_settings().alerts) if o.kind == "lag"]
@@ -244,3 +254,18 @@ def test_partitions_that_no_follower_reads_are_told_and_shown() -> None:
 def test_a_cut_is_as_old_as_the_part_of_a_shared_source_that_stands_still() -> None:
     samples = {s.name: s.value for s in measure(status(seconds=700.0), NOW)}
     assert samples["lakehouse_cut_age_seconds"] == 700.0
+
+
+def test_a_source_that_is_removed_and_retains_nothing_needs_no_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After `lakehouse remove` it was told to recover the source, and that it is behind, for ever."""
+    monkeypatch.setattr(sources, "declared_limits", lambda settings, source: {})
+
+    def told(slot: str, *declared: str) -> list[str]:
+        there = Declared(frozenset(declared), frozenset(), frozenset())
+        monkeypatch.setattr(sources, "declared_still", lambda settings: there)
+        monkeypatch.setattr(sources, "source_status", lambda *_: status(0, 9e9, slot, sound=slot == "reserved"))
+        return [occasion.kind for occasion in read_source(load_settings(), "shop").occasions]
+
+    assert told("missing", "shop") == ["slot", "lag", "parked"]
+    assert told("missing", "bank") == []
+    assert told("reserved", "bank") == ["lag", "parked"], "its slot retains WAL"

@@ -2,6 +2,7 @@
 
 import json
 import re
+from typing import Any
 
 import yaml
 from cyclonedx.output.json import JsonV1Dot6
@@ -20,7 +21,7 @@ def packages(lock: str = "requirements.lock") -> dict[str, str]:
 
 
 def test_every_licence_is_one_that_spdx_knows() -> None:
-    entries = [*read_manifest(), *kafka_jars(), *declared("other"), *declared("image")]
+    entries: list[Any] = [*read_manifest(), *kafka_jars(), *declared("other"), *declared("image")]
     for licence in {entry.licence for entry in entries}:
         assert get_spdx_licensing().validate(licence).errors == [], licence
 

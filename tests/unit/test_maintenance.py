@@ -16,6 +16,7 @@ from lakehouse.catalog.relations import changed_at, view_text
 from lakehouse.catalog.writing.commit import commit_on
 from lakehouse.declarations.policies import CompactPolicy, ExpirePolicy
 from lakehouse.errors import LakehouseError
+from lakehouse.settings import Settings
 from maintenance.actions.expire_snapshots import Expiry, decide, expirable
 from maintenance.actions.layout import manifests_worth_rewriting, plan_for
 from maintenance.command.maintain import app
@@ -25,6 +26,7 @@ from maintenance.inventory.figures import live_manifests, measure, measure_all
 from maintenance.inventory.lake import Lake, Relation, StoredObject, _group, list_objects, list_relations
 from maintenance.inventory.outcome import Outcome, TableName, one_line
 from maintenance.inventory.reachable import only_of, reachable_files
+from maintenance.inventory.session import Session
 from maintenance.inventory.temporary import leftovers, model_of, temporary_prefix, temporary_relations
 from maintenance.runner.result import Result
 from maintenance.runner.run import ACTIONS
@@ -193,6 +195,23 @@ def test_the_newest_cut_of_a_source_counts_however_old_it_is(catalog: SqlCatalog
     assert snapshots_of_cuts(catalog, "shop", now - timedelta(days=1)) == {sales: frozenset({2})}
     assert snapshots_of_cuts(catalog, "shop", now - timedelta(days=30)) == {sales: frozenset({1, 2})}
     assert newest_cut(catalog, "shop") == {sales: 2}
+
+
+def test_what_the_cuts_of_the_retention_time_name_is_kept_of_mirrors_too(catalog: SqlCatalog) -> None:
+    """A mirror that had not changed for days, and changed now, lost at once the state of all cuts before."""
+    fields = [("source", pa.string()), ("epoch", pa.int32()), ("cut_lsn", pa.int64())]
+    fields += [("published_at", pa.timestamp("us", tz="UTC")), ("snapshots", pa.map_(pa.string(), pa.string()))]
+    mirrors, now = catalog.create_table("meta.mirrors", pa.schema(fields)), datetime.now(UTC)
+    for hours, snapshot in ((200, "1"), (2, "2"), (1, "2"), (0, "3")):
+        row = {"source": "shop", "epoch": 1, "cut_lsn": -hours, "published_at": now - timedelta(hours=hours)}
+        mirrors.append(pa.Table.from_pylist([{**row, "snapshots": [("sales", snapshot)]}], mirrors.schema().as_arrow()))
+    session = Session(Settings(_env_file=None))
+    session._shared["catalog"] = catalog
+    sales = TableName("mirror_shop", "sales")
+    assert session.snapshots_of_cuts(sales, 24) == {2, 3}
+    assert session.snapshots_of_cuts(sales, 0.5, of_now=False) == {3}
+    assert session.snapshots_of_cuts(TableName("raw_shop", "sales"), 24) == frozenset(), "of which meta.cuts tells"
+    assert session.snapshots_of_cuts(TableName("marts", "sales"), 24) == frozenset()
 
 
 def test_the_newest_cut_is_the_one_of_the_newest_epoch_and_position(catalog: SqlCatalog) -> None:

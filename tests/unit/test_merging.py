@@ -20,7 +20,7 @@ from pyiceberg.types import ListType, LongType, NestedField, StringType, Timesta
 from ingestion.schema.positions import Lsn
 from ingestion.sink import merging
 from ingestion.sink import publish as sink
-from ingestion.sink.publish import Cut, Publication, TableAppend
+from ingestion.sink.publication import Cut, Publication, TableAppend
 from ingestion.sink.writer import TableWriter, fitted, writable_metadata
 from ingestion.state import lease as leases
 from ingestion.state import store
@@ -96,7 +96,7 @@ class Shop:
 
     def erase(self, below: int) -> None:
         """Rows go in files that are written anew."""
-        self.table.delete(LessThan(term="id", literal=below))
+        self.table.delete(LessThan(term="id", literal=below))  # type: ignore[call-arg]
         self.expected = Counter({i: n for i, n in self.expected.items() if i >= below})
 
     def add_column(self) -> None:

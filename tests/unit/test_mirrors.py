@@ -68,9 +68,9 @@ def test_small_mirrors_and_those_of_many_deletes_are_written_anew() -> None:
 
 
 def test_a_delete_reads_the_files_of_its_keys_alone_where_they_are_numbers() -> None:
-    target = Target("`lake`.`mirror_shop_next`.`t`", ("odd`id", "n"), ("odd`id", "n"), IntegerType())
+    target = Target("`lake`.`next_mirror_shop`.`t`", ("odd`id", "n"), ("odd`id", "n"), IntegerType())
     assert delete_sql(target, "v", 3, 9) == (
-        "DELETE FROM `lake`.`mirror_shop_next`.`t`.branch_lakehouse_refresh AS t WHERE t.`odd``id` BETWEEN 3 AND 9"
+        "DELETE FROM `lake`.`next_mirror_shop`.`t`.branch_lakehouse_refresh AS t WHERE t.`odd``id` BETWEEN 3 AND 9"
         " AND EXISTS (SELECT 1 FROM v AS s WHERE t.`odd``id` <=> s.k0 AND t.`n` <=> s.k1)"
     )
     text = Target("t", ("id",), ("id",), StringType())

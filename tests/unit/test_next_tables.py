@@ -7,9 +7,11 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from lakehouse.catalog.lake_catalog import LakeCatalog
-from lakehouse.catalog.writing.next_tables import begin, building_next, next_name
+from lakehouse.catalog.writing.next_tables import OF_SOURCES, begin, building_next, is_next, next_name
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 
@@ -141,3 +143,16 @@ def test_one_build_waits_for_another(catalog: LakeCatalog) -> None:
         events.append("first")
     thread.join(timeout=30)
     assert events == ["first", "second"]
+
+
+@pytest.mark.parametrize("namespace", ["raw_up_next", "mirror_up_next", "live_raw_up_next", "marts", "vault"])
+def test_the_tables_of_a_source_that_is_called_so_are_no_copies(namespace: str) -> None:
+    """The catalog service did not show its mirrors, and no pin kept them."""
+    assert not is_next(namespace) and is_next("marts_next") and is_next("vault_next")
+
+
+@given(source=st.from_regex(r"[a-z][a-z0-9_]{0,12}", fullmatch=True), of=st.sampled_from(OF_SOURCES))
+@example("up", "mirror_").via("the copies of its mirrors were in the place of those of the source up_next")
+def test_the_copies_of_a_source_are_where_no_source_has_tables(source: str, of: str) -> None:
+    namespace, _ = next_name((f"{of}{source}", "orders"))
+    assert is_next(namespace) and not namespace.startswith(OF_SOURCES) and not is_next(f"{of}{source}")

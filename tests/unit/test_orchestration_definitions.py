@@ -5,6 +5,7 @@ import subprocess
 import sys
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pytest
@@ -182,7 +183,7 @@ def test_a_quiet_source_is_confirmed_twice_within_its_declared_freshness() -> No
 
 def test_all_that_a_person_can_turn_on_or_launch_says_what_it_is_for(defs: dg.Definitions) -> None:
     repository = defs.get_repository_def()
-    told = [*repository.schedule_defs, *repository.sensor_defs]
+    told: list[Any] = [*repository.schedule_defs, *repository.sensor_defs]
     told += [job for job in repository.get_all_jobs() if not job.name.startswith("__")]
     assert [item.name for item in told if not item.description] == []
     assert [op.name for op in defs.resolve_job_def("maintain").nodes if not op.definition.description] == []
@@ -203,7 +204,8 @@ def test_what_can_wait_leaves_a_place_to_loads_and_is_launched_after_them(defs: 
 def test_no_load_waits_for_a_load_of_another_source(defs: dg.Definitions) -> None:
     """All loads had one pool, and two places: a long one of the payroll and a rerun that waited for it kept all out."""
     repository = defs.get_repository_def()
-    steps = {op.name: op.pool for job in repository.get_all_jobs() for op in job.graph.node_defs if op.pool}
+    nodes: list[Any] = [node for job in repository.get_all_jobs() for node in job.graph.node_defs]
+    steps = {op.name: op.pool for op in nodes if op.pool}
     pools = {name: steps[f"load_models_{name}"] for name in ("retail", "bank", "payroll")}
     assert pools == {name: f"vault_{name}" for name in pools}
     assert steps["marts_models"] not in pools.values()

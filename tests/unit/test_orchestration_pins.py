@@ -8,7 +8,7 @@ import dagster as dg
 import pytest
 
 from lakehouse.declarations import Declarations, Source
-from lakehouse.declarations.policies import LoadPolicy
+from lakehouse.declarations.policies import LoadPolicy, PinPolicy
 from lakehouse.declarations.project import project_pins
 from lakehouse.errors import LakehouseError
 from maintenance.inventory.outcome import TableName
@@ -65,8 +65,17 @@ def test_each_midnight_pins_the_cut_of_the_day_before_once_its_commits_are_there
 
 
 def test_a_pin_is_named_by_the_last_day_that_is_in_it() -> None:
-    assert pin_name("day", datetime(2026, 12, 1, tzinfo=UTC), "UTC") == "day_20261130"
-    assert pin_name("noon", datetime(2026, 12, 1, 12, tzinfo=UTC), "UTC") == "noon_20261201"
+    daily = PinPolicy(cron="0 0 * * *", keep_days=1)
+    assert pin_name("day", datetime(2026, 12, 1, tzinfo=UTC), daily) == "day_20261130"
+    assert pin_name("noon", datetime(2026, 12, 1, 12, tzinfo=UTC), daily) == "noon_20261201"
+
+
+@pytest.mark.parametrize("cron", ["0 6,14,22 * * *", "0,30 6 * * *", "0 */8 * * *", "0 * * * *", "0 6-7 * * *"])
+def test_a_pin_of_several_moments_a_day_has_a_name_for_each(cron: str) -> None:
+    """All but the first of a day were taken to be there already."""
+    policy = PinPolicy(cron=cron, timezone="Europe/Berlin", keep_days=1)
+    twice = [datetime(2026, 10, 25, hour, 30, tzinfo=UTC) for hour in (0, 1)]  # both are 2:30 in Berlin
+    assert [pin_name("shift", moment, policy) for moment in twice] == ["shift_20261025_0030", "shift_20261025_0130"]
 
 
 def test_a_project_without_pins_has_no_such_jobs_and_a_wrong_one_is_refused_where_it_stands(tmp_path: Path) -> None:

@@ -70,6 +70,14 @@ def test_it_says_how_far_each_source_is_and_what_maintenance_did() -> None:
     assert 'class="good">Nothing.' in text and "at most 10" in text
 
 
+def test_a_follower_that_hangs_is_missed_and_one_that_was_stopped_is_not() -> None:
+    """Both were "none"."""
+    stopped = [sample("lakehouse_lag_seconds", 3, source="shop"), sample("lakehouse_follower_up", 0, source="shop")]
+    hangs = Occasion("follower/shop", "the follower of shop hangs", "look at its log")
+    assert "missed" in page.render(_page([hangs], stopped))
+    assert "missed" not in page.render(_page((), stopped))
+
+
 def test_every_number_that_it_reads_is_one_that_the_watch_measures() -> None:
     named = set(re.findall(r'"(lakehouse_\w+)"', Path(made.__file__).read_text()))
     assert named and named <= set(METRICS)

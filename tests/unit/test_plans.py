@@ -3,6 +3,7 @@
 import json
 import os
 from argparse import Namespace
+from typing import Any
 
 import pytest
 
@@ -28,4 +29,5 @@ def test_dbt_gives_the_session_what_the_worker_says(
     monkeypatch.setenv("LAKEHOUSE_SESSION_PROPERTIES", json.dumps(properties))
     set_invocation_context(dict(os.environ))
     set_from_args(Namespace(PROFILES_DIR=project, PROJECT_DIR=project), None)
-    assert load_profile(project, {}).credentials.session_properties == properties
+    credentials: Any = load_profile(project, {}).credentials
+    assert credentials.session_properties == properties

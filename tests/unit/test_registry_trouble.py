@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from test_kafka_avro import decoded_by, forget
 
-from ingestion.sources.debezium.opened import JsonOpener
+from ingestion.sources.debezium.message.opened import JsonOpener
 from ingestion.sources.kafka import registry as module
 from ingestion.sources.kafka.avro_values import AvroValues
 from ingestion.sources.kafka.json_values import JsonValues

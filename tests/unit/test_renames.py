@@ -203,6 +203,20 @@ def test_a_table_that_is_altered_again_before_the_steps_are_kept_follows_from_wh
     assert {name: row[name] for name in "zbxd"} == {"z": "1", "b": "2", "x": "3", "d": None}
 
 
+def test_a_column_with_a_dot_in_its_name_is_added_renamed_and_widened(catalog: SqlCatalog) -> None:
+    """It stopped its source for good: `Cannot add column with ambiguous name`."""
+    forms = [
+        facts(1, A),
+        facts(2, A, ("Nr. 1", 3, "int4")),
+        facts(3, A, ("Nr. 1", 3, "int8")),
+        facts(4, A, ("a.b", 3, "int8"), (".", 4, "text")),
+    ]
+    iceberg = ensure_raw_table(catalog, TABLE, forms[0])
+    for before, now in pairwise(forms):
+        iceberg = follow_source(iceberg, TABLE, steps(TABLE, before, now, consent=False), before, now, NOW)
+    assert {"a.b", "."} < set(iceberg.schema().column_names) and str(iceberg.schema().find_type("a.b")) == "long"
+
+
 def test_a_rename_is_taken_back(catalog: SqlCatalog) -> None:
     forms = [facts(1, A, B), facts(2, ("z", 2, "text"), ("a__text", 3, "text")), facts(3, A, B)]
     iceberg = ensure_raw_table(catalog, TABLE, forms[0])

@@ -107,5 +107,5 @@ def test_two_code_locations_of_one_process_keep_their_own_choices() -> None:
 
 
 def test_what_was_chosen_arrives_as_plain_text() -> None:
-    config = scoped(PlanConfig, ["nightly"], ["raw_retail.stores"])(group="nightly", tables=["raw_retail.stores"])
+    config = scoped(PlanConfig, ["nightly"], ["raw_retail.stores"])(group="nightly", tables=["raw_retail.stores"])  # type: ignore[call-arg]
     assert [type(value) for value in (config.group, *config.tables)] == [str, str]

@@ -3,7 +3,8 @@
 import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -16,6 +17,7 @@ from lakehouse_serve.access.grants import Grants
 from lakehouse_serve.access.limits import Limit
 from lakehouse_serve.access.signature import Request, is_signed, signature
 from lakehouse_serve.access.tokens import ACCESS_KEY, CATALOG_SECONDS, STORAGE_SECONDS, Tokens
+from lakehouse_serve.answers import Access, Answers, Caller, Refused
 from lakehouse_serve.objects import part
 from lakehouse_serve.past.moments import Moment, Position, parse_warehouse, prefix_of, warehouse_of
 from lakehouse_serve.past.snapshots import AsOf, NoSnapshot, as_of, at_snapshot
@@ -279,3 +281,18 @@ def test_the_service_refuses_to_send_passwords_in_the_clear() -> None:
 )
 def test_clients_are_told_one_address(options: dict[str, Any], address: str) -> None:
     assert ServeSettings(**options).address() == address
+
+
+def test_a_client_of_a_pin_is_told_when_another_one_takes_its_name() -> None:
+    """It read some tables as of the former pin, and others as of the new one."""
+    kept = {("marts", "sales"): 5, ("mirror_shop", "orders"): 6}
+    rows = SimpleNamespace(tagged=lambda tag: kept if tag == "pin_close" else {}, relations=lambda kind: [*kept])
+    relations = SimpleNamespace(rows=rows, names=lambda role, kind: [*kept] if kind == "TABLE" else [])
+    asked = Answers("lake", cast(Any, relations), cast(Any, None), cast(Any, None), Access("http://here", "here"))
+    caller, prefix = Caller("ann", "reader"), asked.config("lake@pin:close")["overrides"]["prefix"]
+    assert asked.namespaces(caller, prefix, None) == {"namespaces": [["marts"], ["mirror_shop"]]}
+    kept["marts", "sales"] = 7
+    with pytest.raises(Refused, match="the pin 'close' is of another state now: connect again"):
+        asked.namespaces(caller, prefix, None)
+    again = asked.config("lake@pin:close")["overrides"]["prefix"]
+    assert again != prefix and asked.namespaces(caller, again, None)["namespaces"]

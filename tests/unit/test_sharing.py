@@ -244,6 +244,30 @@ def test_what_a_killed_follower_had_is_read_by_the_others(lake: Lake, start: Cal
     assert_cuts(lake)
 
 
+def test_a_topic_that_is_deleted_parks_its_table_and_followers_share_the_others(
+    lake: Lake, start: Callable[[], Shared]
+) -> None:
+    """What is next was asked of all their partitions, so each of them ended: its brokers did "not answer"."""
+    first, second = start(), start()
+    lake.broker.send("views", 8)
+    first.read()
+    for follower in (second, first, second):
+        follower.begin()
+    lake.broker.send("views", 8)
+    lake.broker.delete("views")
+    for follower in (first, second):
+        assert {name.split("/")[0] for name in follower.follower.mine} == {*TABLES}
+        assert follower.follower.parts.next_of(follower.follower.mine, 1 << 20).bytes == 0
+    lake.broker.send("clicks", 8)
+    for follower in (first, second, first, second):
+        follower.read()
+    with store.connect_catalog(lake.settings) as states:
+        views = store.read_positions(states, "web")["views"]
+    assert views.state == "parked" and "topic views was deleted" in (views.reason or "")
+    assert landed(lake)["clicks"] == all_of(lake)["clicks"] and len(landed(lake)["views"]) == 8
+    assert_cuts(lake)
+
+
 @pytest.mark.parametrize("before", [True, False])
 def test_killed_at_its_publish_all_of_a_turn_lands_or_nothing(
     lake: Lake, start: Callable[[], Shared], monkeypatch: pytest.MonkeyPatch, before: bool

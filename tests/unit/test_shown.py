@@ -35,9 +35,9 @@ def test_text_that_does_nothing_stays_as_it_is(text: str) -> None:
 @given(st.lists(TEXTS, min_size=1, max_size=3))
 def test_a_cell_of_a_table_is_no_markup(texts: list[str]) -> None:
     """`[/x]` in a value ended `lakehouse sql` with a traceback."""
-    out = Console(file=io.StringIO(), width=4000, markup=True)
-    out.print(table(["x", "y"], [(text, 1) for text in texts]))
-    shown = out.file.getvalue()
+    file = io.StringIO()
+    Console(file=file, width=4000, markup=True).print(table(["x", "y"], [(text, 1) for text in texts]))
+    shown = file.getvalue()
     assert not list(effects(shown)) and len(shown.splitlines()) == len(texts) + 1
     assert all(visible(text).strip() in shown for text in texts)
 

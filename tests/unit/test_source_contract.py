@@ -602,7 +602,7 @@ def test_kept_records_become_the_rows_that_a_read_lands(place: Place, source: Op
     assert source.records.relation(relation).oid == described(source).oid
     batches = list(unpack(pack(source.records)).decode(relation, records, {}, ()))  # type: ignore
     assert rows_in(batches) == landed
-    emptied = [source.records.without(message, ["id", "v"], {"v"}) for message in records["message"].to_pylist()]
+    emptied = [source.records.without(message, relation, {"v"}) for message in records["message"].to_pylist()]
     without = records.set_column(records.schema.get_field_index("message"), "message", pa.array(emptied, pa.binary()))
     values = {row[3] for row in rows_in(source.records.decode(relation, without, {}, ()))}
     assert values == {None}

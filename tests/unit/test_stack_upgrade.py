@@ -146,6 +146,16 @@ def test_a_move_that_was_killed_between_its_renames_is_finished_by_the_next_star
     assert upgraded_path(data).exists(), "a cluster that is there is not replaced"
 
 
+def test_a_move_that_was_killed_before_its_last_rename_can_be_made_again(where: Placement, old: OldCluster) -> None:
+    """Each further run copied and compared everything, and ended with `Directory not empty`."""
+    left = upgraded_path(old.data)
+    left.mkdir()
+    (left / "PG_VERSION").write_text(f"{old.wanted}\n")
+    upgrade_cluster(old, where, stack_settings().system_dir, PASSWORD, lambda step: None)
+    assert (major_of(old.data), major_of(postgres_upgrade.old_data_path(old))) == (old.wanted, FORMER)
+    assert not left.exists() and (old.data / "base").is_dir(), "what was left is no cluster"
+
+
 def test_programs_that_nobody_has_are_named_with_the_package_that_has_them() -> None:
     with pytest.raises(LakehouseError, match=r"Postgres 9.*install Debian's postgresql-9, then run this again"):
         postgres_upgrade.programs_for("9")

@@ -8,7 +8,8 @@ from pyiceberg.io.pyarrow import _dataframe_to_data_files
 from pyiceberg.table import Table
 from pyiceberg.table.statistics import BlobMetadata, StatisticsFile
 
-from ingestion.sink.publish import TableAppend, _begin, _stage
+from ingestion.sink.publication import TableAppend
+from ingestion.sink.publish import _begin, _stage
 from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.catalog.writing.commit import swap
 from lakehouse.declarations.policies import StatisticsPolicy

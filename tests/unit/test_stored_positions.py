@@ -12,6 +12,8 @@ from memory_source import Offsets
 
 from ingestion.schema.positions import POSITIONS, Lsn
 from ingestion.sink import publish
+from ingestion.sink.publication import Cut as SinkCut
+from ingestion.sink.publication import Publication
 from ingestion.sources.kinds import KINDS
 from ingestion.state import lease as leases
 from ingestion.state import store, stored
@@ -104,8 +106,8 @@ def test_a_restored_catalog_takes_the_position_of_a_cut_as_its_source_wrote_it(
     lease = leases.acquire(states, "web", 60, "once")
     assert lease is not None
     at, slot = Offsets((3, 1)), Offsets((2, 4))
-    cut = publish.Cut(1, at, datetime.now(UTC), ())
-    publish.publish(catalog_settings, postgres_catalog, lease, publish.Publication("c", "web", 1, (), cut=cut))
+    cut = SinkCut(1, at, datetime.now(UTC), ())
+    publish.publish(catalog_settings, postgres_catalog, lease, Publication("c", "web", 1, (), cut=cut))
     session = cast(Any, SimpleNamespace(catalog=postgres_catalog, io=postgres_catalog.file_io))
     _, cuts = newest_cuts(session, {"web": slot, "shop": None})
     for complete, reached in ((False, at), (True, Offsets((3, 4)))):

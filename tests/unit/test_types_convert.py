@@ -71,7 +71,7 @@ def test_every_bytea_is_read(items: list[bytes | None]) -> None:
     assert values("bytea", *[None if item is None else "\\x" + item.hex() for item in items]) == items
 
 
-ODD = {
+ODD: dict[str, tuple[str, dict[str, Any]]] = {
     "date": (
         "2024-01-02",
         {"infinity": date.max, "-infinity": date.min, "0044-03-15 BC": date.min, "10000-01-01": date.max},

@@ -13,10 +13,11 @@ from typer.testing import CliRunner
 from lakehouse.errors import LakehouseError
 from lakehouse.migrations import ensure_state, known_steps, pending, stamp
 from lakehouse.migrations import migrate as migrate_state
+from lakehouse.servers.worker_sessions import CLASS, WORKER
 from lakehouse.settings import Settings, load_settings
 from lakehouse_backup.dump import dump_catalog, load_catalog
+from lakehouse_cli.alone import alone
 from lakehouse_cli.commands import _root
-from lakehouse_cli.machine.dev import alone
 from lakehouse_cli.machine.upgrade import upgrade
 from lakehouse_stack.home.instance import with_driver, write_instance
 from orchestration.instance import migrate, outdated
@@ -101,6 +102,10 @@ def test_it_refuses_in_one_line_while_somebody_is_at_work(mine: Settings) -> Non
         with pytest.raises(LakehouseError, match=r"^source 'shop': .* is at work: stop it, then run this again$"):
             typed()
         states.execute("DELETE FROM lakehouse.leases")
+        states.execute("SELECT pg_advisory_lock_shared(%s, hashtext(%s))", (CLASS, f"{mine.catalog_name}/{WORKER}"))
+        with pytest.raises(LakehouseError, match=r"^`lakehouse worker` is at work: stop it, then run this again$"):
+            typed()
+        states.execute("SELECT pg_advisory_unlock_all()")
         with alone(mine), pytest.raises(LakehouseError, match=r"^`lakehouse dev` runs for .*: stop it, then run"):
             typed()
         assert states.execute("SELECT * FROM lakehouse.schema_version").fetchall() == []

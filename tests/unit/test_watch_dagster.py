@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -10,7 +10,8 @@ import dagster as dg
 import psycopg
 import pytest
 from dagster._core.definitions.run_request import InstigatorType
-from dagster._core.scheduler.instigation import TickData, TickStatus
+from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteInstigatorOrigin, RemoteRepositoryOrigin
+from dagster._core.scheduler.instigation import InstigatorState, InstigatorStatus, TickData, TickStatus
 from dagster._daemon.types import DaemonHeartbeat
 from dagster_shared.error import SerializableErrorInfo
 
@@ -21,6 +22,8 @@ from lakehouse_stack.home.instance import with_driver
 from lakehouse_watch.alerts import Occasion
 from lakehouse_watch.probes import dagster_state
 from lakehouse_watch.probes.dagster_state import _checks_failed, _evaluation, read_checks, read_runs
+from lakehouse_watch.probes.limits import declared_still
+from lakehouse_watch.probes.still_there import Declared
 from orchestration.worker.reports import report_tables
 from tests.unit.throwaway_postgres import throwaway_postgres
 
@@ -60,9 +63,9 @@ DEFS = dg.Definitions(
 
 
 @pytest.fixture(scope="module")
-def settings() -> Iterator[Settings]:
+def settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
     with throwaway_postgres() as url:
-        yield load_settings(dagster={"storage_url": url})
+        yield load_settings(home=tmp_path_factory.mktemp("home"), dagster={"storage_url": url})
 
 
 @pytest.fixture
@@ -75,6 +78,7 @@ def instance(settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     storage = f"storage: {{postgres: {{postgres_url: '{with_driver(url)}'}}}}\ntelemetry: {{enabled: false}}\n"
     (tmp_path / "dagster.yaml").write_text(storage)
     monkeypatch.setattr(dagster_state, "_seen_runs", set())
+    monkeypatch.setattr(dagster_state, "_failing", {})
     with dg.DagsterInstance.from_config(str(tmp_path)) as made:
         yield made
 
@@ -164,6 +168,86 @@ def test_failed_checks_are_told_by_table_until_they_pass(instance: dg.DagsterIns
     assert not read_checks(settings).occasions
 
 
+def test_what_the_project_has_no_more_is_told_no_more(
+    instance: dg.DagsterInstance, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing evaluates a test that was mended under another name, nor runs the job of a source that is removed."""
+    run(instance, "load_vault", check=True)
+    run(instance, "load_shop", orders=True)
+
+    def told(jobs: Collection[str], checks: Collection[tuple[str, str]]) -> list[str]:
+        there = Declared(frozenset(), frozenset(jobs), frozenset(checks))
+        monkeypatch.setattr(dagster_state, "declared_still", lambda settings: there)
+        return [occasion.key for reading in (read_runs, read_checks) for occasion in reading(settings).occasions]
+
+    assert told(["load_shop"], [("vault.hub_store", "unique_key")]) == ["run/load_shop", "check/vault.hub_store"]
+    assert told(["load_shop_orders", "build_marts"], [("vault.hub_store", "unique_hk_store")]) == []
+
+
+def test_each_check_and_job_of_the_project_is_known(home: Path, defs: dg.Definitions) -> None:
+    """One that is not would never be told."""
+    there = declared_still(load_settings(home=home))
+    assert there is not None
+    checks = {(".".join(key.asset_key.path), key.name) for key in defs.resolve_asset_graph().asset_check_keys}
+    assert {name for _, name in checks} >= {
+        "in_the_cut",
+        "erasures_hold",
+        "at_the_newest_cut",
+        "reconciles_with_source",
+    }
+    assert {check for check in checks if check[1] != "lag_within_limits"} <= there.checks
+    assert ("raw_retail.stores", "read_by_a_model") not in there.checks, "its models were written since"
+    assert {job.name for job in defs.resolve_all_job_defs() if not there.has_job(job.name)} == set()
+    assert not there.has_job("load_shop") and not there.has_job("reconcile_shop")
+
+
+def test_what_runs_once_a_night_has_failed_until_it_succeeds_however_much_runs_meanwhile(
+    instance: dg.DagsterInstance, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was told to be over in the morning, when enough loads and tests had run."""
+    for name, few in {"RECENT_RUNS": 2, "RECENT_CHECKS": 2, "RECENT_TICKS": 2}.items():
+        monkeypatch.setattr(dagster_state, name, few)
+
+    def told() -> set[str]:
+        return {occasion.key for reading in (read_runs, read_checks) for occasion in reading(settings).occasions}
+
+    def tick(status: TickStatus, kind: InstigatorType, name: str) -> None:
+        error = SerializableErrorInfo("RuntimeError: no", [], "RuntimeError") if status == TickStatus.FAILURE else None
+        ticked = TickData(f"origin-{name}", name, kind, status, time.time(), error=error, selector_id=name)
+        instance.create_tick(ticked)
+
+    run(instance, "load_vault", check=True)
+    run(instance, "load_shop", orders=True)
+    tick(TickStatus.FAILURE, InstigatorType.SCHEDULE, "maintain_nightly")
+    failed = {"run/load_shop", "check/vault.hub_store", "sensor/maintain_nightly"}
+    assert told() == failed
+    for _ in range(5):
+        other = dg.AssetCheckEvaluation(asset_key=hub.key, check_name="another", passed=True)
+        instance.report_runless_asset_event(other)
+        instance.create_run_for_job(DEFS.resolve_job_def("load_vault"), status=dg.DagsterRunStatus.SUCCESS)
+        tick(TickStatus.SKIPPED, InstigatorType.SENSOR, "new_data_vault")
+    assert told() == failed
+    monkeypatch.setattr(dagster_state, "_failing", {})
+    assert told() == failed, "by another watch, too"
+    run(instance, "load_vault")
+    run(instance, "load_shop")
+    tick(TickStatus.SKIPPED, InstigatorType.SCHEDULE, "maintain_nightly")
+    assert told() == set()
+
+
+def test_the_newest_evaluation_counts_and_not_the_check_that_was_planned_last(
+    instance: dg.DagsterInstance, settings: Settings
+) -> None:
+    """A run had failed it after the worker had passed it, in a row that was made before."""
+    planned = instance.create_run_for_job(DEFS.resolve_job_def("load_vault"))
+    key = {"asset_key": hub.key, "check_name": "unique_key"}
+    instance.report_runless_asset_event(dg.AssetCheckEvaluation(**key, passed=True))
+    failed = dg.AssetCheckEvaluation(**key, passed=False)
+    event = dg.DagsterEvent("ASSET_CHECK_EVALUATION", planned.job_name, event_specific_data=failed)
+    instance.report_dagster_event(event, planned.run_id)
+    assert [occasion.key for occasion in read_checks(settings).occasions] == ["check/vault.hub_store"]
+
+
 def test_a_failed_check_says_how_many_rows_and_a_mart_where_to_look_first() -> None:
     """Nobody who is told at night knows what dbt is configured to; and the cause is in the vault mostly."""
     event = {"dagster_event": {"event_specific_data": {"description": "Got 1011 results, configured to fail if != 0"}}}
@@ -173,7 +257,7 @@ def test_a_failed_check_says_how_many_rows_and_a_mart_where_to_look_first() -> N
 
 
 def test_a_sensor_whose_ticks_fail_is_told_until_one_does_not(instance: dg.DagsterInstance, settings: Settings) -> None:
-    def tick(status: TickStatus, name: str = "new_data_shop") -> None:
+    def tick(status: TickStatus, name: str = "new_data_shop", ago: float = 0.0) -> None:
         error = SerializableErrorInfo("CannotInspectError: connection refused", [], "CannotInspectError")
         instance.create_tick(
             TickData(
@@ -181,12 +265,13 @@ def test_a_sensor_whose_ticks_fail_is_told_until_one_does_not(instance: dg.Dagst
                 name,
                 InstigatorType.SENSOR,
                 status,
-                time.time(),
+                time.time() - ago,
                 error=error if status == TickStatus.FAILURE else None,
                 selector_id=f"selector-{name}",
             )
         )
 
+    tick(TickStatus.FAILURE, "gone", ago=700)
     tick(TickStatus.FAILURE)
     tick(TickStatus.SKIPPED)
     tick(TickStatus.FAILURE, "other")
@@ -213,3 +298,35 @@ def test_a_daemon_without_a_heartbeat_is_told(instance: dg.DagsterInstance, sett
     assert list(by_key(read_runs(settings).occasions)) == ["daemon/dagster"]
     beat("SCHEDULER", 0)
     assert not read_runs(settings).occasions
+
+
+def test_sensors_that_tick_no_more_beside_a_living_daemon_are_told(
+    instance: dg.DagsterInstance, settings: Settings
+) -> None:
+    """Without its code server the daemon runs nothing, and nothing of it fails."""
+
+    place = RegisteredCodeLocationOrigin("lakehouse")
+
+    def tick(name: str, ago: float) -> RemoteInstigatorOrigin:
+        origin, at = RemoteInstigatorOrigin(RemoteRepositoryOrigin(place, "lake"), name), time.time() - ago
+        ticked = TickData(
+            origin.get_id(), name, InstigatorType.SENSOR, TickStatus.SKIPPED, at,
+            selector_id=origin.get_selector().get_id(),
+        )  # fmt: skip
+        instance.create_tick(ticked)
+        return origin
+
+    for kind in ("SENSOR", "SCHEDULER"):
+        instance.add_daemon_heartbeat(DaemonHeartbeat(time.time(), kind, "id", None))
+    assert not read_runs(settings).occasions, "no sensor ever ran"
+    shop = tick("shop", 200)
+    [silent] = read_runs(settings).occasions
+    assert silent.key == "code/dagster" and silent.patience > 60
+    instance.add_instigator_state(InstigatorState(shop, InstigatorType.SENSOR, InstigatorStatus.STOPPED))
+    assert not read_runs(settings).occasions, "it was turned off"
+    tick("payroll", 100)
+    assert list(by_key(read_runs(settings).occasions)) == ["code/dagster"]
+    tick("bank", 30)
+    assert not read_runs(settings).occasions
+    instance.add_daemon_heartbeat(DaemonHeartbeat(time.time() - 1000, "SENSOR", "id", None))
+    assert list(by_key(read_runs(settings).occasions)) == ["daemon/dagster"], "then it is the daemon"

@@ -9,6 +9,7 @@ from typing import Any, cast
 import dagster as dg
 import pyarrow as pa
 import pytest
+from dagster._core.storage.partition_status_cache import get_and_update_asset_status_cache_value
 from pyiceberg.table import Table
 
 from ingestion.mirrors.state import POSITION
@@ -16,11 +17,12 @@ from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.catalog.open import SnapshotFact
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import load_settings
-from orchestration.runs.partitions import daily_partitions
+from orchestration.runs.partitions import FIRST, LAST, daily_partitions
 from orchestration.runs.state.loaded import last_worker_load
+from orchestration.runs.tags import INCREMENTAL, MODE
 from orchestration.worker.mirrors import Mirrors
 from orchestration.worker.plan import Task
-from orchestration.worker.reports import report_days, report_tables, told_snapshots
+from orchestration.worker.reports import days_left_failed, report_days, report_tables, told_snapshots
 from orchestration.worker.telling import Telling, Told
 
 TABLE, OTHER = ("parsed", "orders"), ("parsed", "current_orders")
@@ -66,6 +68,37 @@ def test_days_without_an_event_are_told_once(instance: dg.DagsterInstance) -> No
     before = events()
     report_days(instance, "load_shop", {TABLE: FACT, OTHER: None}, DAYS, {"a.b": 7})
     assert events() == before == 2 * len(wanted)
+
+
+def test_a_day_that_a_run_has_left_failed_is_told_of_after_midnight(instance: dg.DagsterInstance) -> None:
+    """Yesterday's partition stayed red for ever: the next load is today's."""
+    days, works = daily_partitions(date(2026, 11, 24)), [True]
+
+    @dg.asset(key=KEY, partitions_def=days, backfill_policy=dg.BackfillPolicy.single_run())
+    def orders() -> None:
+        assert works[0]
+
+    def run(first: str, last: str, **more: str) -> None:
+        tags = {FIRST: first, LAST: last, **more}
+        job = dg.Definitions([orders], jobs=[dg.define_asset_job("load_shop", [orders])]).resolve_job_def("load_shop")
+        job.execute_in_process(instance=instance, tags=tags, raise_on_error=False)
+
+    def red() -> set[str]:
+        found = get_and_update_asset_status_cache_value(instance, KEY, days)
+        assert found is not None
+        return set(found.deserialize_failed_partition_subsets(days).get_partition_keys())
+
+    run("2026-11-24", "2026-11-25")
+    works[0] = False
+    run("2026-11-24", "2026-11-24")
+    assert red() == {"2026-11-24"} and days_left_failed(instance, [TABLE]) == {TABLE: []}, "a backfill is not done"
+    run("2026-11-24", "2026-11-25", **{MODE: INCREMENTAL})
+    assert red() == {"2026-11-24", "2026-11-25"} == set(days_left_failed(instance, [TABLE])[TABLE])
+    report_tables(instance, "load_shop", {TABLE: FACT}, {}, {}, [TABLE])
+    assert red(), "as it was"
+    run("2026-11-24", "2026-11-25", **{MODE: INCREMENTAL})
+    report_tables(instance, "load_shop", {TABLE: FACT}, {}, {}, [TABLE], days_left_failed(instance, [TABLE]))
+    assert not red() and days_left_failed(instance, [TABLE, ("raw_shop", "orders")]) == {TABLE: []}
 
 
 def test_many_days_are_told_some_at_a_time(instance: dg.DagsterInstance) -> None:
@@ -138,6 +171,20 @@ def test_of_a_source_that_does_not_answer_no_day_is_told(
     telling.tell(TASK, LOADED, ())
     assert instance.get_materialized_partitions(KEY) == set() and told.until is None
     assert told.due > time.monotonic() + 60
+
+
+def test_a_source_that_goes_away_before_all_days_are_told_keeps_the_worker_asleep(
+    instance: dg.DagsterInstance, telling: Telling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looked ten times a second whether it is there, for as long as it was away."""
+
+    def away(*_: object) -> None:
+        raise LakehouseError("shop is away")
+
+    monkeypatch.setattr("ingestion.source_status", away)
+    telling.told[TASK.job] = told = Told(caught_up=True, is_left=True)
+    telling.tell(TASK, LOADED, ())
+    assert not told.is_left and told.due > time.monotonic() + 60
 
 
 def test_a_mirror_is_told_of_once_for_each_state(instance: dg.DagsterInstance, postgres_catalog: LakeCatalog) -> None:

@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from lakehouse_stack.processes.accounts import find_placement, hand_over
 from tests.ports import free_port
@@ -22,7 +23,7 @@ def throwaway_postgres() -> Iterator[str]:
         data = placement.data / "cluster"
         data.mkdir(mode=0o700)
         hand_over(data, placement.account)
-        user = (
+        user: dict[str, Any] = (
             {"user": placement.account.uid, "group": placement.account.gid, "extra_groups": []}
             if placement.account
             else {}

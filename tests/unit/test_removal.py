@@ -1,0 +1,171 @@
+"""`lakehouse remove` beside people who edit, ingest, or press Ctrl-C meanwhile."""
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+import yaml
+from pydantic import SecretStr
+
+from ingestion.state import lease as leases
+from ingestion.state import store
+from lakehouse.declarations import Declarations
+from lakehouse.declarations.policies import RawPolicy
+from lakehouse.errors import LakehouseError
+from lakehouse.settings import Settings, SourceSettings, load_settings
+from lakehouse_cli.source import remove as command
+from lakehouse_cli.source import undeclaring
+from lakehouse_cli.source.declaring import write_change
+from scaffold import declaring_file
+from scaffold.files import stamped
+from tests.world import declared_source
+
+FILE = """\
+sources:
+  - name: shop
+    tables:
+      - name: customers
+      - name: orders
+"""
+
+
+@pytest.fixture
+def shop(cluster: str, tmp_path: Path) -> Settings:
+    """Of a project that declares two tables, which were ingested."""
+    made = load_settings(home=tmp_path / "home", project_dir=tmp_path, catalog_url=cluster)
+    made = made.model_copy(update={"sources": {"shop": SourceSettings(url=SecretStr(cluster))}})
+    declaration = made.dbt_project_dir / "models" / "sources" / "shop.yml"
+    declaration.parent.mkdir(parents=True)
+    declaration.write_text(FILE)
+    with store.connect_catalog(made) as states:
+        store.ensure_state(states)
+        states.execute("TRUNCATE lakehouse.streams, lakehouse.positions, lakehouse.leases")
+        store.create_stream(states, "shop", "lakehouse_shop", store.Cluster("1", 1), 0)
+        for table in ("customers", "orders"):
+            store.note_new(states, "shop", table, 1, None)
+    return made
+
+
+@pytest.fixture
+def dropped(shop: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """What was dropped, in a lake without Trino whose declarations have no columns."""
+    done: list[str] = []
+    monkeypatch.setattr(command, "load_settings", lambda: shop)
+    monkeypatch.setattr("scaffold.declared_alone", declared)
+    monkeypatch.setattr(command, "droppable", lambda _, source, others, table: [f"raw_{source}.{table}"])
+    monkeypatch.setattr(command, "drop", lambda _, found, dry_run: done.extend(found))
+    yield done
+
+
+def declared(settings: Settings, changed: Mapping[Path, str] | None = None) -> Declarations:
+    """What the file says, or would say."""
+    file = declaration(settings)
+    [source] = yaml.safe_load((changed or {}).get(file) or file.read_text())["sources"]
+    tables = {table["name"]: RawPolicy(relation=f"public.{table['name']}") for table in source["tables"]}
+    return Declarations(sources=(declared_source("shop", tables),))
+
+
+def declaration(settings: Settings) -> Path:
+    return settings.dbt_project_dir / "models" / "sources" / "shop.yml"
+
+
+def known(settings: Settings) -> set[str]:
+    with store.connect_catalog(settings) as states:
+        return set(store.read_positions(states, "shop"))
+
+
+def editing(file: Path, text: str) -> Callable[[bool], object]:
+    """Somebody who corrects the file before they say yes."""
+    return lambda yes: file.write_text(text)
+
+
+def test_a_correction_made_while_the_question_waits_is_not_lost(
+    shop: Settings, dropped: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file was written as it had been read before the question."""
+    corrected = FILE + "      - name: notes\n"
+    monkeypatch.setattr(command, "agreed", editing(declaration(shop), corrected))
+    with pytest.raises(LakehouseError, match=r"shop\.yml was changed meanwhile: run this again$"):
+        command.remove("shop.orders", drop_tables=True, yes=True)
+    assert declaration(shop).read_text() == corrected
+    assert known(shop) == {"customers", "orders"} and dropped == []
+
+
+def test_what_was_read_before_a_correction_is_not_written(shop: Settings) -> None:
+    file = declaring_file(shop.dbt_project_dir, "shop")
+    file.path.write_text(FILE + "# corrected\n")
+    with pytest.raises(LakehouseError, match="was changed meanwhile"):
+        write_change(file, FILE + "      - name: notes\n")
+    assert file.path.read_text() == FILE + "# corrected\n"
+
+
+@pytest.mark.parametrize("edited", ["models/sources/shop.yml", "models/parsed/shop/parsed_shop__orders.sql"])
+def test_a_source_that_was_edited_while_the_question_waited_stays_in_the_project(
+    shop: Settings, monkeypatch: pytest.MonkeyPatch, edited: str
+) -> None:
+    """Its file and models were removed as they had been found, with what was corrected meanwhile."""
+    model = shop.dbt_project_dir / "models" / "parsed" / "shop" / "parsed_shop__orders.sql"
+    model.parent.mkdir(parents=True)
+    model.write_text(stamped(model.name, "SELECT 1\n"))
+    corrected, taken = shop.dbt_project_dir / edited, list[str]()
+    monkeypatch.setattr(command, "load_settings", lambda: shop)
+    monkeypatch.setattr(command, "load_declarations", declared)
+    monkeypatch.setattr(command, "take_back", lambda _, source, dry_run: taken.append(source))
+    monkeypatch.setattr(command, "agreed", editing(corrected, corrected.read_text() + "# corrected\n"))
+    found = undeclaring.undeclared(shop, "shop")
+
+    with pytest.raises(LakehouseError, match=rf"{corrected} was changed meanwhile: run this again$"):
+        command.remove("shop", yes=True)
+    with pytest.raises(LakehouseError, match="was changed meanwhile"):
+        undeclaring.undeclare(shop, found)
+
+    assert corrected.read_text().endswith("# corrected\n") and model.exists() and declaration(shop).exists()
+    assert taken == []
+
+
+def test_what_was_interrupted_can_be_run_again(
+    shop: Settings, dropped: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The declaration went first: tables and history stayed, and the second run knew no such table."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(command, "drop", interrupted)
+        command.remove("shop.orders", drop_tables=True, yes=True)
+    assert declaration(shop).read_text() == FILE
+
+    command.remove("shop.orders", drop_tables=True, yes=True)
+
+    assert dropped == ["raw_shop.orders"] and known(shop) == {"customers"}
+    assert declaration(shop).read_text() == FILE.removesuffix("      - name: orders\n")
+    with store.connect_catalog(shop) as states:
+        assert leases.holder_of(states, "shop") is None
+
+
+@pytest.mark.parametrize("drop_tables", [True, False])
+def test_a_table_is_not_removed_below_a_follower(shop: Settings, dropped: list[str], drop_tables: bool) -> None:
+    """It declared the table as before, and snapshotted what it found forgotten: `dropped` was printed before that."""
+    with store.connect_catalog(shop) as states:
+        lease = leases.acquire(states, "shop", 60, "follow")
+    assert lease is not None
+    with leases.kept_alive(shop, lease), pytest.raises(LakehouseError, match=r"^source 'shop': .* is at work: stop it"):
+        command.remove("shop.orders", drop_tables=drop_tables, yes=True)
+    assert declaration(shop).read_text() == FILE and dropped == []
+    assert known(shop) == {"customers", "orders"}
+
+
+def test_nothing_is_dropped_where_the_declarations_would_be_refused(
+    shop: Settings, dropped: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refusing(settings: Settings, changed: Mapping[Path, str] | None = None) -> Declarations:
+        if changed:
+            raise LakehouseError("dbt_project/models/sources/shop.yml:4: no table has hub 'order'")
+        return declared(settings)
+
+    monkeypatch.setattr("scaffold.declared_alone", refusing)
+    with pytest.raises(LakehouseError, match=r"nothing was written, as the declarations would be refused: .*'order'$"):
+        command.remove("shop.orders", drop_tables=True, yes=True)
+    assert declaration(shop).read_text() == FILE and dropped == []
+    assert known(shop) == {"customers", "orders"}

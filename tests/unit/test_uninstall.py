@@ -1,0 +1,84 @@
+"""What `lakehouse uninstall` refuses before it changes anything, and what it tells of."""
+
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+from ingestion.state import store
+from lakehouse.errors import LakehouseError
+from lakehouse.settings import DebeziumSettings, Settings, SourceSettings, load_settings
+from lakehouse_cli.alone import alone
+from lakehouse_cli.machine import stack
+from lakehouse_cli.source import uninstall as uninstalling
+
+
+def test_nothing_is_taken_away_below_a_running_dev(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its daemon, worker and watch went on in a home that was gone, and began to write it anew."""
+    settings, ended = load_settings(home=tmp_path / "home"), list[bool]()
+    monkeypatch.setattr(uninstalling, "load_settings", lambda: settings)
+    monkeypatch.setattr(uninstalling, "_end", lambda _, delete_data: ended.append(delete_data))
+    with alone(settings), pytest.raises(LakehouseError, match=r"^`lakehouse dev` runs for .*: stop it, then run this"):
+        uninstalling.uninstall(delete_data=True, yes=True)
+    assert ended == []
+    uninstalling.uninstall(delete_data=True, yes=True)
+    assert ended == [True]
+
+
+@pytest.fixture
+def forgotten(catalog_settings: Settings, cluster: str) -> Settings:
+    """Of a catalog that knows a source with a slot, one without a connection, and two that are read by topics now."""
+    with store.connect_catalog(catalog_settings) as states:
+        store.ensure_state(states)
+        states.execute("TRUNCATE lakehouse.streams")
+        for source, slot in (("shop", "s_shop"), ("renamed", "s_renamed"), ("moved", "s_moved"), ("topics", "")):
+            store.create_stream(states, source, slot, store.Cluster("1", 1), 0)
+    by_topics = DebeziumSettings(kind="debezium", bootstrap_servers="127.0.0.1:1")
+    shop = SourceSettings(url=SecretStr(cluster))
+    return catalog_settings.model_copy(update={"sources": {"shop": shop, "moved": by_topics, "topics": by_topics}})
+
+
+def test_slots_that_are_out_of_reach_are_told_before_the_question_and_at_the_end(
+    forgotten: Settings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The catalog went with all that knew of them, and the sources kept WAL until their disks were full."""
+    asked, ended = list[str](), list[bool]()
+    monkeypatch.setattr(uninstalling, "load_settings", lambda: forgotten)
+    monkeypatch.setattr(uninstalling, "agreed", lambda yes: asked.append(capsys.readouterr().out))
+    monkeypatch.setattr(uninstalling, "_end", lambda _, delete_data: ended.append(delete_data))
+
+    uninstalling.uninstall(delete_data=True)
+
+    for said in (asked[0].splitlines(), capsys.readouterr().out.splitlines()):
+        moved, renamed = said[-2:]
+        assert renamed.startswith("renamed: it has no connection here: if slot s_renamed is still there")
+        assert moved.startswith("moved: it is read by topics now: if slot s_moved is still there")
+        assert renamed.endswith("`SELECT pg_drop_replication_slot('s_renamed')` in its database drops it")
+        assert not [line for line in said if line.startswith("topics") or "s_shop is still there" in line]
+    assert ended == [True]
+
+
+def test_down_tells_all_slots_that_stay(
+    forgotten: Settings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(stack, "load_settings", lambda: forgotten)
+    monkeypatch.setattr("lakehouse_stack.control.start_stop.down", lambda settings: [])
+    stack.down()
+    said = capsys.readouterr().out.splitlines()
+    assert "shop: slot s_shop stays, and its server keeps WAL for it; `lakehouse remove shop` drops it" in said
+    assert [line.split(":")[0] for line in said[-2:]] == ["moved", "renamed"]
+
+
+def test_a_catalog_that_does_not_answer_or_knows_no_slots_ends_nothing(
+    forgotten: Settings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    away = SecretStr("postgresql://postgres@127.0.0.1:1/postgres")
+    unreachable = forgotten.model_copy(update={"sources": {}, "catalog_url": away})
+    monkeypatch.setattr(uninstalling, "load_settings", lambda: unreachable)
+    uninstalling.uninstall(dry_run=True)
+    assert capsys.readouterr().out.splitlines()[-1].startswith("the catalog does not answer: ")
+    with store.connect_catalog(forgotten) as states:
+        states.execute("DROP SCHEMA lakehouse CASCADE")
+    monkeypatch.setattr(uninstalling, "load_settings", lambda: forgotten.model_copy(update={"sources": {}}))
+    uninstalling.uninstall(dry_run=True)
+    assert capsys.readouterr().out.splitlines()[-1].startswith("the servers of ")

@@ -1,0 +1,246 @@
+"""Which marts the worker builds when: those of readers before the others, and none of what is not sound."""
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from math import inf
+from typing import Any
+
+import pytest
+
+from lakehouse.catalog.open import SnapshotFact
+from lakehouse.settings import load_settings
+from orchestration.assets.groups import groups_read, load_groups
+from orchestration.worker.dbt.statements import Interrupted
+from orchestration.worker.dbt.warm_dbt import NodeResult, WarmDbt
+from orchestration.worker.marts.marts import Marts
+from orchestration.worker.plan import Graph, Task
+from orchestration.worker.telling import Telling
+from orchestration.worker.worker import (
+    BUSY_SECONDS,
+    FIRST_SECONDS,
+    LATEST_SECONDS,
+    QUIET_SECONDS,
+    Worker,
+    _State,
+)
+
+
+def test_the_tests_of_a_mart_read_also_marts_that_do_not_change(
+    demo_tasks: tuple[dict[str, Any], tuple[Task, ...]],
+) -> None:
+    """A fact without its dimension would be published: the test of both was left out."""
+    manifest, (*_, marts) = demo_tasks
+    graph = Graph(manifest)
+    built = graph.models_of(marts, marts.tables)
+    both = {test: set(node["depends_on"]["nodes"]) for test, node in graph.tests.items()}
+    two = next(test for test, nodes in both.items() if len(nodes & set(built)) > 1)
+    one, other = sorted(both[two] & set(built))[:2]
+    assert two in graph.tests_of_marts([one], ())
+    assert two not in graph.tests_of_marts([one], [other])
+
+
+def test_tests_of_a_mart_that_was_not_built_are_skipped(demo_tasks: tuple[dict[str, Any], tuple[Task, ...]]) -> None:
+    """They would test the copy of the former state, and pass."""
+    manifest, (*_, marts) = demo_tasks
+    graph = Graph(manifest)
+    built = Marts(load_settings(), None, WarmDbt(load_settings()), manifest, graph)  # type: ignore[arg-type]
+    models = graph.models_of(marts, marts.tables)
+    tests = graph.tests_of_marts(models, ())
+    results = built.test(tests, [NodeResult(model, "error", 0.0, 0, "no") for model in models], {})
+    assert {result.unique_id: result.status for result in results} == dict.fromkeys(tests, "skipped")
+
+
+def test_marts_of_a_source_that_is_being_loaded_wait_and_no_others(
+    demo_tasks: tuple[dict[str, Any], tuple[Task, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest, (*_, marts) = demo_tasks
+    worker, built = object.__new__(Worker), list[str]()
+    graph, state = Graph(manifest), _State(day=datetime.now(UTC).date())
+
+    def build(models: Sequence[str], without: object, newest: object) -> list[NodeResult]:
+        built.extend(graph.nodes[model]["name"] for model in models)
+        return []
+
+    building = Marts(load_settings(), None, None, manifest, graph)  # type: ignore[arg-type]
+    monkeypatch.setattr(building, "_build_next", build)
+    reads = groups_read(manifest, graph.nodes, load_groups(manifest))
+    facts = {".".join(table): SnapshotFact(1, datetime.now(UTC), 1, 1) for table in marts.tables}
+    for name, value in {
+        "_graph": graph, "_marts": building, "_reads": reads, "_newest": lambda _: facts, "_untold": [],
+        "_held": lambda _: set(), "_unloaded": lambda _: set(), "_last_loads": deque[float](maxlen=2),
+        "_unless_rung": lambda work, seconds: work(),
+    }.items():  # fmt: skip
+        monkeypatch.setattr(worker, name, value, raising=False)
+    worker._load_alone(marts, state, frozenset({"bank"}))
+    assert "fct_transactions" in built and "dim_account" not in built
+    assert 0 < state.due - time.monotonic() <= BUSY_SECONDS
+    worker._load_alone(marts, state, frozenset())
+    assert "dim_account" in built and built.count("fct_transactions") == 1, "what waited, and nothing twice"
+
+
+def test_marts_that_readers_see_come_before_pits_with_all_that_a_test_reads_beside_them(
+    demo_tasks: tuple[dict[str, Any], tuple[Task, ...]],
+) -> None:
+    """A sale was in its fact after all points in time were built and tested: more than half of the way."""
+    graph = Graph(demo_tasks[0])
+    names = {graph.nodes[model]["name"] for model in graph.of_readers()}
+    assert {"fct_transactions", "mart_sales_by_store_day", "dim_customer_history"} <= names
+    assert "bv_transaction_reconciliation" in names, "a test compares it with a fact"
+    assert not [name for name in names if name.startswith(("pit_", "bridge_", "control_"))]
+    read = ["model.lakehouse.pit_store", *graph.nodes["model.lakehouse.dim_store"]["depends_on"]["nodes"]]
+    node = {**graph.nodes["model.lakehouse.dim_store"], "depends_on": {"nodes": read}}
+    graph.nodes["model.lakehouse.dim_store"] = node
+    assert {"model.lakehouse.pit_store", "model.lakehouse.control_snap"} <= graph.of_readers(), "what it is made of"
+
+
+def test_pits_wait_for_a_pause_between_cuts_and_not_for_ever(
+    demo_tasks: tuple[dict[str, Any], tuple[Task, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sale that came while they were built waited for them."""
+    manifest, (*_, marts) = demo_tasks
+    worker, built, cuts = object.__new__(Worker), list[set[str]](), [1]
+    graph, state = Graph(manifest), _State(day=datetime.now(UTC).date(), served=True)
+
+    def build(models: Sequence[str], without: object, newest: object) -> list[NodeResult]:
+        built.append({graph.nodes[model]["name"] for model in models})
+        return [NodeResult(model, "success", 0.0, 0, "") for model in models]
+
+    def newest(_: object) -> dict[str, SnapshotFact]:
+        return {".".join(table): SnapshotFact(cuts[0], datetime.now(UTC), 1, 1) for table in marts.tables}
+
+    def unless_rung(work: Callable[[], None], seconds: float = inf) -> None:
+        patience.append(seconds)
+        if rings:
+            raise Interrupted
+        work()
+
+    rings, loads, patience = list[bool](), deque[float](maxlen=2), list[float]()
+    building = Marts(load_settings(), None, None, manifest, graph)  # type: ignore[arg-type]
+    monkeypatch.setattr(building, "_build_next", build)
+    for name, value in {
+        "_graph": graph, "_marts": building, "_newest": newest, "_untold": [], "_held": lambda _: set(),
+        "_unloaded": lambda _: set(), "_reads": dict.fromkeys(graph.nodes, frozenset()),
+        "_state": {marts.job: state}, "_unless_rung": unless_rung, "_telling": Telling(*[None] * 5), "_away": False,
+        "_last_loads": loads,
+    }.items():  # fmt: skip
+        monkeypatch.setattr(worker, name, value, raising=False)
+
+    def pause(seconds: float) -> None:
+        """Of the share of time that PITs have used up, so much is still to come."""
+        state.due, state.later_due = 0.0, time.monotonic() + seconds
+
+    def rounds() -> list[str]:
+        """Of each build since: whether it was of facts or of PITs."""
+        built.clear()
+        worker._load_alone(marts, state)
+        return ["facts" if "fct_transactions" in names else "pits" for names in built if names]
+
+    assert rounds() == ["facts"] and "pit_store" in {graph.nodes[model]["name"] for model in state.held}
+    assert worker._dues() == [0.0] or worker._dues()[0] <= QUIET_SECONDS, "soon, unless a cut comes first"
+    cuts[0] += 1
+    assert rounds() == ["facts"], "a cut came first"
+    waiting, loaded = len(state.held), dict(state.loaded)
+    rings.append(True)
+    pause(0.0)
+    assert rounds() == [] and len(state.held) == waiting and state.loaded == loaded, "they yield to a cut"
+    assert patience[-1] == inf
+    cuts[0] += 1
+    assert rounds() == [] and state.loaded == loaded and patience[-1] == FIRST_SECONDS, "so do facts, while they begin"
+    assert time.monotonic() >= state.due, "they follow the load at once"
+    assert rounds() == ["facts"], "and are not put off again by the next one"
+    loaded = dict(state.loaded)
+    cuts[0] += 1
+    assert rounds() == [] and state.loaded == loaded, "of later cuts they are"
+    rings.clear()
+    assert rounds() == ["facts"]
+    pause(0.0)
+    assert rounds() == ["pits"] and 0 < len(state.held) < waiting, "some of them, so that a cut waits for no others"
+    pause(10.0)
+    assert worker._dues()[0] > 9 and not worker._due(state) and rounds() == [], "they take their share of the time"
+    cuts[0] += 1
+    assert rounds() == ["facts"], "which a cut need not wait for"
+    assert state.later_since is not None
+    state.later_since -= LATEST_SECONDS
+    cuts[0] += 1
+    assert rounds() == ["facts"]
+    pause(0.0)
+    cuts[0] += 1
+    assert rounds() == ["facts", "pits"], "they have waited long enough"
+    while state.held:
+        pause(0.0)
+        assert rounds() == ["pits"]
+    assert not worker._dues() and not worker._due(state)
+    pause(0.0)
+    cuts[0] += 1
+    assert rounds() == ["facts"] and worker._dues()[0] <= QUIET_SECONDS, "since the last ones nothing has waited"
+    loads += [time.monotonic() - 10, time.monotonic()]
+    pause(0.0)
+    cuts[0] += 1
+    assert rounds() == ["facts"] and worker._dues()[0] > 10 and not worker._due(state), "cuts follow one another"
+    state.later_since = time.monotonic() - LATEST_SECONDS + 5
+    pause(0.0)
+    cuts[0] += 1
+    assert rounds() == ["facts"] and 1 < worker._dues()[0] <= 5, "but it is not put off without end"
+
+
+def test_pits_that_one_test_reads_or_that_are_made_of_one_another_are_built_together(
+    demo_tasks: tuple[dict[str, Any], tuple[Task, ...]],
+) -> None:
+    graph = Graph(demo_tasks[0])
+    pits = {f"model.lakehouse.pit_{name}" for name in ("customer", "product", "store")}
+    assert graph.together(pits) == {"model.lakehouse.pit_customer"}
+    assert graph.together({*pits, "model.lakehouse.control_snap"}) == {*pits, "model.lakehouse.control_snap"}
+    graph.tests["test.both"] = {"depends_on": {"nodes": ["model.lakehouse.pit_customer", "model.lakehouse.pit_store"]}}
+    assert graph.together(pits) == {"model.lakehouse.pit_customer", "model.lakehouse.pit_store"}
+    assert graph.together([]) == set()
+
+
+def test_what_is_made_of_a_mart_that_was_refused_is_not_built_of_its_former_state(
+    demo_tasks: tuple[dict[str, Any], tuple[Task, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would count as built from rows that it does not have, and stay so when the mart is sound again."""
+    manifest, (*_, marts) = demo_tasks
+    graph, built, results = Graph(manifest), list[set[str]](), list[NodeResult]()
+    changed = {key: dict(node) for key, node in manifest["nodes"].items()}
+    children = {**manifest["child_map"], "model.lakehouse.fct_transactions": ["model.lakehouse.bv_customer_value"]}
+    refused = next(key for key in changed if key.startswith("test.lakehouse.unique_fct_transactions_"))
+
+    def build(models: Sequence[str], without: object, newest: object) -> list[NodeResult]:
+        built.append(set(models))
+        found = [NodeResult(model, "success", 0.0, 0, "") for model in models]
+        return [*found, *([NodeResult(refused, "fail", 0.0, 1, "Got 1 result")] if len(built) == 1 else [])]
+
+    building = Marts(load_settings(), None, None, {**manifest, "child_map": children}, graph)  # type: ignore[arg-type]
+    monkeypatch.setattr(building, "_build_next", build)
+    building.build(graph.models_of(marts, marts.tables), (), {}, results)
+    first, others = built
+    assert "model.lakehouse.fct_transactions" in first
+    assert "model.lakehouse.pit_transaction" in others and "model.lakehouse.bv_customer_value" not in others
+
+
+def test_what_is_made_of_the_day_is_built_anew_once_a_day(demo_tasks: tuple[dict[str, Any], tuple[Task, ...]]) -> None:
+    """The sales after midnight were in no PIT: nothing that a sale changes is upstream of the control snapshot."""
+    manifest, (load, *_, marts) = demo_tasks
+    worker = Worker.__new__(Worker)
+    worker._graph, state = Graph(manifest), _State()
+    found = {worker._graph.nodes[model]["name"] for model in worker._of_a_new_day(marts, state)}
+    assert found >= {"control_snap", "pit_transaction", "bridge_sale"} and "fct_transactions" not in found
+    assert not worker._of_a_new_day(load, state)
+    state.day = datetime.now(UTC).date()
+    assert not worker._of_a_new_day(marts, state)
+    state.day -= timedelta(days=1)
+    assert worker._of_a_new_day(marts, state)
+
+
+def test_a_refresh_that_shows_more_is_news_for_the_marts_of_its_view() -> None:
+    mirror, view = ("mirror_shop", "items"), ("parsed", "current_shop__items")
+    task = Task("build_marts", (("parsed", "shop__items"),), marts=True, mirrors={mirror: view})
+    worker, state = object.__new__(Worker), _State(loaded={"parsed.shop__items": 1})
+    newest = {"parsed.shop__items": SnapshotFact(1, datetime.now(UTC), 1, 1)}
+    assert worker._changed(task, state, newest) == []
+    newest["mirror_shop.items"] = SnapshotFact(7, datetime.now(UTC), 0, 0)
+    assert worker._changed(task, state, newest) == [view]
+    state.loaded["mirror_shop.items"] = 7
+    assert worker._changed(task, state, newest) == []

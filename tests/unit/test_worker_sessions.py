@@ -1,0 +1,178 @@
+"""Who serves a job and who writes, by sessions of the catalog's database, and the bell that a publish rings."""
+
+import time
+from collections.abc import Iterator
+from threading import Event, Thread
+
+import psycopg
+import pytest
+from throwaway_postgres import throwaway_postgres
+
+from lakehouse.migrations import ensure_state
+from lakehouse.servers.worker_sessions import enter, is_there, leave, state_of
+from lakehouse.settings import Settings, load_settings
+from lakehouse_watch.probes.worker import read_worker
+from orchestration.runs.processes.presence import is_served, serve, withdraw, writing, writing_if_free
+from orchestration.worker.bell import Bell
+from orchestration.worker.dbt.statements import Interrupted, Statements
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+    with throwaway_postgres() as url:
+        yield load_settings(home=tmp_path_factory.mktemp("home"), catalog_url=url)
+
+
+def test_a_worker_serves_a_job_until_its_session_ends(settings: Settings) -> None:
+    """However it ends: the lock is the session's, so no timeout has to pass."""
+    dsn, lake = settings.catalog_dsn(), settings.catalog_name
+    with psycopg.connect(dsn, autocommit=True) as one, psycopg.connect(dsn, autocommit=True) as other:
+        assert not is_served(settings, "load_shop")
+        assert serve(one, lake, "load_shop") and is_served(settings, "load_shop")  # type: ignore[arg-type]
+        assert not serve(other, lake, "load_shop")  # type: ignore[arg-type]
+        assert not is_served(settings, "load_bank")
+        withdraw(one, lake, "load_shop")  # type: ignore[arg-type]
+        assert serve(other, lake, "load_shop")  # type: ignore[arg-type]
+        one.execute("SELECT pg_terminate_backend(%s, 10000)", (other.info.backend_pid,))
+        assert not is_served(settings, "load_shop")
+
+
+def test_a_worker_that_was_killed_is_missed_and_one_that_has_ended_is_not(settings: Settings) -> None:
+    """Of two, the last one counts."""
+    dsn, lake = settings.catalog_dsn(), settings.catalog_name
+    with psycopg.connect(dsn, autocommit=True) as one, psycopg.connect(dsn, autocommit=True) as other:
+        ensure_state(one)
+        assert not is_there(settings) and state_of(settings) != "killed", "none was ever started"
+        enter(one, lake)
+        enter(other, lake)
+        leave(other, lake)
+        assert is_there(settings) and state_of(settings) != "killed"
+        assert [o.key for o in read_worker(settings).occasions] == []
+        other.execute("SELECT pg_terminate_backend(%s, 10000)", (one.info.backend_pid,))
+        assert not is_there(settings) and state_of(settings) == "killed"
+        assert [o.key for o in read_worker(settings).occasions] == ["worker/lake"]
+        enter(other, lake)
+        assert state_of(settings) != "killed"
+        leave(other, lake)
+        assert not is_there(settings) and state_of(settings) != "killed"
+
+
+def ring(settings: Settings) -> None:
+    with psycopg.connect(settings.catalog_dsn(), autocommit=True) as publisher:
+        publisher.execute("SELECT pg_notify('lakehouse_cuts', 'shop'), pg_notify('lakehouse_cuts', 'bank')")
+
+
+def test_a_publish_wakes_the_worker(settings: Settings) -> None:
+    with psycopg.connect(settings.catalog_dsn(), autocommit=True) as listener:
+        bell = Bell(listener, Event())  # type: ignore[arg-type]
+        assert not bell.wait(0.1)
+        ring(settings)
+        assert bell.wait(5)
+        assert not bell.wait(0.1), "one load reads all cuts"
+        ring(settings)
+        time.sleep(0.5)
+        assert bell.wait(0), "what rang while nobody waited"
+
+
+def test_work_that_yields_ends_when_a_cut_changes_a_table_and_the_cut_is_loaded_next(settings: Settings) -> None:
+    """A sale waited for whole-table tests that had begun just before it came."""
+    begun, ended, matters = Event(), Event(), [False]
+
+    def work() -> bool:
+        begun.set()
+        return ended.wait(20)
+
+    def ring_twice() -> None:
+        begun.wait(20)
+        ring(settings)
+        time.sleep(0.5)
+        assert not ended.is_set(), "a cut that changes no table"
+        matters[0] = True
+        ring(settings)
+
+    with psycopg.connect(settings.catalog_dsn(), autocommit=True) as listener:
+        bell = Bell(listener, Event())  # type: ignore[arg-type]
+        assert bell.during(lambda: 7, lambda: True, ended.set) == 7 and not ended.is_set()
+        ringing = Thread(target=ring_twice)
+        ringing.start()
+        assert bell.during(work, lambda: matters[0], ended.set)
+        ringing.join()
+        assert bell.wait(0) and not bell.wait(0.1), "at once, and not twice"
+        ended.clear()
+        begun.clear()
+        ringing = Thread(target=lambda: (begun.wait(20), time.sleep(0.5), ring(settings), time.sleep(0.5), ended.set()))
+        ringing.start()
+        late = Event()
+        assert bell.during(work, lambda: True, late.set, 0.3) and not late.is_set(), "too late to yield"
+        ringing.join()
+        assert bell.wait(0), "and heard afterwards"
+        stop = Event()
+        stop.set()
+        ended.clear()
+        assert Bell(listener, stop).during(work, lambda: False, ended.set), "a worker that stops waits for nothing"  # type: ignore[arg-type]
+
+
+def test_what_was_cancelled_has_no_results() -> None:
+    """A statement that was cancelled looks like one that finds nothing: a failing test would pass."""
+    statements = Statements()
+    statements.begin()
+    with pytest.raises(Interrupted), statements.running():
+        statements.end()
+    with pytest.raises(Interrupted), statements.running():
+        raise AssertionError("it must not begin")
+    statements.begin()
+    with statements.running():
+        pass
+
+
+def test_one_writes_at_a_time_and_a_run_that_waits_comes_before_the_worker(settings: Settings) -> None:
+    """A worker that loads again and again must not keep a run waiting for ever."""
+    dsn, lake = settings.catalog_dsn(), settings.catalog_name
+    with psycopg.connect(dsn, autocommit=True) as one, psycopg.connect(dsn, autocommit=True) as other:
+        order = []
+
+        def run() -> None:
+            with writing(other, lake, ["shop"]):  # type: ignore[arg-type]
+                order.append("run")
+
+        with writing_if_free(one, lake, ["shop"]) as free:  # type: ignore[arg-type]
+            assert free == {"shop"}
+            thread = Thread(target=run)
+            thread.start()
+            while not is_waiting(settings):
+                time.sleep(0.05)
+            order.append("worker")
+        thread.join(timeout=30)
+        assert order == ["worker", "run"]
+        with writing(other, lake, ["shop"]), writing_if_free(one, lake, ["shop", "bank"]) as free:  # type: ignore[arg-type]
+            assert free == {"bank"}, "a load of one source keeps no other waiting"
+        with writing_if_free(one, lake, ["shop"]) as free:  # type: ignore[arg-type]
+            assert free
+
+
+def test_who_waits_for_one_of_several_sources_keeps_no_other_waiting(settings: Settings) -> None:
+    """Marts of the shop and the bank waited for a long load of the bank, and loads of the shop for the marts."""
+    dsn, lake, order = settings.catalog_dsn(), settings.catalog_name, []
+    with psycopg.connect(dsn, autocommit=True) as one, psycopg.connect(dsn, autocommit=True) as other:
+
+        def marts() -> None:
+            with writing(other, lake, ["bank", "shop"]):  # type: ignore[arg-type]
+                order.append("marts")
+
+        for busy, free in (("bank", "shop"), ("shop", "bank")):
+            with writing_if_free(one, lake, [busy]):  # type: ignore[arg-type]
+                thread = Thread(target=marts)
+                thread.start()
+                while not is_waiting(settings):
+                    time.sleep(0.05)
+                with writing_if_free(one, lake, [free]) as found:  # type: ignore[arg-type]
+                    assert found == {free}
+                order.append(busy)
+            thread.join(timeout=30)
+    assert order == ["bank", "marts", "shop", "marts"]
+
+
+def is_waiting(settings: Settings) -> bool:
+    with psycopg.connect(settings.catalog_dsn()) as connection:
+        query = "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted)"
+        return connection.execute(query).fetchone() == (True,)
