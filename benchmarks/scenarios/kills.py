@@ -27,7 +27,14 @@ T = TypeVar("T")
 FACT = ("marts", "fct_transactions")
 VICTIMS = ("follower", "JVM", "worker", "trino", "daemon", "code server", "step")
 STAYS_DEAD = ("follower", "worker", "trino", "daemon", "code server")  # if nobody starts it again
-TELLS = {"follower": "follower", "trino": "server", "daemon": "daemon", "step": "run"}
+TELLS = {
+    "follower": "follower",
+    "trino": "server",
+    "daemon": "daemon",
+    "worker": "worker",
+    "code server": "code",
+    "step": "run",
+}
 LONGEST, UNTOLD, STEP = 600.0, 200.0, "load_retail"
 RUN = (
     "SELECT split_part(value, ':', 2)::int FROM run_tags JOIN runs USING (run_id)"
