@@ -26,12 +26,12 @@ from ingestion.sink.publish import publish
 from ingestion.state import store
 from ingestion.state.lease import Lease
 from lakehouse.catalog.file_io import open_io
+from lakehouse.catalog.next_names import next_name
 from lakehouse.catalog.open import load_table
 from lakehouse.catalog.views.current_views import view_of
 from lakehouse.catalog.views.view_versions import taken_back
 from lakehouse.catalog.writing.bulk_delete import delete_objects
 from lakehouse.catalog.writing.commit import MAX_CONFLICTS, move_pointer, remove
-from lakehouse.catalog.writing.next_tables import next_name
 from lakehouse.declarations.manifest import rebuild
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import CatalogConnection

@@ -10,7 +10,7 @@ from typing import Any
 
 from erasure.proof import Trace
 from erasure.targets import OF_THE_VAULT, lake_names, undeclared
-from lakehouse.catalog.writing.next_tables import next_name
+from lakehouse.catalog.next_names import next_name
 from lakehouse.declarations import RawTable
 from maintenance.inventory.lake import Lake, directory
 from maintenance.inventory.outcome import TableName

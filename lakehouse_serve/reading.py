@@ -14,7 +14,7 @@ from cachetools import LRUCache, TTLCache
 from sqlalchemy import create_engine, text
 
 from lakehouse.catalog.live_tables import only_rewritten
-from lakehouse.catalog.writing.next_tables import is_next
+from lakehouse.catalog.next_names import is_next
 from lakehouse.settings import Settings
 from lakehouse.text.urls import parse_url
 from lakehouse_serve.store import Store

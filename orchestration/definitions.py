@@ -14,7 +14,7 @@ from lakehouse.settings import Settings, load_settings
 from orchestration.assets.built_by_key import built_by_key
 from orchestration.assets.dbt_assets import load_assets, other_sources
 from orchestration.assets.dbt_resource import dbt_resource
-from orchestration.assets.next_tables import refuse_hidden_marts
+from orchestration.assets.next_tables import refuse_hidden_marts, refuse_next_schemas
 from orchestration.assets.policies import policies
 from orchestration.assets.table_health import health_definitions
 from orchestration.assets.translator import stored_keys
@@ -35,6 +35,7 @@ def definitions(settings: Settings) -> dg.Definitions:
     declared = declarations_from(manifest, settings.dbt_project_dir).among(settings.sources)
     built_by_key(manifest, settings.dbt_project_dir)  # refuses what does not go together
     refuse_hidden_marts(manifest, settings.dbt_project_dir)
+    refuse_next_schemas(manifest, settings.dbt_project_dir)
     unread = unread_tables(manifest, declared, settings.dbt_project_dir)
     first_day, pages = settings.dagster.first_day, stored_keys(manifest)
     return dg.Definitions.merge(

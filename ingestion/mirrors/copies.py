@@ -25,9 +25,9 @@ from ingestion.state import lease as leases
 from ingestion.state import store
 from ingestion.state.lease import Lease
 from lakehouse.catalog.lake_catalog import LakeCatalog
+from lakehouse.catalog.next_names import Name, next_name
 from lakehouse.catalog.private_pyiceberg import data_files
 from lakehouse.catalog.writing.commit import enter, move_pointer, remove
-from lakehouse.catalog.writing.next_tables import Name, next_name
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import CatalogConnection
 from lakehouse.servers.retry import until_answered

@@ -34,12 +34,12 @@ from ingestion.sink.publish import surplus_snapshots
 from ingestion.state import store
 from lakehouse.catalog.file_io import open_io
 from lakehouse.catalog.lake_catalog import LakeCatalog
+from lakehouse.catalog.next_names import Name, next_name
 from lakehouse.catalog.open import PASSED, is_unchanged, load_table, total
 from lakehouse.catalog.private_pyiceberg import Staging
 from lakehouse.catalog.statistics import carry
 from lakehouse.catalog.views.current_views import TAG
 from lakehouse.catalog.views.regular import moved, newest_tag, shows_all
-from lakehouse.catalog.writing.next_tables import Name, next_name
 from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import CatalogConnection

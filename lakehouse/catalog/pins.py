@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from lakehouse.catalog.next_names import is_next
 from lakehouse.catalog.relations import TableName, list_relations
-from lakehouse.catalog.writing.next_tables import is_next
 from lakehouse.errors import LakehouseError
 
 if TYPE_CHECKING:

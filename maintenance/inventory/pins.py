@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from lakehouse.catalog.next_names import is_next
 from lakehouse.catalog.pins import CUT, TAG
 from lakehouse.catalog.writing.commit import until_committed
-from lakehouse.catalog.writing.next_tables import is_next
 from lakehouse.errors import LakehouseError
 from maintenance.inventory.cuts import newest_cut
 from maintenance.inventory.in_use import all_tables

@@ -4,7 +4,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from lakehouse.catalog.next_names import is_next
 from lakehouse.declarations.lines import refuse
+from orchestration.assets.groups import STORED
 from orchestration.assets.translator import is_view
 from orchestration.resources import TableKey
 
@@ -33,6 +35,21 @@ def refuse_hidden_marts(manifest: Manifest, project_dir: Path) -> None:
             f"through {manifest['nodes'][view]['name']}, which shows it as it was before the build: read it itself"
             for _, node in sorted(whole.items())
             for view, below in _hidden(manifest, node, whole)
+        ]
+    )
+
+
+def refuse_next_schemas(manifest: Manifest, project_dir: Path) -> None:
+    """Raises LakehouseError, with the file, where dbt would make something of its own in a schema of copies.
+
+    A build drops what has the name of a copy there, and pins and readers of the catalog service pass the others over.
+    """
+    refuse(
+        [
+            f"{project_dir.name}/{node['original_file_path']}: {node['name']} is made in the schema {node['schema']}, "
+            "which is for copies of tables that are being built: give it another schema"
+            for _, node in sorted(manifest["nodes"].items())
+            if node["resource_type"] in STORED and is_next(node["schema"].lower())
         ]
     )
 

@@ -13,7 +13,7 @@ from pyiceberg.types import IntegerType
 
 import orchestration.worker.marts.marts as module
 from lakehouse.catalog.lake_catalog import LakeCatalog
-from lakehouse.catalog.writing.next_tables import next_name
+from lakehouse.catalog.next_names import next_name
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 from orchestration.assets.built_by_key import ByKey, Lead, built_by_key

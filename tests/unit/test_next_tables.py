@@ -11,7 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lakehouse.catalog.lake_catalog import LakeCatalog
-from lakehouse.catalog.writing.next_tables import OF_SOURCES, begin, building_next, is_next, next_name
+from lakehouse.catalog.next_names import OF_SOURCES, is_next, next_name
+from lakehouse.catalog.writing.next_tables import begin, building_next
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 

@@ -6,7 +6,13 @@ from typing import Any
 import pytest
 
 from lakehouse.errors import LakehouseError
-from orchestration.assets.next_tables import built_whole, refuse_hidden_marts, sound_tables, unsound_tables
+from orchestration.assets.next_tables import (
+    built_whole,
+    refuse_hidden_marts,
+    refuse_next_schemas,
+    sound_tables,
+    unsound_tables,
+)
 
 DIM, FACT, REPORT = ("marts", "dim"), ("marts", "fact"), ("marts", "report")
 BUILT = {"model.dim": "success", "model.fact": "success", "model.report": "success"}
@@ -82,3 +88,15 @@ def test_a_mart_that_reads_another_one_through_a_view_is_refused(kind: str) -> N
     found["nodes"]["model.report"]["depends_on"]["nodes"].append("model.shown")
     with pytest.raises(LakehouseError, match=r"project/models/report.sql: report reads fact through shown, .*itself"):
         refuse_hidden_marts(found, place)
+
+
+@pytest.mark.parametrize("kind", ["model", "seed", "snapshot"])
+@pytest.mark.parametrize("schema", ["marts_next", "Vault_NEXT", "next_mirror_shop"])
+def test_a_table_of_dbt_in_a_schema_of_copies_is_refused(kind: str, schema: str) -> None:
+    """A build of the marts took it for a copy that a killed one had left, and dropped it."""
+    found, place = manifest(), Path("project")
+    found["nodes"]["test.both"]["schema"] = "dbt_test__audit"
+    refuse_next_schemas(found, place)
+    found["nodes"][f"{kind}.own"] = {**model("own"), "resource_type": kind, "schema": schema}
+    with pytest.raises(LakehouseError, match=rf"project/models/own.sql: own .* {schema}, .* another schema"):
+        refuse_next_schemas(found, place)

@@ -1,9 +1,8 @@
 """Tables that are built and tested beside the ones that readers see, then published together.
 
-A copy of a table is a row of the catalog, in the namespace `<namespace>_next`, that names the same metadata file; that
-of a mirror is in `next_mirror_<source>`, because a source may be called `…_next`. What replaces the copy writes a
-metadata file of its own, below the table's location and with the table's history. To publish is to point the tables
-there, all in one transaction: history stays, and no file is copied.
+A copy of a table is a row of the catalog that names the same metadata file. What replaces the copy writes a metadata
+file of its own, below the table's location and with the table's history. To publish is to point the tables there, all
+in one transaction: history stays, and no file is copied.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from lakehouse.catalog.next_names import Name, next_name
 from lakehouse.catalog.private_pyiceberg import Staging
 from lakehouse.catalog.writing.commit import enter, move_pointer, remove
 from lakehouse.errors import LakehouseError
@@ -25,25 +25,7 @@ if TYPE_CHECKING:
 
     Connection = psycopg.Connection[Any]
 
-Name = tuple[str, str]
 Comments = Mapping[str, str]  # by column
-PREFIX, SUFFIX = "next_", "_next"
-OF_SOURCES = ("raw_", "mirror_", "live_raw_")
-
-
-def next_name(table: Name) -> Name:
-    """Where the next state of the table is built."""
-    namespace, name = table
-    return (f"{PREFIX}{namespace}" if namespace.startswith(OF_SOURCES) else f"{namespace}{SUFFIX}"), name
-
-
-def is_next(namespace: str) -> bool:
-    """Whether the namespace holds copies alone."""
-    if namespace.startswith(OF_SOURCES):
-        return False
-    return namespace.endswith(SUFFIX) or namespace.removeprefix(PREFIX).startswith(OF_SOURCES)
-
-
 LOCK = "lakehouse.next_tables"
 BUILT_FROM = "lakehouse.built-from"  # property of a table that is built whole: see rebuilt_table.sql
 

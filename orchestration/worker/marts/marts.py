@@ -8,11 +8,19 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from lakehouse.catalog.next_names import next_name
 from lakehouse.catalog.relations import list_views
-from lakehouse.catalog.writing.next_tables import BUILT_FROM, building_next, next_name
+from lakehouse.catalog.writing.next_tables import BUILT_FROM, building_next
 from lakehouse.settings import Settings
 from orchestration.assets.built_by_key import built_by_key
-from orchestration.assets.next_tables import GOOD, built_whole, refuse_hidden_marts, sound_tables, unsound_nodes
+from orchestration.assets.next_tables import (
+    GOOD,
+    built_whole,
+    refuse_hidden_marts,
+    refuse_next_schemas,
+    sound_tables,
+    unsound_nodes,
+)
 from orchestration.resources import TableKey
 from orchestration.worker.dbt.many_tests import run_tests
 from orchestration.worker.dbt.plans import of_marts
@@ -39,6 +47,7 @@ class Marts:
         self.first = frozenset(graph.of_readers())
         self._by_key = built_by_key(manifest, settings.dbt_project_dir)
         refuse_hidden_marts(manifest, settings.dbt_project_dir)
+        refuse_next_schemas(manifest, settings.dbt_project_dir)
 
     def build(
         self,
