@@ -80,7 +80,7 @@ FIRST_SECONDS = 2.5  # within which marts of readers yield to a cut, once: less 
 class _State:
     """What the worker knows of a task: the snapshots it has loaded and on which day, the views that it has made of the
     project as it is, the marts that wait, which of them only for a pause, since when and until when, whether those of
-    readers have yielded to a cut, and its failures in a row."""
+    readers have yielded to a cut, the marts of tables that were never loaded, and its failures in a row."""
 
     loaded: dict[str, int] = field(default_factory=dict)
     day: date | None = None
@@ -91,6 +91,7 @@ class _State:
     later_since: float | None = None
     later_due: float = 0.0
     has_yielded: bool = False
+    absent: set[str] = field(default_factory=set)
     failures: int = 0
     due: float = 0.0
 
@@ -229,6 +230,7 @@ class Worker:
         if not state.served:
             state.served = self._exist(task) and serve(self._connection, self._catalog.name, task.job)
             state.loaded = self._recorded(task) if state.served else {}
+            state.absent |= self._unloaded(task) if state.served else set()
             if state.served and not task.marts:  # one that was killed may have loaded it, and not told
                 report_arrivals(self._instance, in_cuts(self._connection, task.tables))
         if not state.served:
@@ -266,7 +268,7 @@ class Worker:
         Whether all that has changed is loaded.
         """
         changed = self._changed(task, state, self._newest(task.watched))
-        if not changed and not self._due(state) and not self._of_a_new_day(task, state):
+        if not (changed or self._due(state) or self._of_a_new_day(task, state) or self._arrived(task, state)):
             return True
         reads = map(self._reads.__getitem__, self._graph.models_of(task, task.tables))
         groups = frozenset[str]().union(*reads)
@@ -280,6 +282,10 @@ class Worker:
     def _due(self, state: _State) -> bool:
         """Whether marts that wait are to be looked at again, though nothing has changed."""
         return not state.held <= state.later or bool(state.held and time.monotonic() >= state.later_due)
+
+    def _arrived(self, task: Task, state: _State) -> set[str]:
+        """The marts of tables that have arrived since the last load: one without rows makes no snapshot downstream."""
+        return state.absent - self._unloaded(task) if state.absent else set()
 
     def _changed(self, task: Task, state: _State, newest: "Mapping[str, SnapshotFact]") -> list[TableKey]:
         """The tables with news; of a mirror the view that reads it."""
@@ -297,6 +303,7 @@ class Worker:
         reached = state.held | set(self._graph.models_of(task, changed, with_views=True)) - state.views
         reached |= self._of_a_new_day(task, state)
         absent = self._unloaded(task)
+        reached |= state.absent - absent
         waiting = {model for model in reached if self._reads[model] & busy}
         held = reached & (self._held(task) | waiting) - absent
         state.due = time.monotonic() + (BUSY_SECONDS if waiting else HELD_SECONDS) if held else 0.0
@@ -319,7 +326,7 @@ class Worker:
         state.has_yielded = False
         failed = [result for result in results if result.failed]
         state.loaded = {} if failed else {name: fact.snapshot_id for name, fact in newest.items()}
-        state.day = None if failed else today
+        state.day, state.absent = (None, state.absent) if failed else (today, absent)
         state.held, state.later = (held, set()) if failed else (held | later, later)
         if not later:
             state.later_since = None

@@ -3,8 +3,10 @@
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from math import inf
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -78,6 +80,45 @@ def test_marts_of_a_source_that_is_being_loaded_wait_and_no_others(
     assert 0 < state.due - time.monotonic() <= BUSY_SECONDS
     worker._load_alone(marts, state, frozenset())
     assert "dim_account" in built and built.count("fct_transactions") == 1, "what waited, and nothing twice"
+
+
+@pytest.mark.parametrize("has_begun_anew", [False, True])
+def test_marts_of_a_table_that_arrives_without_rows_are_built_as_soon_as_it_is_there(
+    has_begun_anew: bool, demo_tasks: tuple[dict[str, Any], tuple[Task, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing that they read has another snapshot then: they were not built until something else changed."""
+    manifest, (*_, marts) = demo_tasks
+    worker, built, absent = object.__new__(Worker), list[str](), {"model.lakehouse.dim_account"}
+    graph, state = Graph(manifest), _State(day=datetime.now(UTC).date())
+
+    def build(models: Sequence[str], without: object, newest: object) -> list[NodeResult]:
+        built.extend(graph.nodes[model]["name"] for model in models)
+        return []
+
+    building = Marts(load_settings(), None, None, manifest, graph)  # type: ignore[arg-type]
+    monkeypatch.setattr(building, "_build_next", build)
+    facts = {".".join(table): SnapshotFact(1, datetime.now(UTC), 1, 1) for table in marts.tables}
+    for name, value in {
+        "_graph": graph, "_marts": building, "_newest": lambda _: facts, "_untold": [], "_held": lambda _: set(),
+        "_unloaded": lambda _: set(absent), "_reads": dict.fromkeys(graph.nodes, frozenset()), "_exist": lambda _: True,
+        "_recorded": lambda _: dict.fromkeys(facts, 1) if has_begun_anew else {}, "_telling": Telling(*[None] * 5),
+        "_last_loads": deque[float](maxlen=2), "_connection": None, "_catalog": SimpleNamespace(name="lake"),
+        "_unless_rung": lambda work, seconds: work(),
+    }.items():  # fmt: skip
+        monkeypatch.setattr(worker, name, value, raising=False)
+    monkeypatch.setattr("orchestration.worker.worker.serve", lambda *_: True)
+    monkeypatch.setattr("orchestration.worker.worker.writing_if_free", lambda *found: nullcontext(found[-1]))
+
+    def attend() -> list[str]:
+        built.clear()
+        worker._attend(marts, state)
+        return [*built]
+
+    assert ("fct_transactions" in attend()) != has_begun_anew and "dim_account" not in built
+    assert attend() == []
+    absent.clear()
+    assert attend() == ["dim_account"]
+    assert attend() == []
 
 
 def test_marts_that_readers_see_come_before_pits_with_all_that_a_test_reads_beside_them(
