@@ -7,8 +7,8 @@ By default the state is registered as a new table `<table>__as_of_<yyyymmddhhmms
 manifests and `gc.enabled = false`, so that `DROP TABLE` deletes only those. In place, the state becomes the table's
 newest: its snapshot is added to the metadata again and main points to it. Later snapshots stay and can be restored too.
 The properties of its loads are removed, because these loads are undone: the next load reads everything again and adds
-what is missing. A raw table is not restored in place: its position is past that state, so the changes in between would
-never be read again.
+what is missing. So is what a mart was built from: the next build makes it anew. A raw table is not restored in place:
+its position is past that state, so the changes in between would never be read again.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from lakehouse.catalog.loads.remembered import LOADED
 from lakehouse.catalog.open import total
 from lakehouse.catalog.private_pyiceberg import copied_to, stage, write_metadata
 from lakehouse.catalog.writing.commit import swap
+from lakehouse.catalog.writing.next_tables import BUILT_FROM
 from lakehouse.errors import LakehouseError
 from maintenance.inventory import removed
 from maintenance.inventory.in_use import RESTORED_FROM
@@ -131,7 +132,7 @@ def _put_back(session: Session, table: TableName, loaded: Table, moment: Moment)
     if not any(s.snapshot_id == moment.snapshot.snapshot_id for s in now.snapshots):
         update = {"snapshots": [*now.snapshots, moment.snapshot.model_copy(update={"parent_snapshot_id": None})]}
         now = now.model_copy(update=update)
-    now = _without_loads(_with_definitions(now, then, moment.snapshot))
+    now = _without_progress(_with_definitions(now, then, moment.snapshot))
     base = type(loaded)(loaded.name(), now, loaded.metadata_location, loaded.io, loaded.catalog)
     pointer = SetSnapshotRefUpdate.model_validate(
         {"ref-name": "main", "type": "branch", "snapshot-id": moment.snapshot.snapshot_id}
@@ -159,9 +160,9 @@ def _with_definitions(now: TableMetadata, then: TableMetadata, snapshot: Snapsho
     )
 
 
-def _without_loads(now: TableMetadata) -> TableMetadata:
-    """Metadata without the properties of loads."""
-    properties = {key: value for key, value in now.properties.items() if not key.startswith(LOADED)}
+def _without_progress(now: TableMetadata) -> TableMetadata:
+    """Metadata without what loads and builds have noted of the state that it no longer has."""
+    properties = {key: value for key, value in now.properties.items() if not key.startswith((LOADED, BUILT_FROM))}
     return now.model_copy(update={"properties": properties})
 
 

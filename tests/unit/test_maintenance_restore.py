@@ -13,6 +13,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
 from lakehouse.catalog.writing.commit import commit_on
+from lakehouse.catalog.writing.next_tables import BUILT_FROM
 from lakehouse.errors import LakehouseError
 from maintenance.actions.expire_snapshots import Expiry
 from maintenance.command.restore import past
@@ -160,6 +161,15 @@ def test_in_place_the_table_forgets_its_loads_and_keeps_its_other_properties(cat
     _put_back(session(catalog), NAME, table, find(cast(Any, table.io), table, moments[0]))
     properties = catalog.load_table(NAME).properties
     assert properties["comment"] == "a hub" and not [key for key in properties if key.startswith("lakehouse.loaded.")]
+
+
+def test_a_mart_that_was_put_back_is_built_anew_by_the_next_build(catalog: SqlCatalog, table: Table) -> None:
+    """It said that it was built from what there is, and showed its earlier state until something else came."""
+    moments = grow(table, 2)
+    with table.transaction() as transaction:
+        transaction.set_properties({BUILT_FROM: "of the newest state"})
+    _put_back(session(catalog), NAME, table, find(cast(Any, table.io), table, moments[0]))
+    assert BUILT_FROM not in catalog.load_table(NAME).properties
 
 
 def test_a_pin_is_a_tag_until_it_is_taken_off_or_over(catalog: SqlCatalog, table: Table) -> None:
