@@ -60,10 +60,11 @@ class Access:
 
 @dataclass(frozen=True)
 class Caller:
-    """Who asks."""
+    """Who asks; `mark` is that of the token, and goes into keys."""
 
     login: str
     role: Role
+    mark: str
 
 
 @dataclass(frozen=True)
@@ -198,7 +199,8 @@ class Answers:
         return warehouse
 
     def _keys(self, caller: Caller, namespace: str, name: str, document: Document) -> dict[str, str]:
-        keys = self.tokens.issue_storage(caller.login, namespace, name, document.folder, time.time())
+        who = caller.login, caller.mark
+        keys = self.tokens.issue_storage(*who, namespace, name, document.folder, time.time())
         return {
             "s3.access-key-id": keys.access_key,
             "s3.secret-access-key": keys.secret_key,

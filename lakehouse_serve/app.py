@@ -99,14 +99,14 @@ class Service:
     def _caller(self, request: Request) -> Caller:
         kind, _, token = request.headers.get("authorization", "").partition(" ")
         grant = self.tokens.read(token.strip(), time.time()) if kind.lower() == "bearer" else None
-        role = self.answers.relations.grants.role(grant.login) if grant else None
+        role = self.answers.relations.grants.role(grant) if grant else None
         if grant is None or role is None:
             raise Refused(
                 401, "NotAuthorizedException", "the token is wrong or has expired: ask /v1/oauth/tokens for one"
             )
         if not self.requests.admits(grant.login, time.monotonic()):
             raise Refused(429, "TooManyRequestsException", "too many requests: wait a second")
-        return Caller(grant.login, role)
+        return Caller(grant.login, role, grant.mark)
 
     async def _token(self, request: Request) -> Response:
         try:
@@ -121,17 +121,17 @@ class Service:
         login, password = _basic(request) or (fields.get("client_id", ""), fields.get("client_secret", ""))
         if fields.get("grant_type") == EXCHANGE:
             grant = self.tokens.read(fields.get("subject_token", ""), time.time())
-            login, known = (grant.login, grants.role(grant.login) is not None) if grant else ("", False)
+            login, mark = (grant.login, grant.mark if grants.role(grant) else None) if grant else ("", None)
         elif not self.wrong_logins.has_room(address, time.monotonic()):
             self.log.write("login", login, request, 429)
             return _error(Refused(429, "TooManyRequestsException", "too many wrong logins from here: wait a minute"))
         else:
-            known = grants.has_password(login, password)
-        self.log.write("login", login, request, 200 if known else 401)
-        if not known:
+            mark = grants.mark(login, password)
+        self.log.write("login", login, request, 401 if mark is None else 200)
+        if mark is None:
             self.wrong_logins.admits(address, time.monotonic())
             return JSONResponse({"error": "invalid_client", "error_description": "login or password is wrong"}, 401)
-        token = self.tokens.issue(login, time.time())
+        token = self.tokens.issue(login, mark, time.time())
         answer = {"access_token": token, "token_type": "bearer", "expires_in": CATALOG_SECONDS}
         return JSONResponse({**answer, "issued_token_type": ACCESS_TOKEN})
 

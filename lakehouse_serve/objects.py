@@ -90,7 +90,7 @@ class Objects:
 
     def _opens(self, grant: Grant) -> bool:
         """Whether the login may read the table as it is now; asked anew a second later."""
-        role = self.relations.grants.role(grant.login)
+        role = self.relations.grants.role(grant)
         if role is None:
             return False
         with self._lock:

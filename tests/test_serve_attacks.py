@@ -26,6 +26,7 @@ from pyiceberg.table import Table
 from lakehouse.servers.logins import add_login, remove_login
 from lakehouse.servers.trino import query
 from lakehouse.settings import Settings
+from lakehouse_serve.access.grants import Grants
 from lakehouse_serve.access.signature import Request, signature
 from lakehouse_serve.access.tokens import Tokens
 from lakehouse_serve.connections import IDLE_SECONDS
@@ -199,25 +200,28 @@ def test_forged_and_expired_tokens_open_nothing(service: Served) -> None:
     own = service.client("reader").load_table(("parsed", "served_stores"))
     keys, mine, folder = Keys.of(service, own), data_file(own), own.location().rstrip("/") + "/"
     asked = "/v1/lake/namespaces"
-    assert service.ask("GET", asked, token=tokens.issue("reader", now))[0] == 200
+    mark, writers = (str(Grants(service.access).mark(login, PASSWORDS[login])) for login in ("reader", "lakehouse"))
+    assert service.ask("GET", asked, token=tokens.issue("reader", mark, now))[0] == 200
     for token in (
-        tokens.issue("reader", now - 3601),
-        tokens.issue("nobody", now),
-        Tokens(SECRET + "x").issue("lakehouse", now),
-        tokens.issue_storage("lakehouse", "parsed", "served_people", folder, now).session_token,
-        tokens.issue("reader", now)[:-1],
+        tokens.issue("reader", mark, now - 3601),
+        tokens.issue("reader", writers, now),
+        tokens.issue("nobody", mark, now),
+        Tokens(SECRET + "x").issue("lakehouse", writers, now),
+        tokens.issue_storage("lakehouse", writers, "parsed", "served_people", folder, now).session_token,
+        tokens.issue("reader", mark, now)[:-1],
         "e30." + "0" * 64,
         "." * 1000,
         "\xff\xfe",
     ):
         assert service.ask("GET", asked, token=token)[0] == 401, token
     for forged in (
-        tokens.issue_storage("reader", "parsed", "served_stores", folder, now - 12 * 3600 - 1),
-        tokens.issue_storage("nobody", "parsed", "served_stores", folder, now),
-        tokens.issue_storage("reader", "parsed", "served_people", folder, now),
-        tokens.issue_storage("reader", "parsed", "served_secret", folder, now),
-        tokens.issue_storage("reader", "parsed", "served_stores", "s3://warehouse/", now),
-        Tokens(SECRET + "x").issue_storage("reader", "parsed", "served_stores", folder, now),
+        tokens.issue_storage("reader", mark, "parsed", "served_stores", folder, now - 12 * 3600 - 1),
+        tokens.issue_storage("reader", writers, "parsed", "served_stores", folder, now),
+        tokens.issue_storage("nobody", mark, "parsed", "served_stores", folder, now),
+        tokens.issue_storage("reader", mark, "parsed", "served_people", folder, now),
+        tokens.issue_storage("reader", mark, "parsed", "served_secret", folder, now),
+        tokens.issue_storage("reader", mark, "parsed", "served_stores", "s3://warehouse/", now),
+        Tokens(SECRET + "x").issue_storage("reader", mark, "parsed", "served_stores", folder, now),
     ):
         asks = Keys(service, forged.access_key, forged.secret_key, forged.session_token)
         assert asks.send("GET", mine)[0] == 403, forged

@@ -6,11 +6,13 @@ readers is refused to them as a whole. Logins and rules are read again when thei
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection
 from pathlib import Path
 
 from lakehouse.declarations.access import RELATIONS, Relation, read_relations
 from lakehouse.servers.logins import GROUPS, PASSWORDS, Login, Role, hash_password, matches, read_logins
+from lakehouse_serve.access.tokens import Grant
 
 Stamp = tuple[int, ...]
 NOBODYS = hash_password("")
@@ -25,18 +27,18 @@ class Grants:
         self._logins: dict[str, Login] = {}
         self._relations: dict[tuple[str, str], Relation] = {}
 
-    def role(self, login: str) -> Role | None:
-        """The role of a login; None if it is none, or is none any more."""
+    def role(self, grant: Grant) -> Role | None:
+        """The role of whom it was issued to; None if the login is gone, or has another password by now."""
         self.refresh()
-        found = self._logins.get(login)
-        return found.role if found else None
+        found = self._logins.get(grant.login)
+        return found.role if found and _mark(found) == grant.mark else None
 
-    def has_password(self, login: str, password: str) -> bool:
-        """Whether login and password belong together."""
+    def mark(self, login: str, password: str) -> str | None:
+        """What the login's grants carry; None if login and password do not belong together."""
         self.refresh()
         found = self._logins.get(login)
         hashed = found.hashed if found else NOBODYS  # so that the time it takes does not tell which logins there are
-        return matches(hashed, password) and found is not None
+        return _mark(found) if matches(hashed, password) and found else None
 
     def shows(self, role: Role, namespace: str, name: str) -> bool:
         """Whether the role may know of the relation."""
@@ -57,6 +59,10 @@ class Grants:
             self._logins = read_logins(self._folder)
             self._relations = {(found.schema, found.name): found for found in read_relations(self._folder)}
             self._stamp = stamp
+
+
+def _mark(login: Login) -> str:
+    return hashlib.sha256(login.hashed.encode()).hexdigest()[:16]
 
 
 def _modified(file: Path) -> int:

@@ -1,8 +1,8 @@
 """Signed tokens: what a client shows to the catalog, and the keys to the object store that it is given for a table.
 
 Both are made from the installation's secret and stored nowhere, so that several servers can answer one client. A
-token ends by itself; it also ends when its login is removed, because each request looks the login up. Keys end as well
-when their login may not read the table any more.
+token ends by itself; it also ends when its login is removed or gets another password, because each request looks the
+login up. Keys end as well when their login may not read the table any more.
 """
 
 from __future__ import annotations
@@ -25,10 +25,14 @@ ACCESS_KEY = "lakehouse-serve"
 
 
 class Grant(NamedTuple):
-    """Whom a token was issued to, its end (Unix seconds), and, for the store, the table and the folder of its files."""
+    """Whom a token was issued to, its end (Unix seconds), and, for the store, the table and the folder of its files.
+
+    `mark` tells the login, with its password of then, from another one of that name.
+    """
 
     login: str
     ends: int
+    mark: str
     namespace: str = ""
     name: str = ""
     folder: str = ""
@@ -49,13 +53,13 @@ class Tokens:
     def __init__(self, secret: str) -> None:
         self._secret = secret.encode()
 
-    def issue(self, login: str, now: float) -> str:
+    def issue(self, login: str, mark: str, now: float) -> str:
         """A bearer token for the catalog."""
-        return self._sign("catalog", Grant(login, int(now) + CATALOG_SECONDS))
+        return self._sign("catalog", Grant(login, int(now) + CATALOG_SECONDS, mark))
 
-    def issue_storage(self, login: str, namespace: str, name: str, folder: str, now: float) -> StorageKeys:
+    def issue_storage(self, login: str, mark: str, namespace: str, name: str, folder: str, now: float) -> StorageKeys:
         """Keys for a table's files, which are below `folder` (`s3://bucket/folder/`)."""
-        token = self._sign("storage", Grant(login, int(now) + STORAGE_SECONDS, namespace, name, folder))
+        token = self._sign("storage", Grant(login, int(now) + STORAGE_SECONDS, mark, namespace, name, folder))
         return StorageKeys(ACCESS_KEY, self.storage_secret(token), token)
 
     def read(self, token: str, now: float) -> Grant | None:
