@@ -1,4 +1,5 @@
-"""What readers may not see: columns of the lake that were personal once, and are declared no more.
+"""What readers may not see: columns of the lake that were personal once, and are declared no more, and what was made of
+them.
 
 No declaration has them, only the folder of Trino's rules. A home that is set up anew would show them to readers.
 """
@@ -9,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from lakehouse.declarations import load_declarations
-from lakehouse.declarations.access import REMEMBERED, read_remembered, write_remembered
+from lakehouse.declarations.access import ABOVE, REMEMBERED, read_remembered, write_remembered
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 
@@ -17,7 +18,8 @@ from lakehouse.settings import Settings
 def save_personal(settings: Settings, folder: Path) -> None:
     """Adds them to the backup, where this home has rules."""
     if settings.trino.access is not None:
-        write_remembered(folder / REMEMBERED, read_remembered(settings.trino.access / REMEMBERED))
+        for name in (REMEMBERED, ABOVE):
+            write_remembered(folder / name, read_remembered(settings.trino.access / name))
 
 
 def load_personal(settings: Settings, folder: Path) -> None:
@@ -26,9 +28,16 @@ def load_personal(settings: Settings, folder: Path) -> None:
     access = settings.trino.access
     if access is None:
         return
-    here, saved = read_remembered(access / REMEMBERED), read_remembered(folder / REMEMBERED)
-    both = {table: here.get(table, frozenset()) | saved.get(table, frozenset()) for table in {*here, *saved}}
-    if both != here:
-        write_remembered(access / REMEMBERED, both)
+    changed = [_add(access / name, folder / name) for name in (REMEMBERED, ABOVE)]
+    if any(changed):
         with suppress(LakehouseError):
             load_declarations(settings)
+
+
+def _add(file: Path, saved: Path) -> bool:
+    """Whether that changed it."""
+    here, there = read_remembered(file), read_remembered(saved)
+    both = {name: here.get(name, frozenset()) | there.get(name, frozenset()) for name in {*here, *there}}
+    if both != here:
+        write_remembered(file, both)
+    return both != here

@@ -8,8 +8,8 @@ whether it has such a column or not. A model that renames personal data has to d
 on, because no key is personal (V8).
 
 Tables keep columns that are declared no more, and their snapshots keep the former names. So a name that was personal
-once stays hidden, until a column of that name lands that is declared and not personal. It is remembered beside the
-rules.
+once stays hidden, until a column of that name is declared, and lands, that is not personal. What a relation was made of
+once counts like what it is made of. Both are remembered beside the rules.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from lakehouse.servers.logins import WRITER, Role
 CATALOG = "lake"
 OPEN = frozenset({"parsed", "vault", "marts"})  # schemas whose relations readers may read, unless one says otherwise
 PREPARED = "stage"  # folder of views with all columns of a source, between parsed and the vault
-RULES, REMEMBERED, RELATIONS = "rules.json", "personal.json", "relations.json"
+RULES, RELATIONS = "rules.json", "relations.json"
+REMEMBERED, ABOVE = "personal.json", "personal_above.json"
 READERS = "reader|privacy"
 ALL = ("SELECT", "INSERT", "DELETE", "UPDATE", "OWNERSHIP", "GRANT_SELECT")
 ANY_ROW = "true"
@@ -48,29 +49,33 @@ class Relation(NamedTuple):
     personal: frozenset[str] = frozenset()
 
 
-Names = Mapping[str, frozenset[str]]  # raw table (`raw_shop.orders`) → columns that are not for readers
+Names = Mapping[str, frozenset[str]]
+"""Raw table (`raw_shop.orders`) or model (`marts.report`) → its own columns that are not for readers; or relation → the
+raw tables and models with such columns that it is made of, itself too."""
 OWN = (Relation("meta", "cuts", "reader"), Relation("meta", "mirrors", "reader"))
 """Those of the lake's own tables that say nothing of anybody."""
 
 
 def write_rules(folder: Path, manifest: Mapping[str, Any], declarations: Declarations, project_dir: Path) -> None:
     """Writes the rules where they differ; Trino reads them within seconds. Raises LakehouseError for a wrong policy."""
-    hidden = not_for_readers(declarations, read_remembered(folder / REMEMBERED))
-    found = relations(manifest, declarations, project_dir, hidden)
+    hidden = not_for_readers(manifest, declarations, project_dir, read_remembered(folder / REMEMBERED))
+    above = personal_above(manifest, hidden, read_remembered(folder / ABOVE))
+    found = relations(manifest, declarations, project_dir, hidden, above)
     write_remembered(folder / REMEMBERED, hidden)
+    write_remembered(folder / ABOVE, above)
     _write(folder / RULES, rules(found))
     _write(folder / RELATIONS, {"relations": [{**r._asdict(), "personal": sorted(r.personal)} for r in found]})
 
 
 def read_remembered(file: Path) -> Names:
-    """What is not for readers; nothing where there is no file yet."""
+    """What such a file holds; nothing where there is none yet."""
     listed = json.loads(file.read_text()) if file.exists() else {}
     return {table: frozenset(names) for table, names in listed.items()}
 
 
-def write_remembered(file: Path, hidden: Names) -> None:
+def write_remembered(file: Path, names: Names) -> None:
     """Writes it down where it differs."""
-    _write(file, {table: sorted(names) for table, names in sorted(hidden.items())})
+    _write(file, {name: sorted(found) for name, found in sorted(names.items())})
 
 
 def read_relations(folder: Path) -> tuple[Relation, ...]:
@@ -86,42 +91,70 @@ def ensure_rules(folder: Path) -> None:
         _write(folder / RULES, rules(()))
 
 
-def not_for_readers(declarations: Declarations, before: Names) -> dict[str, frozenset[str]]:
-    """The columns of each raw table that are personal or were so once, as Trino calls them."""
+def not_for_readers(
+    manifest: Mapping[str, Any], declarations: Declarations, project_dir: Path, before: Names
+) -> dict[str, frozenset[str]]:
+    """The columns of each raw table that are personal or were so once, as Trino calls them, and those of each model."""
     found = dict(before)
+
+    def note(name: str, personal: frozenset[str], declared: frozenset[str]) -> None:
+        found[name] = personal | (before.get(name, frozenset()) - declared)
+
     for table in declarations.tables:
         personal = _names(table, (*table.personal, *table.raw.personal))  # also those that land no more
-        shown = _names(table, table.landed) - personal
-        found[".".join(table.identifier)] = personal | (before.get(".".join(table.identifier), frozenset()) - shown)
-    return found
+        note(".".join(table.identifier), personal, _names(table, table.landed))
+    models = _models(manifest)
+    for key, policy in _policies(models, project_dir).items():
+        described = frozenset(column["name"].lower() for column in models[key].get("columns", {}).values())
+        note(_name(models[key]), frozenset(name.lower() for name in policy.personal), described)
+    return {name: columns for name, columns in found.items() if columns}
+
+
+def personal_above(manifest: Mapping[str, Any], hidden: Names, before: Names) -> dict[str, frozenset[str]]:
+    """What has columns that are not for readers and is above each of dbt's relations, or was so once."""
+    models, nodes = _models(manifest), {**manifest["sources"], **manifest["nodes"]}
+    found: dict[str, frozenset[str]] = {}
+
+    def above(key: str) -> frozenset[str]:
+        if key not in found:
+            node = nodes.get(key, {})
+            is_named = key in models or key in manifest["sources"]
+            name = _name(node) if is_named else ""
+            parents = () if key in models and _has_keys_alone(node) else node.get("depends_on", {}).get("nodes", ())
+            itself = frozenset({name} & hidden.keys())
+            found[key] = itself.union(before.get(name, ()), *(above(parent) for parent in parents))
+        return found[key]
+
+    made = {_name(node): above(key) for key, node in models.items()}
+    return {**before, **{name: names for name, names in made.items() if names}}
 
 
 def relations(
-    manifest: Mapping[str, Any], declarations: Declarations, project_dir: Path, hidden: Names
+    manifest: Mapping[str, Any], declarations: Declarations, project_dir: Path, hidden: Names, above: Names
 ) -> tuple[Relation, ...]:
     """Every relation that dbt makes, and the lake's own that are not the writer's alone."""
-    nodes = manifest["nodes"]
-    models = {key: node for key, node in nodes.items() if node["resource_type"] == "model"}
+    models = _models(manifest)
     policies = _policies(models, project_dir)
     satellites = _personal_satellites(declarations)
-    found: dict[str, frozenset[str]] = {
-        key: hidden.get(f"{node['schema']}.{node['name']}", frozenset()) for key, node in manifest["sources"].items()
-    }
-
-    def personal(key: str) -> frozenset[str]:
-        """The personal columns of whatever dbt knows, by all that is above it."""
-        if key not in found:
-            node = nodes.get(key, {})
-            above = () if key in models and _has_keys_alone(node) else node.get("depends_on", {}).get("nodes", ())
-            declared = (name.lower() for name in policies[key].personal) if key in models else ()
-            found[key] = frozenset(declared).union(*(personal(parent) for parent in above))
-        return found[key]
-
     made = [
-        Relation(node["schema"], node["alias"], policies[key].access or _least(node, satellites), personal(key))
+        Relation(
+            node["schema"],
+            node["alias"],
+            policies[key].access or _least(node, satellites),
+            frozenset[str]().union(*(hidden.get(name, ()) for name in above.get(_name(node), ()))),
+        )
         for key, node in models.items()
     ]
     return (*OWN, *sorted((*made, *_mirrors(declarations, made))))
+
+
+def _models(manifest: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    return {key: node for key, node in manifest["nodes"].items() if node["resource_type"] == "model"}
+
+
+def _name(node: Mapping[str, Any]) -> str:
+    """Of a model or a source."""
+    return f"{node['schema']}.{node.get('alias') or node['name']}"
 
 
 def _mirrors(declarations: Declarations, made: Iterable[Relation]) -> Iterator[Relation]:

@@ -13,10 +13,13 @@ from ingestion.sink.meta_tables import known_schemas
 from lakehouse.declarations import Declarations, declarations_from
 from lakehouse.declarations.access import (
     OWN,
+    REMEMBERED,
     RULES,
     Relation,
     ensure_rules,
     not_for_readers,
+    personal_above,
+    read_relations,
     relations,
     rules,
     write_rules,
@@ -50,10 +53,13 @@ def test_what_dbt_keeps_is_its_owners_alone(read: Read, home: Path) -> None:
 
 @pytest.fixture(scope="module")
 def found(read: Read) -> dict[str, Relation]:
-    return {
-        f"{relation.schema}.{relation.name}": relation
-        for relation in relations(*read, PROJECT, not_for_readers(read[1], {}))
-    }
+    return {f"{relation.schema}.{relation.name}": relation for relation in related(*read)}
+
+
+def related(manifest: dict[str, Any], declarations: Declarations, project: Path = PROJECT) -> tuple[Relation, ...]:
+    """As where nothing is remembered."""
+    hidden = not_for_readers(manifest, declarations, project, {})
+    return relations(manifest, declarations, project, hidden, personal_above(manifest, hidden, {}))
 
 
 def model(name: str, *above: str, schema: str = "marts", folder: str = "marts", **meta: Any) -> dict[str, Any]:
@@ -123,7 +129,7 @@ def test_a_mirror_is_read_by_whom_the_current_view_is_read(read: Read, found: di
     )
     view = model("current_retail__customers", "source.lakehouse.retail.customers", schema="parsed", access="privacy")
     nodes = {**read[0], "nodes": {"view": view}}
-    made = {(r.schema, r.name): r for r in relations(nodes, read[1], PROJECT, not_for_readers(read[1], {}))}
+    made = {(r.schema, r.name): r for r in related(nodes, read[1])}
     assert made["mirror_retail", "customers"].least == "privacy"
     assert ("mirror_retail", "stores") not in made
     assert first_rule("reader", "mirror_retail", "stores", rules(made.values()))["privileges"] == []
@@ -137,8 +143,7 @@ def test_a_model_says_who_reads_it_and_what_it_renames(read: Read) -> None:
         "elsewhere": model("elsewhere", schema="analytics"),
         "opened": model("opened", schema="analytics", access="reader"),
     }
-    hidden = not_for_readers(read[1], {})
-    made = {r.name: r for r in relations({**read[0], "nodes": nodes}, read[1], PROJECT, hidden)}
+    made = {r.name: r for r in related({**read[0], "nodes": nodes}, read[1])}
     assert made["contacts"].personal == made["report"].personal == {"mail", "email", "first_name", "last_name"}
     assert {name: r.least for name, r in made.items()} == {
         "cuts": "reader", "mirrors": "reader", "contacts": "reader", "report": "reader", "secret": "writer",
@@ -151,8 +156,7 @@ def test_personal_data_is_hidden_below_a_snapshot_of_dbt(read: Read) -> None:
         "kept": {"resource_type": "snapshot", "depends_on": {"nodes": ["source.lakehouse.retail.customers"]}},
         "report": model("report", "kept"),
     }
-    hidden = not_for_readers(read[1], {})
-    (*_, report) = relations({**read[0], "nodes": nodes}, read[1], PROJECT, hidden)
+    (*_, report) = related({**read[0], "nodes": nodes}, read[1])
     assert report.personal == {"email", "first_name", "last_name"}
 
 
@@ -209,17 +213,65 @@ def test_a_personal_column_that_is_declared_otherwise_stays_hidden_in_what_was_l
     assert "email" not in hidden_from_readers(folder, opened, tmp_path)
 
 
+def hidden_in(folder: Path, project: Read, place: Path, name: str) -> set[str]:
+    """What a reader may not see of a mart, by the rules that are written now."""
+    write_rules(folder, *project, place)
+    made = {f"{relation.schema}.{relation.name}": relation for relation in read_relations(folder)}
+    return set(made[name].personal)
+
+
+def of_marts(project: Read, *marts: dict[str, Any]) -> Read:
+    return {**project[0], "nodes": {mart["name"]: mart for mart in marts}}, project[1]
+
+
+def test_what_a_model_renamed_once_stays_hidden_until_the_model_shows_it(folder: Path, tmp_path: Path) -> None:
+    """Readers got the whole folder of the mart, with older snapshots, as soon as it had dropped the column."""
+    project = shop(tmp_path, "city", 'none: "no"')
+    before = model("report", "source.x.shop.people", personal=["Full_Name"])
+    after, below = model("report", "source.x.shop.people"), model("below", "report")
+    assert hidden_in(folder, of_marts(project, before), tmp_path, "marts.report") == {"full_name"}
+    for _ in range(2):
+        assert hidden_in(folder, of_marts(project, after, below), tmp_path, "marts.report") == {"full_name"}
+        assert hidden_in(folder, of_marts(project, after, below), tmp_path, "marts.below") == {"full_name"}
+    shown = {**after, "columns": {"full_name": {"name": "full_name"}}}
+    assert hidden_in(folder, of_marts(project, shown, below), tmp_path, "marts.report") == set()
+    assert hidden_in(folder, of_marts(project, shown, below), tmp_path, "marts.below") == set()
+
+
+def test_what_a_model_read_once_stays_hidden_until_the_table_shows_it(folder: Path, tmp_path: Path) -> None:
+    """As of a mart that no longer reads the table with the addresses, and whose snapshots still have them."""
+    project = shop(tmp_path, "city email", 'none: "no"', ", personal: [email]")
+    reading, alone = model("report", "source.x.shop.people"), model("report")
+    alone["columns"] = {"email": {"name": "email"}}  # that of another table, which is not personal
+    assert hidden_in(folder, of_marts(project, reading), tmp_path, "marts.report") == {"email"}
+    below = model("below", "report")
+    for name in ("marts.report", "marts.below", "marts.report"):
+        assert hidden_in(folder, of_marts(project, alone, below), tmp_path, name) == {"email"}
+    assert hidden_in(folder, of_marts(project, model("other")), tmp_path, "marts.other") == set()
+    assert hidden_in(folder, of_marts(project, alone), tmp_path, "marts.report") == {"email"}, "it was gone for a while"
+    opened = shop(tmp_path, "city email", 'none: "no"')
+    assert hidden_in(folder, of_marts(opened, alone), tmp_path, "marts.report") == set()
+
+
+def test_what_an_earlier_release_remembered_is_hidden(folder: Path, tmp_path: Path) -> None:
+    folder.mkdir()
+    (folder / REMEMBERED).write_text('{"raw_shop.people": ["email"]}')
+    project = shop(tmp_path, "city", 'none: "no"')
+    report = model("report", "source.x.shop.people")
+    assert hidden_in(folder, of_marts(project, report), tmp_path, "marts.report") == {"email"}
+
+
 def test_a_fingerprint_of_personal_codes_is_not_for_readers(tmp_path: Path) -> None:
     vault = "reference_table: codes, satellites: {codes: {columns: [email], personal: true}}"
     project = shop(tmp_path, "email", vault)
-    least = {relation.name: relation.least for relation in relations(*project, tmp_path, {})}
+    least = {relation.name: relation.least for relation in related(*project, tmp_path)}
     assert least["ref_codes"] == least["ref_codes_v1"] == "privacy"
 
 
 def test_a_wrong_policy_is_one_line(read: Read) -> None:
     nodes = {"m": model("m", access="everybody")}
     with pytest.raises(LakehouseError, match=r"models/marts/m\.sql:\d+: m: meta\.access: .*'reader'"):
-        relations({**read[0], "nodes": nodes}, read[1], PROJECT, {})
+        related({**read[0], "nodes": nodes}, read[1])
 
 
 def test_names_are_no_patterns() -> None:

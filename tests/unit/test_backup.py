@@ -16,7 +16,7 @@ from sqlalchemy import text
 from ingestion.schema.positions import Lsn
 from ingestion.state.store import Stream, TablePosition
 from lakehouse.catalog.writing.next_tables import BUILT_FROM
-from lakehouse.declarations.access import REMEMBERED, read_remembered, write_remembered
+from lakehouse.declarations.access import ABOVE, REMEMBERED, read_remembered, write_remembered
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings, TrinoSettings
 from lakehouse_backup import run
@@ -271,10 +271,12 @@ def test_a_home_that_is_set_up_anew_hides_what_was_personal_when_the_backup_was_
         folder.mkdir()
     write_remembered(tmp_path / "lost" / REMEMBERED, {"raw_shop.people": frozenset({"email"})})
     write_remembered(tmp_path / "anew" / REMEMBERED, {"raw_shop.people": frozenset({"name"})})
+    write_remembered(tmp_path / "lost" / ABOVE, {"marts.report": frozenset({"raw_shop.people"})})
     save_personal(lost, backup)
     load_personal(anew, backup)
     hidden = {"raw_shop.people": frozenset({"name", "email"})}
     assert read_remembered(tmp_path / "anew" / REMEMBERED) == hidden and read == [anew], "and rules are made of it"
+    assert read_remembered(tmp_path / "anew" / ABOVE) == {"marts.report": {"raw_shop.people"}}
     load_personal(anew, backup)
     assert read == [anew], "nothing is new"
     load_personal(anew, tmp_path)  # a backup of an earlier release
