@@ -5,14 +5,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from functools import reduce
 from threading import Lock
 from typing import NamedTuple
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from cachetools import TTLCache
-from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo, In, LessThanOrEqual
+from pyiceberg.expressions import (
+    AlwaysFalse,
+    AlwaysTrue,
+    And,
+    BooleanExpression,
+    EqualTo,
+    GreaterThan,
+    GreaterThanOrEqual,
+    LessThan,
+    LessThanOrEqual,
+    NotEqualTo,
+    Or,
+)
 from pyiceberg.table import Table
 
 from lakehouse.catalog.open import load_table, open_catalog
@@ -64,6 +79,26 @@ class CutKey(NamedTuple):
     published_at: datetime
 
 
+ORDER = ("epoch", "cut_lsn", "published_at")
+"""The columns of a key, the first of which decides first."""
+
+
+class Back(NamedTuple):
+    """How far back cuts are looked for; None is all of them."""
+
+    time: timedelta | None
+    lsn: int | None
+
+
+LOOKS_BACK = (
+    Back(timedelta(hours=1), 1 << 24),
+    Back(timedelta(days=1), 1 << 30),
+    Back(timedelta(days=30), 1 << 36),
+    Back(None, None),
+)
+LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
+
+
 class NoCut(Exception):
     """No cut answers the question; the text says why."""
 
@@ -109,7 +144,9 @@ class Cuts:
         catalog = open_catalog(self._settings)
         try:
             table = load_table(catalog, *LISTED[self._layer])
-            return set(table.scan(selected_fields=("source",)).to_arrow()["source"].to_pylist()) if table else set()
+            if table is None:
+                return set()
+            return set(table.scan(selected_fields=("source",)).to_arrow()["source"].unique().to_pylist())
         finally:
             catalog.close()
 
@@ -127,32 +164,76 @@ def _refuse_incomplete(moment: Moment, found: tuple[Cut, ...], sources: Callable
 
 
 def _newest(table: Table, moment: Moment, layer: Layer) -> tuple[Cut, ...]:
-    """Positions first, which are small; then the snapshots of the cuts that were chosen."""
-    condition: BooleanExpression = AlwaysTrue()
-    if moment.at is not None:
-        condition = LessThanOrEqual(term="cut_at", value=moment.at.isoformat())
-    elif sources := {position.source for position in moment.positions if position.source}:
-        condition = In(term="source", literals=sources)
-    rows = table.scan(condition, ("source", "epoch", "cut_lsn", "published_at")).to_arrow().to_pylist()
-    keys = [(row["source"], CutKey(row["epoch"], row["cut_lsn"], row["published_at"])) for row in rows]
-    return tuple(_cut(table, source, key, layer) for source, key in sorted(newest_keys(moment, keys).items()))
-
-
-def newest_keys(moment: Moment, keys: Collection[tuple[str, CutKey]]) -> dict[str, CutKey]:
-    """By source, the newest of these until the moment. Raises NoCut for a position that several epochs have."""
+    """Positions first, which are small, and not all of them; then the snapshots of the cuts that were chosen."""
     newest: dict[str, CutKey] = {}
-    for source, key in keys:
-        if _covers(moment, source, key) and (source not in newest or key > newest[source]):
-            newest[source] = key
-    for position in (position for position in moment.positions if position.epoch is None):
-        for source, key in keys:
-            found = newest.get(source)
-            if position.source in {None, source} and found and key.epoch < found.epoch and key.lsn >= position.lsn:
-                raise NoCut(
-                    f"epochs {key.epoch} and {found.epoch} of {source} both have that position: name the epoch, as in "
-                    f"{Position(position.lsn, source, found.epoch)}"
-                )
+    for back in LOOKS_BACK:  # each step also finds what a clock that was set back has hidden from those before
+        newer = reduce(And, _beyond(newest), _until(moment, back))
+        newest |= newest_keys(table.scan(newer, ("source", *ORDER)).to_arrow())
+    _refuse_ambiguous(table, moment, newest)
+    return tuple(_cut(table, source, key, layer) for source, key in sorted(newest.items()))
+
+
+def _until(moment: Moment, back: Back) -> BooleanExpression:
+    """The cuts until the moment that are no further back."""
+    if moment.at is not None:
+        until = LessThanOrEqual(term="cut_at", value=moment.at.isoformat())
+        since = None if back.time is None else max(moment.at, LONG_AGO) - back.time
+        return And(until, GreaterThanOrEqual(term="cut_at", value=since.isoformat())) if since else until
+    nowhere: BooleanExpression = AlwaysFalse()
+    return reduce(Or, (_within(position, back) for position in moment.positions), nowhere)
+
+
+def _within(position: Position, back: Back) -> BooleanExpression:
+    epoch = position.epoch
+    of = EqualTo(term="source", value=position.source) if position.source is not None else AlwaysTrue()
+    near = GreaterThanOrEqual(term="cut_lsn", value=position.lsn - back.lsn) if back.lsn is not None else AlwaysTrue()
+    until = And(of, near, LessThanOrEqual(term="cut_lsn", value=position.lsn))
+    if epoch is None:
+        return until
+    same = And(until, EqualTo(term="epoch", value=epoch))
+    return same if back.lsn is not None else Or(same, And(of, LessThan(term="epoch", value=epoch)))
+
+
+def _beyond(newest: Mapping[str, CutKey]) -> Iterator[BooleanExpression]:
+    """The cuts that are newer than these, and all those of other sources."""
+    for source, key in newest.items():
+        same = And(EqualTo(term="epoch", value=key.epoch), EqualTo(term="cut_lsn", value=key.lsn))
+        yield Or(
+            NotEqualTo(term="source", value=source),
+            GreaterThan(term="epoch", value=key.epoch),
+            And(EqualTo(term="epoch", value=key.epoch), GreaterThan(term="cut_lsn", value=key.lsn)),
+            And(same, GreaterThan(term="published_at", value=key.published_at.isoformat())),
+        )
+
+
+def newest_keys(cuts: pa.Table) -> dict[str, CutKey]:
+    """By source, the newest of these. There may be 100,000 for each day, so none becomes an object but the newest."""
+    newest = {}
+    for source in cuts["source"].unique().to_pylist():
+        found = cuts.filter(pc.equal(cuts["source"], source))
+        for column in ORDER:
+            found = found.filter(pc.equal(found[column], pc.max(found[column])))
+        newest[source] = CutKey(*(found[column][0].as_py() for column in ORDER))
     return newest
+
+
+def _refuse_ambiguous(table: Table, moment: Moment, newest: Mapping[str, CutKey]) -> None:
+    """Raises NoCut for a position that several epochs have."""
+    asked = [(position, source) for position in moment.positions for source in newest if position.epoch is None]
+    for position, source in asked:
+        if position.source not in {None, source}:
+            continue
+        found = newest[source]
+        earlier = And(
+            EqualTo(term="source", value=source),
+            LessThan(term="epoch", value=found.epoch),
+            GreaterThanOrEqual(term="cut_lsn", value=position.lsn),
+        )
+        for epoch in table.scan(earlier, ("epoch",), limit=1).to_arrow()["epoch"].to_pylist():
+            raise NoCut(
+                f"epochs {epoch} and {found.epoch} of {source} both have that position: name the epoch, as in "
+                f"{Position(position.lsn, source, found.epoch)}"
+            )
 
 
 def _cut(table: Table, source: str, key: CutKey, layer: Layer) -> Cut:
@@ -165,11 +246,3 @@ def _cut(table: Table, source: str, key: CutKey, layer: Layer) -> Cut:
     row = next(row for row in rows if row["published_at"] == key.published_at)
     named = {name: int(snapshot) for name, snapshot in row["snapshots"]}
     return Cut(source, key.epoch, key.lsn, named, layer, key.published_at, row["cut_at"])
-
-
-def _covers(moment: Moment, source: str, key: CutKey) -> bool:
-    return all(
-        key.lsn <= position.lsn if position.epoch is None else key[:2] <= (position.epoch, position.lsn)
-        for position in moment.positions
-        if position.source in {None, source}
-    )

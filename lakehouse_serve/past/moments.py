@@ -17,6 +17,7 @@ LSN = re.compile(
 )
 PIN = re.compile(r"pin:(?P<name>[a-z0-9][a-z0-9_]*)(?:!(?P<state>[0-9a-f]{16}))?")
 AS_OF = "as-of."
+MOST_LSN = (1 << 63) - 1  # that a column of the lake can hold
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ def _positions(text: str) -> tuple[Position, ...]:
     found = [LSN.fullmatch(part) for part in text.split(",")]
     positions = tuple(
         Position(
-            (int(part["high"], 16) << 32) + int(part["low"], 16),
+            min((int(part["high"], 16) << 32) + int(part["low"], 16), MOST_LSN),
             part["source"],
             int(part["epoch"]) if part["epoch"] else None,
         )

@@ -1,20 +1,53 @@
 """Which moment is meant: an option that is empty names none, and a position alone may be in several epochs."""
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, cast
 
+import pyarrow as pa
 import pytest
+from pyiceberg.table import DataScan, Table
 
+from ingestion.sink.cuts import CUTS, CUTS_SCHEMA
+from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.errors import LakehouseError
 from lakehouse_cli.lake.pin import pin
 from lakehouse_cli.lake.sql import sql
-from lakehouse_serve.past.cuts import CutKey, NoCut, newest_keys
+from lakehouse_serve.past.cuts import Back, NoCut, _newest
 from lakehouse_serve.past.moments import parse_warehouse
 from maintenance.command.restore import pin as pin_tables
 
 PUBLISHED = datetime(2026, 5, 4, tzinfo=UTC)
-CUTS = [("s", CutKey(epoch, lsn, PUBLISHED)) for epoch, lsn in ((1, 100), (1, 500), (2, 300), (2, 700))]
+Row = dict[str, Any]
+
+
+def row(lsn: int, at: datetime = PUBLISHED, epoch: int = 1, source: str = "s", **more: Any) -> Row:
+    cut = {"source": source, "epoch": epoch, "cut_lsn": lsn, "cut_at": at, "published_at": at, "snapshots": []}
+    return cut | more
+
+
+def listed(folder: Path, *files: list[Row]) -> Table:
+    """A table of cuts with these files."""
+    catalog = LakeCatalog("lake", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}/warehouse")
+    catalog.create_namespace("meta")
+    table = catalog.create_table(CUTS, CUTS_SCHEMA)
+    for rows in files:
+        table.append(pa.Table.from_pylist(rows, schema=table.schema().as_arrow()))
+    return table
+
+
+def newest(table: Table, warehouse: str) -> dict[str, tuple[int, int]]:
+    moment = parse_warehouse(f"lake@{warehouse}", "lake")
+    assert moment is not None
+    return {cut.source: (cut.epoch, cut.lsn) for cut in _newest(table, moment, "raw")}
+
+
+@pytest.fixture(scope="module")
+def cuts(tmp_path_factory: pytest.TempPathFactory) -> Table:
+    """Of two epochs."""
+    rows = [row(lsn, epoch=epoch) for epoch, lsn in ((1, 100), (1, 500), (2, 300), (2, 700))]
+    return listed(tmp_path_factory.mktemp("cuts"), rows[:2], rows[2:])
 
 
 @pytest.mark.parametrize(
@@ -50,17 +83,82 @@ def test_a_pin_of_an_empty_text_is_refused() -> None:
         ("s=0/1F5", (2, 300)),
         ("s=0/FFFF", (2, 700)),
         ("2026-05-04", (2, 700)),
+        ("2027-05-04", (2, 700)),
+        ("s=1:FFFFFFFF/FFFFFFFF", (1, 500)),
+        ("FFFFFFFF/FFFFFFFF", (2, 700)),
+        ("s=3:0/1", (2, 700)),
     ],
 )
-def test_the_newest_cut_until_a_moment(moment: str, found: tuple[int, int]) -> None:
-    parsed = parse_warehouse(f"lake@{moment}", "lake")
-    assert parsed is not None and newest_keys(parsed, CUTS)["s"][:2] == found
+def test_the_newest_cut_until_a_moment(cuts: Table, moment: str, found: tuple[int, int]) -> None:
+    assert newest(cuts, moment) == {"s": found}
+
+
+@pytest.mark.parametrize("moment", ["2026-05-03", "0001-01-05", "0/63", "s=1:0/63", "t=0/FFFF"])
+def test_there_is_no_cut_before_the_first_one(cuts: Table, moment: str) -> None:
+    assert newest(cuts, moment) == {}
 
 
 @pytest.mark.parametrize("moment", ["0/12C", "s=0/190", "s=0/1F4"])
-def test_a_position_that_two_epochs_have_is_refused(moment: str) -> None:
+def test_a_position_that_two_epochs_have_is_refused(cuts: Table, moment: str) -> None:
     """A source that was restored writes the same positions again: after 0/12C of the first epoch come those of both."""
-    parsed = parse_warehouse(f"lake@{moment}", "lake")
-    assert parsed is not None
     with pytest.raises(NoCut, match=r"epochs 1 and 2 .*name the epoch, as in s=2:0/"):
-        newest_keys(parsed, CUTS)
+        newest(cuts, moment)
+
+
+SECOND, HOUR = timedelta(seconds=1), timedelta(hours=1)
+
+
+class Counted:
+    """What a scan has read: of many rows no objects are made."""
+
+    def __init__(self, rows: pa.Table) -> None:
+        self._rows = rows
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._rows, name)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._rows[name]
+
+    def to_pylist(self) -> list[Row]:
+        assert self._rows.num_rows <= 1000, "a day has 100,000 cuts"
+        return cast("list[Row]", self._rows.to_pylist())
+
+
+@pytest.mark.parametrize("moment", ["2026-05-04T04:00", "s=1:0/36EE80", "0/36EE80"])
+def test_of_many_cuts_few_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
+    """Whoever could log in could make the service read all cuts of all times, with each request anew."""
+    monkeypatch.setattr(
+        "lakehouse_serve.past.cuts.LOOKS_BACK", (Back(HOUR, 900_000), Back(2 * HOUR, 1_800_000), Back(None, None))
+    )
+    files = [[row(250 * n, PUBLISHED + n * SECOND) for n in range(1800 * m, 1800 * (m + 1))] for m in range(10)]
+    table, read = listed(tmp_path, *files), list[int]()
+    to_arrow = DataScan.to_arrow
+
+    def counted(scan: DataScan) -> Any:
+        rows = to_arrow(scan)
+        read.append(rows.num_rows)
+        return Counted(rows)
+
+    monkeypatch.setattr(DataScan, "to_arrow", counted)
+    assert newest(table, moment) == {"s": (1, 3_600_000)}
+    assert sum(read) < 4000
+
+
+def test_a_source_that_has_been_quiet_for_long_has_its_newest_cut_too(tmp_path: Path) -> None:
+    quiet = [row(7, PUBLISHED - 1000 * HOUR, source="quiet"), row(9, PUBLISHED + HOUR, source="quiet")]
+    table = listed(tmp_path, [row(1, PUBLISHED - HOUR)], quiet, [row(2, PUBLISHED)])
+    assert newest(table, "2026-05-04T00:00:01") == {"s": (1, 2), "quiet": (1, 7)}
+    assert newest(table, "quiet=0/FFFFFF00,s=0/1") == {"s": (1, 1), "quiet": (1, 9)}
+
+
+def test_a_cut_of_a_clock_that_was_set_back_is_newer_than_those_before_it(tmp_path: Path) -> None:
+    table = listed(tmp_path, [row(100, PUBLISHED)], [row(200, PUBLISHED - 100 * HOUR)])
+    assert newest(table, "2026-05-04") == {"s": (1, 200)}
+
+
+def test_of_a_cut_that_was_published_twice_the_later_one_counts(tmp_path: Path) -> None:
+    later = row(100, PUBLISHED - 100 * HOUR, published_at=PUBLISHED + HOUR, snapshots=[("t", "2")])
+    table = listed(tmp_path, [row(100, snapshots=[("t", "1")])], [later])
+    moment = parse_warehouse("lake@2026-05-04", "lake")
+    assert moment is not None and [cut.snapshots for cut in _newest(table, moment, "raw")] == [{"t": 2}]
