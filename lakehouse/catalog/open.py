@@ -28,6 +28,8 @@ LOST_CONNECTION = ("57P01", "57P02", "57P03")
 _CHANGED = ("added-records", "deleted-records", "added-delete-files")
 # Of a mirror: its snapshot of the last refresh that brought the fresh view past what it cannot follow, as a truncate
 PASSED = "lakehouse.passed"
+# Of a table, with the time in milliseconds: its snapshot of before to which it was restored then
+PUT_BACK = "lakehouse.put-back."
 ROWS = "lakehouse.rows."  # in the summary of a raw table's snapshot, with the operation: the rows of a cycle
 DATA_OPERATIONS = frozenset({"append", "overwrite", "delete"})
 

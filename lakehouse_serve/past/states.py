@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from math import inf
 from typing import TYPE_CHECKING
 
-from lakehouse.catalog.open import changes_rows, history_since, open_catalog
+from lakehouse.catalog.open import PUT_BACK, changes_rows, history_since, open_catalog
 from lakehouse.catalog.pins import pinned
 from lakehouse.catalog.relations import TableName, list_relations
 from lakehouse.declarations.declared import Source
@@ -91,7 +91,8 @@ def together(settings: Settings, moment: Moment, sources: Collection[Source]) ->
         came_later = [_came_later(catalog, declared[name], cut, moment) for name, cut in sorted(cuts.items())]
     missing = [f"{name} is not in it: it was dropped since" for name in sorted(gone)]
     missing += [
-        f"{name} is not in it: snapshots of then have expired, so nobody knows which one it had" for name in forgotten
+        f"{name} is not in it: nobody knows what it had then, because it was made since, or snapshots have expired"
+        for name in forgotten
     ]
     for name, source in sorted(declared.items()):
         if name in late:
@@ -251,18 +252,35 @@ def _built_until(catalog: LakeCatalog, moment: datetime) -> tuple[dict[TableName
 
 def newest_until(metadata: TableMetadata, moment: datetime) -> tuple[int | None, bool]:
     """The snapshot that a table had at a moment, None if it had none, and whether that is certain: not where snapshots
-    between it and the next one that is kept have expired, as where a pin kept it for longer than those after it.
+    between it and the next one that is kept have expired, as where a pin kept it for longer than those after it. Nor
+    before the table was made: another one may have had its name.
 
-    Of all snapshots: one that replaces a table has no parent, and begins the log of snapshots anew.
+    Of all snapshots: one that replaces a table has no parent, and begins the log of snapshots anew. Where the table was
+    restored to one of them, a property says so.
     """
-    until, newest = int(moment.timestamp() * 1000), metadata.current_snapshot()
-    if newest is None or newest.timestamp_ms <= until:
-        return (newest.snapshot_id if newest else None), True
-    earlier = [snapshot for snapshot in metadata.snapshots if snapshot.timestamp_ms <= until]
-    found = max(earlier, key=lambda snapshot: snapshot.timestamp_ms, default=None)
+    until, current = int(moment.timestamp() * 1000), metadata.current_snapshot()
+    log = [(entry.timestamp_ms, entry.snapshot_id) for entry in metadata.snapshot_log]
+    if current is not None and not log:
+        log = [(current.timestamp_ms, current.snapshot_id)]
+    if log and log[-1][0] <= until:
+        return log[-1][1], True
+    built = ((snapshot.timestamp_ms, snapshot.snapshot_id) for snapshot in metadata.snapshots)
+    _, found = max((move for move in (*built, *log, *_put_back(metadata)) if move[0] <= until), default=(0, None))
+    earlier = (_number(snapshot) for snapshot in metadata.snapshots if snapshot.timestamp_ms <= until)
     later = (_number(snapshot) for snapshot in metadata.snapshots if snapshot.timestamp_ms > until)
-    is_certain = min(later) <= (_number(found) if found else 0) + 1
-    return (found.snapshot_id if found else None), is_certain
+    last: int = getattr(metadata, "last_sequence_number", 0)  # format version 1 has none
+    has_all = min(later, default=last + 1) <= max(earlier, default=0) + 1
+    if found is None:
+        made = min((entry.timestamp_ms for entry in metadata.metadata_log), default=metadata.last_updated_ms)
+        return None, has_all and made <= until
+    return found, has_all and metadata.snapshot_by_id(found) is not None
+
+
+def _put_back(metadata: TableMetadata) -> Iterator[tuple[int, int]]:
+    """When the table was restored, and to which snapshot."""
+    for key, value in metadata.properties.items():
+        if key.startswith(PUT_BACK):
+            yield int(key.removeprefix(PUT_BACK)), int(value)
 
 
 def _number(snapshot: Snapshot) -> int:

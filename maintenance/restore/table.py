@@ -7,8 +7,9 @@ By default the state is registered as a new table `<table>__as_of_<yyyymmddhhmms
 manifests and `gc.enabled = false`, so that `DROP TABLE` deletes only those. In place, the state becomes the table's
 newest: its snapshot is added to the metadata again and main points to it. Later snapshots stay and can be restored too.
 The properties of its loads are removed, because these loads are undone: the next load reads everything again and adds
-what is missing. So is what a mart was built from: the next build makes it anew. A raw table is not restored in place:
-its position is past that state, so the changes in between would never be read again.
+what is missing. So is what a mart was built from: the next build makes it anew. A property tells when it was
+(`PUT_BACK`), because the log of snapshots ends with the next replacement. A raw table is not restored in place: its
+position is past that state, so the changes in between would never be read again.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from lakehouse.catalog.loads.remembered import LOADED
-from lakehouse.catalog.open import total
+from lakehouse.catalog.open import PUT_BACK, total
 from lakehouse.catalog.private_pyiceberg import copied_to, stage, write_metadata
 from lakehouse.catalog.writing.commit import swap
 from lakehouse.catalog.writing.next_tables import BUILT_FROM
@@ -132,7 +133,7 @@ def _put_back(session: Session, table: TableName, loaded: Table, moment: Moment)
     if not any(s.snapshot_id == moment.snapshot.snapshot_id for s in now.snapshots):
         update = {"snapshots": [*now.snapshots, moment.snapshot.model_copy(update={"parent_snapshot_id": None})]}
         now = now.model_copy(update=update)
-    now = _without_progress(_with_definitions(now, then, moment.snapshot))
+    now = _put_back_now(_with_definitions(now, then, moment.snapshot), moment.snapshot)
     base = type(loaded)(loaded.name(), now, loaded.metadata_location, loaded.io, loaded.catalog)
     pointer = SetSnapshotRefUpdate.model_validate(
         {"ref-name": "main", "type": "branch", "snapshot-id": moment.snapshot.snapshot_id}
@@ -160,10 +161,11 @@ def _with_definitions(now: TableMetadata, then: TableMetadata, snapshot: Snapsho
     )
 
 
-def _without_progress(now: TableMetadata) -> TableMetadata:
-    """Metadata without what loads and builds have noted of the state that it no longer has."""
+def _put_back_now(now: TableMetadata, snapshot: Snapshot) -> TableMetadata:
+    """Metadata without what loads and builds have noted of the state that it no longer has, and with the restore."""
     properties = {key: value for key, value in now.properties.items() if not key.startswith((LOADED, BUILT_FROM))}
-    return now.model_copy(update={"properties": properties})
+    at = f"{PUT_BACK}{int(datetime.now(UTC).timestamp() * 1000)}"
+    return now.model_copy(update={"properties": {**properties, at: str(snapshot.snapshot_id)}})
 
 
 def _register(session: Session, table: TableName, name: TableName, moment: Moment, as_of: datetime) -> None:

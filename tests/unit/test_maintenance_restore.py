@@ -15,6 +15,7 @@ from pyiceberg.table import Table
 from lakehouse.catalog.writing.commit import commit_on
 from lakehouse.catalog.writing.next_tables import BUILT_FROM
 from lakehouse.errors import LakehouseError
+from lakehouse_serve.past.states import newest_until
 from maintenance.actions.expire_snapshots import Expiry
 from maintenance.command.restore import past
 from maintenance.inventory.in_use import copies, elsewhere
@@ -170,6 +171,26 @@ def test_a_mart_that_was_put_back_is_built_anew_by_the_next_build(catalog: SqlCa
         transaction.set_properties({BUILT_FROM: "of the newest state"})
     _put_back(session(catalog), NAME, table, find(cast(Any, table.io), table, moments[0]))
     assert BUILT_FROM not in catalog.load_table(NAME).properties
+
+
+def test_in_place_the_table_says_since_when_it_has_which_state(catalog: SqlCatalog, table: Table) -> None:
+    """A replacement, as of a mart, begins the log of snapshots anew: a pin of a moment between them took what had been
+    rolled back."""
+    moments = grow(table, 3)
+    first, _, third = ids(table)
+    before = datetime.now(UTC)
+    time.sleep(0.01)
+    _put_back(session(catalog), NAME, table, find(cast(Any, table.io), table, moments[0]))
+    time.sleep(0.01)
+    after = datetime.now(UTC)
+    time.sleep(0.01)
+    table = catalog.load_table(NAME)
+    grow(table, 1)
+    metadata = catalog.load_table(NAME).metadata
+    replaced = metadata.model_copy(update={"snapshot_log": metadata.snapshot_log[-1:]})
+    for found in (metadata, replaced):
+        assert newest_until(found, before) == (third, True)
+        assert newest_until(found, after) == (first, True)
 
 
 def test_a_pin_is_a_tag_until_it_is_taken_off_or_over(catalog: SqlCatalog, table: Table) -> None:
