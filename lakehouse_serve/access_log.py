@@ -40,7 +40,7 @@ class AccessLog:
             "status": status,
         }
         text = json.dumps({name: value for name, value in line.items() if value is not None})
-        self._handler.emit(logging.LogRecord("serve", logging.INFO, "", 0, text, (), None))
+        self._handler.handle(logging.LogRecord("serve", logging.INFO, "", 0, text, (), None))
 
     def close(self) -> None:
         """Closes the file."""
