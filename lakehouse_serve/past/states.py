@@ -60,19 +60,19 @@ def newest_cuts(settings: Settings, moment: Moment) -> tuple[Cut, ...]:
         raise LakehouseError(str(error)) from None
 
 
-def together(settings: Settings, moment: Moment, sources: Collection[Source]) -> State:
+def together(settings: Settings, moment: Moment, sources: Collection[Source], cut: str | None = None) -> State:
     """What of these sources belongs together until a moment: the newest cut at which the mirrors stand, and raw there.
 
     A source without mirrors has its newest cut, and so has one whose mirrors had not been refreshed for long: where a
     table has changed since, they are not in the state, which says so. A mart says nothing of commits: it is as it was
     built last until the moment, or until the mirrors of these cuts were published. What else was not there, or came
-    later, is said, too. Raises LakehouseError if there is no cut.
+    later, is said, too. `cut` names the cuts in place of the newest ones. Raises LakehouseError if there is no cut.
     """
-    declared = {source.name: source for source in sources}
-    newest = {cut.source: cut for cut in newest_cuts(settings, moment) if cut.source in declared}
+    declared, asked = {source.name: source for source in sources}, moment if cut is None else _positions(cut)
+    newest = {cut.source: cut for cut in newest_cuts(settings, asked) if cut.source in declared}
     if not newest:
         raise LakehouseError("no cut of a declared source was published until then")
-    mirrors = {cut.source: cut for cut in Cuts(settings, "mirror").newest(moment) if cut.source in newest}
+    mirrors = {cut.source: cut for cut in Cuts(settings, "mirror").newest(asked) if cut.source in newest}
     mirrors = {name: cut for name, cut in mirrors.items() if declared[name].mirrored}
     with closing(open_catalog(settings)) as catalog:
         cuts = {**newest, **_raw_at(settings, mirrors.values())}
@@ -226,9 +226,14 @@ def _pinned(settings: Settings, pin: str) -> State:
         kept = pinned(catalog, pin)
     if not kept.cut:
         raise LakehouseError(f"the pin {pin!r} keeps no cut: make one with `lakehouse pin`")
-    moment = parse_warehouse(f"@{kept.cut}", "")
+    return State(newest_cuts(settings, _positions(kept.cut)), kept.snapshots)
+
+
+def _positions(cut: str) -> Moment:
+    """Those of a cut, as `positions_of` names it."""
+    moment = parse_warehouse(f"@{cut}", "")
     assert moment is not None
-    return State(newest_cuts(settings, moment), kept.snapshots)
+    return moment
 
 
 def _is_exactly(moment: Moment, cut: Cut) -> bool:

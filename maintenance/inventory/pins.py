@@ -97,6 +97,11 @@ def complete_states(
     return _put_on_all(session, consumer, lacking, until, cut)
 
 
+def cut_of(session: Session, consumer: str) -> str | None:
+    """The cut of which a pin has tables, all of them or some; None if there is no such pin, or it is none of a cut."""
+    return next((pin.cut for pin in pins(session) if pin.consumer == consumer and pin.cut), None)
+
+
 def unpin(session: Session, consumer: str) -> list[Pin]:
     """Removes a consumer's pins from all tables; raises LakehouseError if it has none."""
     taken = [pin for pin in pins(session) if pin.consumer == consumer]

@@ -1,0 +1,86 @@
+"""A declared pin whose run was killed: the next run completes it. On real Iceberg tables in a directory."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from ingestion.sink.cuts import CUTS, CUTS_SCHEMA
+from ingestion.sink.meta_tables import MIRRORS, MIRRORS_SCHEMA
+from lakehouse.catalog.lake_catalog import LakeCatalog
+from lakehouse.catalog.pins import pinned
+from lakehouse.catalog.relations import TableName
+from maintenance.inventory.pins import pin_states
+from orchestration.resources import Lake
+
+ROWS = pa.schema([("id", pa.int64())])
+RAW, MIRROR, MART = ("raw_shop", "orders"), ("mirror_shop", "orders"), ("marts", "sales")
+
+
+class KnownLake(Lake):
+    """One source with a mirror."""
+
+    def settings(self) -> Any:
+        return None
+
+    def declarations(self) -> Any:
+        orders = SimpleNamespace(name="orders")
+        shop = SimpleNamespace(name="shop", tables=[orders], mirrored=[orders], refresh_seconds=3600)
+        return SimpleNamespace(sources=[shop])
+
+
+@pytest.fixture
+def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LakeCatalog:
+    def opened(_: Any = None) -> LakeCatalog:
+        return LakeCatalog("lake", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{tmp_path}/warehouse")
+
+    for module in ("lakehouse_serve.past.cuts", "lakehouse_serve.past.states", "maintenance.inventory.session"):
+        monkeypatch.setattr(f"{module}.open_catalog", opened)
+    catalog = opened()
+    for namespace in ("meta", "raw_shop", "mirror_shop", "marts"):
+        catalog.create_namespace(namespace)
+    catalog.create_table(CUTS, CUTS_SCHEMA)
+    catalog.create_table(MIRRORS, MIRRORS_SCHEMA)
+    for name in (RAW, MIRROR, MART):
+        catalog.create_table(name, ROWS)
+    return catalog
+
+
+def grow(catalog: LakeCatalog, name: tuple[str, str]) -> int:
+    table = catalog.load_table(name)
+    table.append(pa.Table.from_pylist([{"id": 1}], ROWS))
+    assert table.metadata.current_snapshot_id is not None
+    return table.metadata.current_snapshot_id
+
+
+def cut(catalog: LakeCatalog, lsn: int, at: datetime) -> dict[tuple[str, str], int]:
+    """A cut of raw at which the mirror was refreshed."""
+    snapshots = {}
+    for listed, name in ((CUTS, RAW), (MIRRORS, MIRROR)):
+        snapshots[name] = grow(catalog, name)
+        row = {
+            "source": "shop", "epoch": 1, "cut_lsn": lsn, "cut_at": at, "published_at": at,
+            "snapshots": [("orders", str(snapshots[name]))],
+        }  # fmt: skip
+        table = catalog.load_table(listed)
+        table.append(pa.Table.from_pylist([row], schema=table.schema().as_arrow()))
+    return snapshots
+
+
+def test_a_pin_that_was_killed_half_way_is_completed_with_its_own_cut(catalog: LakeCatalog) -> None:
+    """A refresh after it published the mirrors at a newer cut of before midnight, and the pin was refused for good."""
+    mart, now = grow(catalog, MART), datetime.now(UTC)
+    begun = cut(catalog, 100, now - timedelta(minutes=3))
+    session: Any = SimpleNamespace(catalog=catalog)
+    pin_states(session, "close", {TableName(*RAW): begun[RAW]}, "shop=1:0/64")
+    cut(catalog, 200, now - timedelta(minutes=1))
+    moment, until = datetime.now(UTC), now + timedelta(days=1)
+    made, missing = KnownLake().pin_cut("close", moment, until)
+    assert {(*pin.table,) for pin in made} == {MIRROR, MART} and missing == ()
+    assert pinned(catalog, "close") == ({**begun, MART: mart}, "shop=1:0/64")
+    assert KnownLake().pin_cut("close", moment, until)[0] == []
+    newer, _ = KnownLake().pin_cut("later", moment, until)
+    assert {pin.cut for pin in newer} == {"shop=1:0/C8"}
