@@ -13,6 +13,7 @@ from lakehouse.catalog.open import load_table, open_catalog
 from lakehouse.catalog.relations import TableName
 from lakehouse.catalog.views.current_views import past_of
 from lakehouse.declarations.access import read_relations
+from lakehouse.declarations.manifest import load_manifest
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.logins import Role
 from lakehouse.servers.trino import query
@@ -26,6 +27,7 @@ from lakehouse_serve.past.states import State, came_later, newest_cuts, said_of_
 NEVER = "timestamp '0001-01-01 00:00:00 UTC'"
 Ask = Callable[[str], list[list[Any]]]
 Loads = Callable[[TableName], frozenset[LoadedInput]]
+ModelOf = Callable[[str], TableName | None]
 
 
 def moment_of(settings: Settings, text: str) -> Moment:
@@ -72,9 +74,9 @@ def _at(settings: Settings, sql: str, state: State, role: Role, is_of_all: bool 
     lake = AsOfCuts(cuts, settings.trino.catalog, kind_of, _hidden(settings, role), state.snapshots, is_of_all)
     rewritten = lake.rewrite(sql)
     with closing(open_catalog(settings)) as catalog:
-        loads = cache(lambda table: _loads(catalog, table))
+        loads, model_of = cache(lambda table: _loads(catalog, table)), cache(lambda name: _model_of(settings, name))
         for table in sorted(lake.tables):
-            _check_loaded(ask, loads, lake, table)
+            _check_loaded(ask, loads, model_of, lake, table)
     read = {lake.source_of(table) for table in lake.tables}
     return rewritten, tuple(cut for source, cut in sorted(cuts.items()) if source in read or None in read)
 
@@ -96,13 +98,19 @@ def _kind(ask: Ask, catalog: str, name: TableName) -> Kind | None:
     )
 
 
-def _check_loaded(ask: Ask, loads: Loads, lake: AsOfCuts, table: TableName) -> None:
+def _model_of(settings: Settings, name: str) -> TableName | None:
+    """The relation of a model of the project; None if it has none of that name."""
+    models = (node for node in load_manifest(settings)["nodes"].values() if node["resource_type"] == "model")
+    return next((TableName(node["schema"], node["alias"]) for node in models if node["name"] == name), None)
+
+
+def _check_loaded(ask: Ask, loads: Loads, model_of: ModelOf, lake: AsOfCuts, table: TableName) -> None:
     """Raises LakehouseError where the table lacks what was committed until its cut."""
     kind = lake.kind_of(table)
     assert kind is not None
     if not kind.columns >= BY_COMMIT:
         for load in loads(table):
-            _check_load(ask, loads, lake, table, load)
+            _check_load(ask, loads, model_of, lake, table, load)
     elif table.namespace == "parsed" and (source := lake.source_of(table)):
         _check_parsed(ask, lake.cut_of(source, table), table)
 
@@ -130,22 +138,33 @@ def _loads(catalog: LakeCatalog, table: TableName) -> frozenset[LoadedInput]:
     return loads
 
 
-def _check_load(ask: Ask, loads: Loads, lake: AsOfCuts, table: TableName, load: LoadedInput) -> None:
+def _check_load(ask: Ask, loads: Loads, model_of: ModelOf, lake: AsOfCuts, table: TableName, load: LoadedInput) -> None:
     """A stage over tables that came into the lake after the cut has nothing to give yet, nor has one that is gone."""
-    stage = TableName(table.namespace, load.stage)
-    read = lake.tables_below(stage)
-    if any(lake.kind_of(name) is None for name in read):
+    stage = _stage(model_of, lake, table, load)
+    read = lake.tables_below(stage) if stage else set()
+    if stage is None or any(lake.kind_of(name) is None for name in read):
         return
     if len(loads(table)) > 1 and not any(lake.covers(name) or _had_rows(ask, lake, name) for name in read):
         return
     for parsed in sorted(read):
-        _check_loaded(ask, loads, lake, parsed)
+        _check_loaded(ask, loads, model_of, lake, parsed)
     [[later, at_newest]] = ask(
         f"SELECT count_if(load_date > timestamp '{load.newest}' AND ({lake.condition(stage, BY_POSITION)})),"
         f" count_if(load_date = timestamp '{load.newest}')"
         f" FROM {relation(*stage)} WHERE load_date >= timestamp '{load.newest}'"
     )
     _refuse_lacking(table, later + at_newest - load.rows)
+
+
+def _stage(model_of: ModelOf, lake: AsOfCuts, table: TableName, load: LoadedInput) -> TableName | None:
+    """It is where its table is, unless the project has it elsewhere: in another schema, or under an alias."""
+    beside = TableName(table.namespace, load.stage)
+    if lake.kind_of(beside) is not None:
+        return beside
+    stage = model_of(load.stage)
+    if stage is not None and lake.kind_of(stage) is None:
+        raise LakehouseError(f"{table}: its stage {stage} is not in the lake: run its load first")
+    return stage
 
 
 def _had_rows(ask: Ask, lake: AsOfCuts, parsed: TableName) -> bool:

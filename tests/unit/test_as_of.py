@@ -1,6 +1,8 @@
 """A query of the past: only names of relations change, views become their text, and every table is bounded."""
 
+from collections.abc import Mapping
 from importlib import import_module
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -207,7 +209,13 @@ STAGES = {
 }
 
 
-def check_hub(kinds: dict[TableName, Kind], raw_rows: int, loads: Any = OF_HUB, is_of_all: bool = False) -> list[str]:
+def check_hub(
+    kinds: dict[TableName, Kind],
+    raw_rows: int,
+    loads: Any = OF_HUB,
+    is_of_all: bool = False,
+    models: Mapping[str, TableName] = MappingProxyType({}),
+) -> list[str]:
     """Asks whether a hub of two tables is loaded; the cut does not cover `late`, of which raw has so many rows then."""
     asked: list[str] = []
 
@@ -220,7 +228,7 @@ def check_hub(kinds: dict[TableName, Kind], raw_rows: int, loads: Any = OF_HUB, 
         return [[1, 0, 1]] if "raw_s" in statement else [[0, 1]]
 
     at = AsOfCuts(CUTS, "lake", kinds.get, is_of_all=is_of_all)
-    import_module("lakehouse_serve.past.asked")._check_loaded(ask, lambda _: loads, at, HUB)
+    import_module("lakehouse_serve.past.asked")._check_loaded(ask, lambda _: loads, models.get, at, HUB)
     return asked
 
 
@@ -244,6 +252,17 @@ def test_a_hub_outlives_a_table_that_was_dropped(gone: TableName) -> None:
     """As `lakehouse remove --drop-tables` leaves a hub of several sources: it could not be asked for any past."""
     kinds = {name: kind for name, kind in kinds_of_hub().items() if name != gone}
     assert not any("stg_s__t" in statement for statement in check_hub(kinds, 0))
+
+
+def test_a_hub_is_checked_by_its_stage_wherever_the_project_has_that() -> None:
+    """In another schema, or under an alias, it was not found, and the hub was read without what it lacked."""
+    kinds, elsewhere = kinds_of_hub(), TableName("prepared", "stage_of_t")
+    kinds[elsewhere] = kinds.pop(TableName("vault", "stg_s__t"))
+    models = {"stg_s__t": elsewhere}
+    assert any('FROM "prepared"."stage_of_t"' in statement for statement in check_hub(kinds, 0, models=models))
+    del kinds[elsewhere]
+    with pytest.raises(LakehouseError, match=r"vault\.hub_of_two: its stage prepared\.stage_of_t is not in the lake"):
+        check_hub(kinds, 0, models=models)
 
 
 def test_a_hub_is_read_as_of_a_time_before_one_of_its_sources_came_into_the_lake() -> None:
