@@ -91,16 +91,20 @@ def swap(
 
 
 def forget_old(io: LakeFileIO, views: Sequence[NextView]) -> None:
-    """Deletes metadata files that a view named long ago: each refresh writes one. It looks after them now and then."""
+    """Deletes metadata files that a view named long ago: each refresh writes one. It looks after them now and then.
+
+    The one before stays: of an idle table it is old, and a query may have read just now that it is the view's.
+    """
     for view in views:
         folder, _, name = view.location.rpartition("/")
+        named = {name, view.base.rpartition("/")[2]}
         if int(name.split("-")[0]) % EVERY >= EACH:
             continue
         scheme, authority, path = io.parse_location(folder, io.properties)
         store, limit = io.fs_by_scheme(scheme, authority), datetime.now(UTC) - KEPT
         with suppress(OSError):  # there will be another time
             for found in store.get_file_info(FileSelector(path)):
-                if found.mtime is not None and found.mtime < limit and found.base_name != name:
+                if found.mtime is not None and found.mtime < limit and found.base_name not in named:
                     store.delete_file(found.path)
 
 

@@ -1,20 +1,25 @@
 """What a mirror says of itself, and how it is written; without servers."""
 
+import os
 import threading
 import time
 from datetime import UTC, datetime
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from pyarrow.fs import LocalFileSystem
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.types import IntegerType, StringType
 
 from ingestion.mirrors.columns import ColumnPlan, plan_columns
 from ingestion.mirrors.state import MirrorState, read_state
+from ingestion.mirrors.views import forget_old
 from ingestion.mirrors.write import SMALL_BYTES, Size, Target, delete_sql, is_written_anew
 from ingestion.run.mirrors import Refresher
 from ingestion.state.lease import mirrors_of
+from lakehouse.catalog.views.view_versions import NextView
 from lakehouse.declarations.policies import NAME
 
 if TYPE_CHECKING:
@@ -107,3 +112,17 @@ def test_a_refresh_under_way_is_given_up_when_its_follower_ends(monkeypatch: pyt
     stop.set()
     refresher.join()
     assert cancelled[:2] == ["mirrors-shop"] * 2
+
+
+def test_the_file_that_a_view_named_until_now_stays_however_old_it_is(tmp_path: Path) -> None:
+    """Of an idle table it was deleted by the refresh that replaced it, under a query that had just read its name."""
+    names = [f"{number:05}-x.gz.metadata.json" for number in (498, 499, 500)]
+    for name in names:
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (0, 0))
+    _, base, location = (f"{tmp_path}/{name}" for name in names)
+    io: Any = SimpleNamespace(
+        properties={}, parse_location=lambda path, _: ("file", "", path), fs_by_scheme=lambda *_: LocalFileSystem()
+    )
+    forget_old(io, [NextView(("parsed", "current_s__t"), base, location)])
+    assert sorted(path.name for path in tmp_path.iterdir()) == names[1:]
