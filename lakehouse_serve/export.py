@@ -85,15 +85,16 @@ def follow(settings: Settings, stop: threading.Event) -> None:
 
 
 def _export(settings: Settings, rows: CatalogRows, second: SqlCatalog) -> Plan:
-    here = _allowed(rows, settings)
     own = IcebergTables.catalog_name == second.name
     try:
-        for namespace in {namespace for namespace, _ in here}:
-            second.create_namespace_if_not_exists(namespace)
         with Session(second.engine) as session, session.begin():
+            # locked before the lake is read: else a slower export would point tables back to where they were
             found = session.scalars(select(IcebergTables).where(own).with_for_update()).all()
             there = {(row.table_namespace, row.table_name): str(row.metadata_location) for row in found}
+            here = _allowed(rows, settings)
             done = plan(here, there, settings.warehouse)
+            for namespace in {namespace for namespace, _ in here}:
+                second.create_namespace_if_not_exists(namespace)
             for name, location in done.register.items():
                 session.execute(insert(IcebergTables).values(**_row(second.name, name), metadata_location=location))
             for name, location in done.refresh.items():
