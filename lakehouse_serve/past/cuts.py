@@ -43,7 +43,7 @@ KNOWN_CUTS, KNOWN_SECONDS = 1000, 60
 class Cut:
     """A consistent state of one source: its position, and the snapshot of each of its raw tables, or mirrors.
 
-    `at` is when its newest change was committed, where that is known.
+    `at` is the time of the source's clock when its position was read, where that is known.
     """
 
     source: str
@@ -61,7 +61,7 @@ class Cut:
 
     @property
     def said_at(self) -> str:
-        """When its newest change was committed, or else when it was published, for people."""
+        """When its position was read, or else when it was published, for people."""
         at = self.at or self.published_at
         return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC" if at else "an unknown time"
 
