@@ -35,6 +35,33 @@ def check_columns(table: RawTable, facts: TableFacts) -> None:
         )
 
 
+def keyed_by(table: RawTable, before: TableFacts | None, now: TableFacts) -> tuple[int, ...] | None:
+    """The numbers of the declared key's columns. While there is no such key, those of the key `before`: no row was told
+    apart by another one since."""
+    numbers = {column.name: column.number for column in now.columns}
+    if table.key and numbers.keys() >= set(table.key):
+        return tuple(sorted(numbers[name] for name in table.key))
+    return before.keyed_by if before else ()
+
+
+def is_keyed_as_declared(table: RawTable, facts: TableFacts) -> bool:
+    """Whether what has landed by these facts is complete under the declared key: else deletes lack its columns."""
+    return facts.keyed_by in (None, keyed_by(table, facts, facts))
+
+
+def problem_of_former_key(table: RawTable, followed: TableFacts) -> TableProblem:
+    """Of a topic whose events have landed under another key: their deletes do not tell the columns of the declared one,
+    and there is no table to compare with."""
+    return TableProblem(
+        table.source,
+        table.name,
+        f"changes of topic {table.raw.topic} have landed under the key ({', '.join(followed.told_apart_by)}), and "
+        f"cannot be read again under ({', '.join(table.key)}): declare the former key again, then `lakehouse ingest "
+        f"--resume {table.source}.{table.name}`; for another key, have them written to a topic of another name, and "
+        "declare that one as a table of its own",
+    )
+
+
 def may_share_keys(table: RawTable, versions: Sequence[TableFacts]) -> bool:
     """Whether the stream's rows, which are of these descriptions, may share a declared key within a transaction.
 

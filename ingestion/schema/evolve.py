@@ -12,7 +12,8 @@ from typing import Literal
 
 from pyiceberg.types import DecimalType, DoubleType, FloatType, IcebergType, IntegerType, LongType
 
-from ingestion.schema.facts import ColumnFacts, TableFacts
+from ingestion.schema.declared_columns import keyed_by
+from ingestion.schema.facts import TOPIC, ColumnFacts, TableFacts
 from ingestion.schema.problem import TableProblem
 from ingestion.schema.renumbered import renumbered
 from ingestion.schema.types import SourceType, target_type
@@ -66,13 +67,13 @@ def source_type(column: ColumnFacts) -> SourceType:
 
 
 def lake_type(table: RawTable, column: ColumnFacts) -> IcebergType:
-    """The type a column lands in."""
-    as_text = table.raw.mask.get(column.name) == "sha256"
-    return target_type(SourceType(25, "text") if as_text else source_type(column)).iceberg
+    """The type that a column lands in, by the mask with which it was described."""
+    mask = table.raw.mask.get(column.name) if column.mask is None else column.mask
+    return target_type(SourceType(25, "text") if mask == "sha256" else source_type(column)).iceberg
 
 
 def name_columns(table: RawTable, before: TableFacts | None, now: TableFacts) -> TableFacts:
-    """`now` with each column's name in the lake, and those that nobody has any more.
+    """`now` with each column's name in the lake, those that nobody has any more, and the declared key and masks.
 
     A renamed column keeps its name in the lake while the declaration goes on naming it so, and no other column of the
     source has taken it; otherwise the lake follows.
@@ -87,8 +88,9 @@ def name_columns(table: RawTable, before: TableFacts | None, now: TableFacts) ->
         old, lake = kept.get(column.number), followed[column.number]
         if old is not None and old.lake in declared and lake not in declared and old.lake.lower() not in taken:
             lake = old.lake
-        named.append(replace(column, lake=lake))
+        named.append(replace(column, lake=lake, mask=table.raw.mask.get(column.name, "")))
     now = replace(now, columns=tuple(named))
+    now = replace(now, keyed_by=keyed_by(table, before if same else None, now))
     return replace(now, gone=_gone(before, now)) if before else now
 
 
@@ -122,6 +124,8 @@ def changes(before: TableFacts, now: TableFacts) -> tuple[Change, ...]:
         return (*found, Change("table made again", None, None, None))
     if before.replica_identity != now.replica_identity:
         found.append(Change("replica identity", None, before.replica_identity, now.replica_identity))
+    if before.keyed_by not in (None, now.keyed_by):
+        found.append(Change("key declared", None, *(", ".join(facts.told_apart_by) or None for facts in (before, now))))
     old, new = ({c.number: c for c in facts.columns} for facts in (before, now))
     for number in sorted(old.keys() | new.keys()):
         was, now_is = old.get(number), new.get(number)
@@ -134,6 +138,8 @@ def changes(before: TableFacts, now: TableFacts) -> tuple[Change, ...]:
                 found.append(Change("column renamed", now_is.name, was.name, now_is.name))
             if was.declared_type != now_is.declared_type:
                 found.append(Change("type changed", now_is.name, was.declared_type, now_is.declared_type))
+            if was.mask not in (None, now_is.mask):
+                found.append(Change("mask declared", now_is.name, was.mask or None, now_is.mask or None))
     return tuple(found)
 
 
@@ -165,7 +171,21 @@ def resync_reason(before: TableFacts, now: TableFacts, truncates: Truncates = NO
             return f"column {column.name} is another one than it was, by the same name"
         if was is not None and _prints_otherwise(was, column):
             return f"the type of column {column.name} was altered, and with it how values are printed"
-    return renumbered(before, now)
+    return renumbered(before, now) or _declared_otherwise(before, now)
+
+
+def _declared_otherwise(before: TableFacts, now: TableFacts) -> str | None:
+    """Why rows that have landed are not as they are declared now. Those of a topic stay: nothing could restate them."""
+    if now.relkind == TOPIC:
+        return None
+    if before.keyed_by not in (None, now.keyed_by):
+        return "its key is declared otherwise"
+    went_on = continued(before, now)
+    for column in now.columns:
+        was = went_on[column.number]
+        if was is not None and was.mask not in (None, column.mask):
+            return f"the mask of column {column.name} is declared otherwise"
+    return None
 
 
 def _prints_otherwise(was: ColumnFacts, now: ColumnFacts) -> bool:
@@ -248,13 +268,16 @@ def steps(
 
 
 def _cannot_widen(table: RawTable, was: ColumnFacts, column: ColumnFacts, aside: str) -> TableProblem:
-    return TableProblem(
-        table.source,
-        table.name,
-        f"column {column.name} was {was.declared_type} and is {column.declared_type}, which the lake's type cannot "
-        f"become: correct data_type in the declaration, then `lakehouse ingest --resume {table.source}.{table.name}` "
-        f"(the values so far stay under the name {aside})",
-    )
+    if was.mask not in (None, column.mask):
+        had, lands = lake_type(table, was), lake_type(table, column)
+        says = f"the mask of column {column.name} is declared otherwise, so in the lake it was {had} and is {lands}: "
+    else:
+        says = (
+            f"column {column.name} was {was.declared_type} and is {column.declared_type}, which the lake's type cannot "
+            "become: correct data_type in the declaration, then "
+        )
+    resume = f"`lakehouse ingest --resume {table.source}.{table.name}` (the values so far stay under the name {aside})"
+    return TableProblem(table.source, table.name, says + resume)
 
 
 def set_aside_name(name: str, type_: IcebergType, taken: Collection[str]) -> str:

@@ -7,6 +7,8 @@ from typing import Any
 from lakehouse.files.stored import known_fields
 from lakehouse.text.sql import ident
 
+TOPIC = "k"  # the relkind of a topic
+
 
 @dataclass(frozen=True)
 class ColumnFacts:
@@ -15,6 +17,7 @@ class ColumnFacts:
     `prints` is what of the type's definition decides how values print: labels by the oids of enums' values, attributes
     by those of composites, and what tells of an alteration that was taken back. Descriptions of earlier versions have
     None there. `has_default_for_earlier_rows` holds for a partitioned table when it does for one of its partitions.
+    `mask` is how its values were declared to land, "" as they are; None of an earlier version, which does not tell.
     """
 
     name: str
@@ -30,6 +33,7 @@ class ColumnFacts:
     has_default_for_earlier_rows: bool = False
     lake: str = ""
     prints: tuple[tuple[str, str], ...] | None = None
+    mask: str | None = None
 
     @property
     def printed(self) -> str:
@@ -67,6 +71,8 @@ class TableFacts:
     row from another one's declared key at once; a description of an earlier version names none.
     `format` is how the values of a topic are written; a table of a database has none, and it says nothing there.
     `captured` is the relation whose changes Debezium writes to a topic, as it names it.
+    `keyed_by` are the numbers of the columns that rows were last declared to be told apart by, in their order: none
+    where they never were; None of an earlier version, which does not tell.
     """
 
     oid: int
@@ -88,6 +94,12 @@ class TableFacts:
     attribute_rows: tuple[tuple[int, int], ...] | None = None
     format: str = "json"
     captured: str = ""
+    keyed_by: tuple[int, ...] | None = None
+
+    @property
+    def told_apart_by(self) -> tuple[str, ...]:
+        """The columns that rows were last declared to be told apart by."""
+        return tuple(column.name for column in self.columns if column.number in (self.keyed_by or ()))
 
     def to_json(self) -> dict[str, Any]:
         """A JSON form that `facts_from_json` reads back."""
@@ -102,7 +114,8 @@ def facts_from_json(stored: Mapping[str, Any]) -> TableFacts:
     edges = None if stored.get("edges") is None else tuple((oid, attached_by) for oid, attached_by in stored["edges"])
     rows = stored.get("attribute_rows")
     attribute_rows = None if rows is None else tuple((number, altered_by) for number, altered_by in rows)
-    lists = {name: tuple(stored[name]) for name in ("key", "relation", "gone", "enforced_by") if name in stored}
+    names = ("key", "relation", "gone", "enforced_by", "keyed_by")
+    lists = {name: tuple(stored[name]) for name in names if stored.get(name) is not None}
     nested = {"columns": columns, "leaves": leaves, "hidden": hidden, "edges": edges, "attribute_rows": attribute_rows}
     return TableFacts(**(known_fields(TableFacts, stored) | lists | nested))
 

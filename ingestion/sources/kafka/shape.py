@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from zlib import crc32
 
 from ingestion.schema.changes import Relation, RelationColumn
-from ingestion.schema.facts import ColumnFacts, TableFacts
+from ingestion.schema.facts import TOPIC, ColumnFacts, TableFacts
 from ingestion.schema.problem import TableProblem
 from ingestion.schema.types.declared import is_known, source_type_of
 from ingestion.schema.types.model import SourceType
@@ -81,7 +81,7 @@ def shape_of(facts: TableFacts) -> Shape:
 def facts_of(table: RawTable, oid: int) -> TableFacts:
     """A declared table whose topic has this number; raises TableProblem for a type that there is not."""
     return TableFacts(
-        oid=oid, filenode=None, relkind="k", replica_identity="f", key=table.key,
+        oid=oid, filenode=None, relkind=TOPIC, replica_identity="f", key=table.key,
         columns=tuple(_column(table, column) for column in table.columns), relation=table.relation,
         enforced_by=(IN_ORDER,), format=table.raw.format,
     )  # fmt: skip
