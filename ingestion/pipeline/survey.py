@@ -1,10 +1,12 @@
 """What the cycle knows of each declared table before it reads: unaltered, altered, or with a problem of its own."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from pyiceberg.expressions import In
 
 from ingestion.pipeline.session import Session
-from ingestion.schema.declared_columns import check_columns
+from ingestion.schema.declared_columns import check_columns, problem_of_former_key
 from ingestion.schema.evolve import name_columns
 from ingestion.schema.facts import TableFacts
 from ingestion.schema.names import check_names
@@ -12,9 +14,11 @@ from ingestion.schema.problem import TableProblem
 from ingestion.sources.base import OpenSource
 from ingestion.state import store
 from ingestion.state.withheld import check_withheld
+from lakehouse.catalog.open import load_table
 from lakehouse.declarations import RawTable
 
 Described = dict[str, tuple[str, TableFacts]]
+CHANGES = {"kafka": ("c", "d"), "debezium": ("u", "d")}  # in kind kafka each event is a version of its row
 
 
 @dataclass(frozen=True)
@@ -49,8 +53,37 @@ def survey(session: Session, source: OpenSource, positions: Mapping[str, store.T
         if position and position.versions and position.fingerprint == fingerprint and position.state != "resuming":
             outlooks[table.name] = Outlook(table, fingerprint, position.facts)
         else:
-            outlooks[table.name] = inspect(source, table, fingerprint, position, session.described)
+            outlook = inspect(source, table, fingerprint, position, session.described)
+            outlooks[table.name] = outlook if source.holds_tables else _by_key(session, outlook, position)
     return outlooks
+
+
+def _by_key(session: Session, outlook: Outlook, position: store.TablePosition | None) -> Outlook:
+    """A topic's outlook, with a problem where changes have landed under another key, and more are about to land."""
+    if position is None or not position.versions or not (position.lands or position.state == "resuming"):
+        return outlook
+    facts, keyed_by = outlook.facts, position.followed.keyed_by
+    if facts is None or not keyed_by or facts.keyed_by == keyed_by or not _has_changes(session, outlook.table):
+        return outlook
+    problem = problem_of_former_key(outlook.table, position.followed)
+    return replace(outlook, facts=None, problem=outlook.problem or str(problem), seen=facts)
+
+
+def check_keys(session: Session, positions: Mapping[str, store.TablePosition]) -> None:
+    """Raises TableProblem where changes of a topic have landed under another key: the next epoch forgets that one."""
+    for table in session.source.tables:
+        position = positions.get(table.name)
+        former = set(position.followed.told_apart_by) if position and position.versions else set()
+        if position and table.key and former and former != set(table.key) and _has_changes(session, table):
+            raise problem_of_former_key(table, position.followed)
+
+
+def _has_changes(session: Session, table: RawTable) -> bool:
+    """Whether an event has landed that says of another row that it is not any more what it was."""
+    raw = load_table(session.catalog, *table.identifier)
+    if raw is None:
+        return False
+    return raw.scan(In("_op", CHANGES[table.kind]), ("_op",), limit=1).to_arrow().num_rows > 0
 
 
 def unaltered(source: OpenSource, outlooks: Mapping[str, Outlook]) -> bool:
@@ -67,9 +100,13 @@ def withholding(outlooks: Mapping[str, Outlook]) -> dict[str, Outlook]:
 
 
 def declared_fingerprint(table: RawTable, found: str) -> str:
-    """The source's digest with what of the declaration decides about columns."""
-    declared = (*sorted(c.name for c in table.columns), table.key, table.raw.exclude, sorted(table.raw.alias.items()))
-    return f"{found}/{sorted(table.raw.mask.items())}/{declared}"
+    """The source's digest with what of the declaration decides about columns.
+
+    An earlier release wrote the parts in another order: so each table is described once, with its key and masks.
+    """
+    raw = table.raw
+    declared = (table.key, sorted(raw.mask.items()), raw.exclude, sorted(raw.alias.items()))
+    return f"{found}/{declared}/{sorted(c.name for c in table.columns)}"
 
 
 def inspect(

@@ -110,6 +110,7 @@ def _to_topics(session: Session, stream: store.Stream) -> None:
             fingerprint = declared_fingerprint(table, found[table.name])
             facts = _described(source, table, fingerprint)
             _check_columns(session, table, facts, positions[table.name].landed)
+            _check_declared(table, positions[table.name].followed, facts)
             _tell_forms(table, positions[table.name].followed)
             known[table.name] = Known((facts,), fingerprint, 0, None, None)
             recent |= _recent(session, table, stream)
@@ -153,6 +154,19 @@ def _check_columns(session: Session, table: RawTable, facts: TableFacts, landed:
         raise LakehouseError(
             f"{where}: column {', '.join(new)} has not come by the slot: declare it after the move; nothing has changed"
         )
+
+
+def _check_declared(table: RawTable, by_slot: TableFacts, facts: TableFacts) -> None:
+    """Key and masks are those of the rows that have landed by the slot: topics cannot restate them."""
+    if by_slot.keyed_by is not None and _declared(by_slot) != _declared(facts):
+        raise LakehouseError(
+            f"source {table.source!r}, table {table.name!r}: its key or masks are declared otherwise than rows have "
+            "landed by the slot: declare the slot again, ingest it once, and move then; nothing has changed"
+        )
+
+
+def _declared(facts: TableFacts) -> tuple[set[str], dict[str, str]]:
+    return set(facts.told_apart_by), {column.name: column.mask for column in facts.columns if column.mask}
 
 
 def _tell_forms(table: RawTable, by_slot: TableFacts) -> None:

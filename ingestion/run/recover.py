@@ -2,6 +2,7 @@
 
 from ingestion.pipeline.cycle import connections
 from ingestion.pipeline.session import Session
+from ingestion.pipeline.survey import check_keys
 from ingestion.state import lease as leases
 from ingestion.state import store
 
@@ -14,6 +15,8 @@ def begin_next_epoch(session: Session, kind: str | None = None) -> None:
     source from now on, where it was another.
     """
     with connections(session) as (source, states):
+        if not source.holds_tables:
+            check_keys(session, store.read_positions(states, session.name))
         forget = source.begin_anew()
         with states.transaction():
             leases.check(states, session.lease, session.limits.lease_seconds)
