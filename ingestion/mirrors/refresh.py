@@ -8,7 +8,7 @@ row in `meta.mirrors` does not name it until it is back.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -26,8 +26,9 @@ from ingestion.mirrors.view_parts import Position
 from ingestion.mirrors.views import Mirrored, NextView, forget_old, next_views
 from ingestion.mirrors.write import BRANCH, SMALL_BYTES, Size, Target, write_all, write_changes
 from ingestion.pipeline.repair.lake_side import Log
-from ingestion.pipeline.repair.spelling import spelled_columns
+from ingestion.pipeline.repair.spelling import SpelledColumn, spelled_columns
 from ingestion.pipeline.session import Session
+from ingestion.schema.declared_columns import is_keyed_as_declared
 from ingestion.schema.facts import TableFacts
 from ingestion.sink.meta_tables import MIRRORS
 from ingestion.sink.publish import surplus_snapshots
@@ -99,7 +100,7 @@ class _Mirror:
     @property
     def columns(self) -> dict[str, int]:
         """The raw table's fields that the mirror has, by name."""
-        return {c.lake_name: self.raw.schema().find_field(c.lake_name).field_id for c in self.log.columns}
+        return _fields(self.raw, self.log.columns)
 
     @property
     def is_same(self) -> bool:
@@ -204,17 +205,30 @@ def _items(
     positions: Mapping[str, store.TablePosition],
     before: Mapping[Name, int | None],
 ) -> list[_Mirror]:
-    """The mirrors of these tables, without those whose columns the next cycle adds to the raw table."""
+    """The mirrors of these tables, without those whose columns the next cycle adds to the raw table, or to which it
+    brings what another key lacks."""
     raws = session.catalog.load_tables([table.identifier for table in tables])
     mirrors = session.catalog.load_tables([table.mirror_identifier for table in tables])
     items = []
     for table in tables:
         raw, mirror = raws[table.identifier], mirrors.get(table.mirror_identifier)
-        log = _log(session, table, raw, positions[table.name].followed)
-        if {column.source.name for column in log.columns} == set(table.landed):
-            state = read_state(mirror, epoch) if mirror else None
+        followed = positions[table.name].followed
+        log = _log(session, table, raw, followed)
+        has_columns = {column.source.name for column in log.columns} == set(table.landed)
+        if has_columns and is_keyed_as_declared(table, followed):
+            state = read_state(mirror, epoch, *_made_of(raw, log)) if mirror else None
             items.append(_Mirror(table, raw, before.get(table.identifier), mirror, state, log))
     return items
+
+
+def _fields(raw: Table, columns: Iterable[SpelledColumn]) -> dict[str, int]:
+    """The raw table's fields of these columns, by name."""
+    return {column.lake_name: raw.schema().find_field(column.lake_name).field_id for column in columns}
+
+
+def _made_of(raw: Table, log: Log) -> tuple[str, tuple[int, ...]]:
+    """The raw table, and its fields of the key in their order."""
+    return str(raw.metadata.table_uuid), tuple(sorted(_fields(raw, log.key).values()))
 
 
 def _log(session: Session, table: RawTable, raw: Table, facts: TableFacts) -> Log:
@@ -318,10 +332,11 @@ def _state(item: _Mirror, copy: Table, stream: store.Stream, seen: datetime, wri
     assert stream.cut_lsn is not None and stream.cut_position is not None
     newest = data_snapshot(copy)
     assert newest is not None
+    raw, key = _made_of(item.raw, item.log)
     if written is None:  # only the columns are new: the rows are those of the earlier cut
         assert item.state is not None
         columns, last = item.columns, item.raw.metadata.last_column_id
-        return replace(item.state, snapshot=newest, columns=columns, last_field=last)
+        return replace(item.state, snapshot=newest, columns=columns, last_field=last, raw=raw, key=key)
     return MirrorState(
         stream.epoch,
         stream.cut_lsn,
@@ -332,6 +347,8 @@ def _state(item: _Mirror, copy: Table, stream: store.Stream, seen: datetime, wri
         item.columns,
         item.raw.metadata.last_column_id,
         seen,
+        raw,
+        key,
     )
 
 

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lakehouse.catalog.open import changes_data, history
 from lakehouse.files.stored import known_fields
@@ -30,7 +30,8 @@ class MirrorState:
     Its rows are those of (`epoch`, `cut_lsn`); every event that was ingested until `ingested_at`, and is not after that
     cut, is in them. `raw_snapshot` is the raw table's that was read, `snapshot` the mirror's own that holds the rows.
     `columns` are the ids of the raw table's fields by name, `last_field` is the newest field that the raw table had.
-    Every publish until `seen` was known; None of a mirror that an earlier release has written.
+    Every publish until `seen` was known. `raw` is the UUID of the raw table, `key` are the ids of its fields that tell
+    rows apart. These three are None of a mirror that an earlier release has written.
     """
 
     epoch: int
@@ -42,6 +43,8 @@ class MirrorState:
     columns: Mapping[str, int]
     last_field: int
     seen: datetime | None = None
+    raw: str | None = None
+    key: tuple[int, ...] | None = None
 
     def properties(self) -> dict[str, str]:
         """What is stored."""
@@ -49,18 +52,23 @@ class MirrorState:
         return {POSITION: f"{self.epoch}:{self.position}", STATE: json.dumps(stored)}
 
 
-def read_state(mirror: Table, epoch: int) -> MirrorState | None:
+def read_state(mirror: Table, epoch: int, raw: str, key: tuple[int, ...]) -> MirrorState | None:
     """Where the mirror stands; None if all its rows are to be read again.
 
     They are if they are not those that were stored with it, because somebody rolled it back, and in a new epoch: a
-    restored raw table may have lost events that the mirror has, and a recovery repairs only what raw has wrong.
+    restored raw table may have lost events that the mirror has, and a recovery repairs only what raw has wrong. So are
+    those of another raw table, and those that were told apart by another key: events would be merged into other rows.
     """
     stored = mirror.properties.get(STATE)
     if stored is None:
         return None
     fields = known_fields(MirrorState, json.loads(stored))
-    state = MirrorState(**fields | {n: datetime.fromisoformat(fields[n]) for n in MOMENTS if fields.get(n)})
-    return state if state.epoch == epoch and data_snapshot(mirror) == state.snapshot else None
+    told: dict[str, Any] = {n: datetime.fromisoformat(fields[n]) for n in MOMENTS if fields.get(n)}
+    if fields.get("key") is not None:
+        told["key"] = tuple(fields["key"])
+    state = MirrorState(**fields | told)
+    is_of_these = state.raw in (None, raw) and state.key in (None, key)
+    return state if state.epoch == epoch and is_of_these and data_snapshot(mirror) == state.snapshot else None
 
 
 def data_snapshot(table: Table) -> int | None:

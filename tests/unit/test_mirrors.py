@@ -1,8 +1,10 @@
 """What a mirror says of itself, and how it is written; without servers."""
 
+import json
 import os
 import threading
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,7 +27,9 @@ from lakehouse.declarations.policies import NAME
 if TYPE_CHECKING:
     from ingestion.pipeline.session import Session
 
-STATE = MirrorState(2, 500, "0/1F5", datetime(2026, 11, 20, 1, 2, 3, 4, UTC), 11, 7, {"id": 1, "name": 2}, 9)
+AT = datetime(2026, 11, 20, 1, 2, 3, 4, UTC)
+STATE = MirrorState(2, 500, "0/1F5", AT, 11, 7, {"id": 1, "name": 2}, 9, raw="the raw table", key=(1,))
+MADE_OF = ("the raw table", (1,))
 
 
 def mirror(*operations: Operation, properties: dict[str, str]) -> Any:
@@ -42,12 +46,27 @@ def mirror(*operations: Operation, properties: dict[str, str]) -> Any:
 
 def test_a_mirror_knows_where_it_stands_as_long_as_its_rows_are_those_that_were_written() -> None:
     properties = STATE.properties()
+
+    def state(*operations: Operation, given: dict[str, str] = properties, epoch: int = 2) -> MirrorState | None:
+        return read_state(mirror(*operations, properties=given), epoch, *MADE_OF)
+
     assert properties["lakehouse.position"] == "2:0/1F5"
-    assert read_state(mirror(Operation.OVERWRITE, properties=properties), 2) == STATE
-    assert read_state(mirror(Operation.APPEND, Operation.REPLACE, properties=properties), 2) == STATE, "a compaction"
-    assert read_state(mirror(Operation.APPEND, Operation.DELETE, properties=properties), 2) is None
-    assert read_state(mirror(Operation.APPEND, properties={}), 2) is None
-    assert read_state(mirror(Operation.OVERWRITE, properties=properties), 3) is None, "the source was recovered"
+    assert state(Operation.OVERWRITE) == STATE
+    assert state(Operation.APPEND, Operation.REPLACE) == STATE, "a compaction"
+    assert state(Operation.APPEND, Operation.DELETE) is None
+    assert state(Operation.APPEND, given={}) is None
+    assert state(Operation.OVERWRITE, epoch=3) is None, "the source was recovered"
+
+
+def test_a_mirror_of_another_raw_table_or_by_another_key_is_made_anew() -> None:
+    """Events were merged into rows that the raw table never had, or that another key told apart."""
+    there = mirror(Operation.OVERWRITE, properties=STATE.properties())
+    assert read_state(there, 2, "loaded again", (1,)) is None
+    assert read_state(there, 2, "the raw table", (2,)) is None
+    stored = json.loads(STATE.properties()["lakehouse.mirror"])
+    of_before = json.dumps({name: value for name, value in stored.items() if name not in ("raw", "key")})
+    there = mirror(Operation.OVERWRITE, properties={"lakehouse.mirror": of_before})
+    assert read_state(there, 2, *MADE_OF) == replace(STATE, raw=None, key=None), "an earlier release does not tell"
 
 
 @pytest.mark.parametrize(
