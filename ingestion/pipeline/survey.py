@@ -18,7 +18,7 @@ from lakehouse.catalog.open import load_table
 from lakehouse.declarations import RawTable
 
 Described = dict[str, tuple[str, TableFacts]]
-CHANGES = {"kafka": ("c", "d"), "debezium": ("u", "d")}  # in kind kafka each event is a version of its row
+CHANGES = {"kafka": {"c", "d"}, "debezium": {"u", "d"}}  # in kind kafka each event is a version of its row
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def _has_changes(session: Session, table: RawTable) -> bool:
     raw = load_table(session.catalog, *table.identifier)
     if raw is None:
         return False
-    return raw.scan(In("_op", CHANGES[table.kind]), ("_op",), limit=1).to_arrow().num_rows > 0
+    return raw.scan(In(term="_op", literals=CHANGES[table.kind]), ("_op",), limit=1).to_arrow().num_rows > 0
 
 
 def unaltered(source: OpenSource, outlooks: Mapping[str, Outlook]) -> bool:

@@ -57,7 +57,7 @@ def read_facts(
         edges = cursor.execute(queries.EDGES, {"oid": relation["oid"]}).fetchall() if is_root else []
     problem = problem or problem_of_leaves(table, relation["publishes_updates"], leaves)
     landing = [row for row in rows if _lands(table, row, relation["published_columns"])]
-    fields = ColumnFacts.__dataclass_fields__.keys() - {"lake"}
+    fields = ColumnFacts.__dataclass_fields__.keys() - {"lake", "mask"}
     columns = tuple(column_facts({field: row[field] for field in fields}) for row in landing)
     hidden = tuple((row["number"], row["name"]) for row in rows if row not in landing)
     facts = TableFacts(
