@@ -85,9 +85,10 @@ def raw(lsn: int, seconds: int, op: str = "u", unchanged: list[str] | None = Non
 
 
 def test_raw_facts_are_those_that_the_macro_asks_for() -> None:
-    added = [raw(5, 0), raw(6, 1, unchanged=["note"]), raw(7, 1, "c", ["note", "size"], '{"id": 1}')]
-    assert raw_facts(added, moment(NOON), 1, 7) == [3, 0, '["note", "size"]', 1, 2, 0]
-    assert raw_facts([], moment(NOON), 1, 7) == [0, 0, None, 0, 0, 0], "nothing to load"
+    added = [raw(5, 1), raw(6, 1, unchanged=["note"]), raw(7, 2, "c", ["note", "size"], '{"id": 1}')]
+    newest = moment(NOON + timedelta(seconds=2))
+    assert raw_facts(added, moment(NOON), 1, 7) == [3, 0, '["note", "size"]', 1, 3, 0, newest, None]
+    assert raw_facts([], moment(NOON), 1, 7) == [0, 0, None, 0, 0, 0, moment(NOON), None], "nothing to load"
 
 
 @pytest.mark.parametrize(

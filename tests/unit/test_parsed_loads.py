@@ -23,6 +23,35 @@ def test_a_backfill_that_reads_a_later_cut_passes_no_row_over() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("first", [True, False], ids=["first load", "later load"])
+def test_a_row_that_was_replayed_while_a_run_waited_passes_none_over_that_is_beyond_its_cut(first: bool) -> None:
+    """The watermark went to the dead letter's moment, past that of a row which no cut had had yet."""
+    parsed = Parsed("a")
+    parsed.land("c", 1, 10, "20 07:00", "20 07:01", a="x")
+    if not first:
+        parsed.load(cut=10)
+    parsed.land("c", 4, 40, "20 09:30", "20 09:31", a="published after the run's cut")
+    parsed.land("c", 2, 20, "20 08:00", "20 09:32", a="dead letter, replayed")
+    parsed.land("t", None, 5, "20 06:00", "20 09:33")
+    assert parsed.load(cut=30) == first
+    assert not parsed.load(cut=30), "nothing that may be loaded"
+    assert parsed.load(cut=50)
+    parsed.land("c", 5, 60, "20 10:30", "20 10:31", a="y")
+    parsed.load(cut=60)
+    assert [key for key, _ in parsed.current()] == [1, 2, 4, 5]
+
+
+def test_what_is_published_after_the_first_look_waits_for_the_next_load() -> None:
+    """The look had seen no row that lacks a value, so the load did not fill it."""
+    parsed = Parsed("a", "b")
+    parsed.land("c", 1, 10, "20 07:00", "20 07:01", a="long", b="1")
+    parsed.load(cut=10)
+    parsed.land("c", 2, 20, "20 08:00", "20 08:01", a="long", b="2")
+    parsed.after_look = lambda: parsed.land("u", 1, 15, "20 07:30", "20 08:02", b="3", _unchanged=["a"])
+    assert parsed.load(cut=20) and parsed.load(cut=20)
+    assert parsed.current() == [(1, "long", "3"), (2, "long", "2")]
+
+
 def test_a_backfill_takes_no_truncate_that_the_loads_have_not_reached() -> None:
     parsed = Parsed("a")
     parsed.land("c", 1, 10, "20 08:00", "22 09:00", a="x")

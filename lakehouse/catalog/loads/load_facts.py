@@ -35,8 +35,8 @@ def raw_facts(added: Sequence[Row], newest: str, epoch: int, cut_lsn: int) -> li
     lacking = [row for row in added if row["_unchanged"] is not None]
     unchanged = list(dict.fromkeys(column for row in lacking for column in row["_unchanged"]))
     moves = sum(row["_old_key"] is not None for row in lacking)
-    later = sum(at > newest for at in moments)
-    return [len(added), 0, json.dumps(unchanged) if lacking else None, moves, later, 0]
+    seen = max(moments, default=newest)
+    return [len(added), 0, json.dumps(unchanged) if lacking else None, moves, len(added), 0, seen, None]
 
 
 def stage_facts(added: Sequence[Row], mark: Sequence[str]) -> list[Any]:

@@ -2,7 +2,9 @@
   What has arrived in a raw table since its parsed table was last loaded, in at most three small queries.
 
   Normally: rows published at or after the newest one that is there (`>=`: rows of one moment may come in two loads), up
-  to the run's cut. The watermark follows publication into the lake, never event order. In a backfill: rows committed on
+  to the run's cut. The watermark follows publication into the lake, never event order. What was published after a row
+  beyond the cut waits with it, though it is before the cut itself, as a dead letter that was replayed meanwhile: it would
+  move the watermark past that row. So does what is published after the first look. In a backfill: rows committed on
   the days asked for and published up to the watermark. Newer ones are left to the next load, or they would move the
   watermark past rows of other days. In both cases what is there already is left out. Without a watermark (`newest`) it is
   the whole history, in a backfill too.
@@ -14,21 +16,26 @@
   {%- endif -%}
   {%- set backfill = newest is not none and bounds.day_from is not none -%}
   {%- set reach = "(_epoch < " ~ bounds.epoch ~ " or (_epoch = " ~ bounds.epoch ~ " and _commit_lsn <= " ~ bounds.cut_lsn ~ "))" -%}
-  {%- set window, known = reach, none -%}
+  {%- set since, known = "true", none -%}
   {%- if backfill -%}
     {%- set days = ["timestamp '" ~ bounds.day_from ~ " 00:00:00 UTC'", "timestamp '" ~ bounds.day_after ~ " 00:00:00 UTC'"] -%}
     {%- set reach = "_ingested_at <= timestamp '" ~ newest ~ "' and " ~ reach -%}
-    {%- set window = "_committed_at >= " ~ days[0] ~ " and _committed_at < " ~ days[1] ~ " and " ~ reach -%}
+    {%- set since = "_committed_at >= " ~ days[0] ~ " and _committed_at < " ~ days[1] -%}
     {%- set known = "_lh_known._valid_from >= " ~ days[0] ~ " and _lh_known._valid_from < " ~ days[1] -%}
   {%- elif newest is not none -%}
-    {%- set window = "_ingested_at >= timestamp '" ~ newest ~ "' and " ~ reach -%}
+    {%- set since = "_ingested_at >= timestamp '" ~ newest ~ "'" -%}
     {%- set known = "_lh_known._loaded_at >= timestamp '" ~ newest ~ "'" -%}
   {%- endif -%}
 
   {%- set mark = none if backfill else newest -%}
   {%- set given = cdc_vault.given_raw_facts() if mark else none -%}
-  {%- set found = run_query(cdc_vault.raw_facts(raw, window, mark)).rows[0] if given is none else given.facts -%}
-  {%- set rows, truncates, unchanged, moves, later, known_now = found[0], found[1], found[2], found[3], found[4], found[5] -%}
+  {%- set found = run_query(cdc_vault.raw_facts(raw, since, reach, mark)).rows[0] if given is none else given.facts -%}
+  {%- if not backfill and found[6] and found[7] and found[7] < found[6] -%}
+    {%- set since = since ~ " and _ingested_at <= timestamp '" ~ found[7] ~ "'" -%}
+    {%- set found = run_query(cdc_vault.raw_facts(raw, since, reach, mark)).rows[0] -%}
+  {%- endif -%}
+  {%- set rows, truncates, unchanged, moves, later, known_now, seen = found[0], found[1], found[2], found[3], found[4], found[5], found[6] -%}
+  {%- set window = since ~ " and " ~ reach ~ (" and _ingested_at <= timestamp '" ~ seen ~ "'" if seen else "") -%}
   {%- if not rows and not truncates or mark and not later and not truncates and rows == known_now -%}
     {{ return(none) }}
   {%- endif -%}
@@ -55,19 +62,27 @@
   {{ return(fromjson(env_var("LAKEHOUSE_RAW_FACTS", "{}")).get(this.schema ~ "." ~ this.identifier)) }}
 {% endmacro %}
 
-{#- Rows, truncates, columns that some row lacks, key changes among those rows, rows newer than the watermark. -#}
-{% macro raw_facts(raw, window, mark) %}
+{#-
+  Of the rows within reach: how many there are, truncates, columns that some row lacks, key changes among those rows, rows
+  newer than the watermark, rows at it that are there, and the newest moment. And the oldest moment of a row that is not.
+-#}
+{% macro raw_facts(raw, since, reach, mark) %}
   select
-    count_if(_op <> 't'),
-    count_if(_op = 't'),
-    json_format(cast(array_distinct(flatten(array_agg(_unchanged) filter (where _unchanged is not null))) as json)),
-    count_if(_unchanged is not null and _old_key is not null),
+    count_if(_op <> 't' and _lh_in_reach),
+    count_if(_op = 't' and _lh_in_reach),
+    json_format(cast(array_distinct(flatten(array_agg(_unchanged) filter (where _unchanged is not null and _lh_in_reach))) as json)),
+    count_if(_unchanged is not null and _old_key is not null and _lh_in_reach),
     {% if mark -%}
-    count_if(_ingested_at > timestamp '{{ mark }}'),
-    (select count(*) from {{ this }} where _loaded_at = timestamp '{{ mark }}' and _op <> 't')
+    count_if(_ingested_at > timestamp '{{ mark }}' and _lh_in_reach),
+    (select count(*) from {{ this }} where _loaded_at = timestamp '{{ mark }}' and _op <> 't'),
     {%- else -%}
-    count(*), 0
+    count_if(_lh_in_reach), 0,
     {%- endif %}
-  from {{ raw }}
-  where {{ window }}
+    cast(max(_ingested_at) filter (where _lh_in_reach) as varchar),
+    cast(min(_ingested_at) filter (where not _lh_in_reach) as varchar)
+  from (
+    select _op, _unchanged, _old_key, _ingested_at, {{ reach }} as _lh_in_reach
+    from {{ raw }}
+    where {{ since }}
+  )
 {% endmacro %}
