@@ -26,11 +26,12 @@ def position(row: Row) -> str:
 def raw_facts(added: Sequence[Row], newest: str, epoch: int, cut_lsn: int) -> list[Any] | None:
     """The answer to the macro `raw_facts` from the raw rows that parsed lacks; None where Trino has to be asked.
 
-    That is the case for truncates, for rows beyond the cut, and for rows published before the newest one in parsed.
+    That is the case for truncates, for rows beyond the cut, and for rows published before the newest one in parsed, or
+    with it: a load may have read them that began after these rows were looked at.
     """
     moments = [moment(row["_ingested_at"]) for row in added]
     beyond = [row for row in added if (row["_epoch"], row["_commit_lsn"]) > (epoch, cut_lsn)]
-    if beyond or any(row["_op"] == "t" for row in added) or min(moments, default=newest) < newest:
+    if beyond or any(row["_op"] == "t" for row in added) or any(at <= newest for at in moments):
         return None
     lacking = [row for row in added if row["_unchanged"] is not None]
     unchanged = list(dict.fromkeys(column for row in lacking for column in row["_unchanged"]))
