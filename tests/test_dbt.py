@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from ingestion.schema.former_names import renamed
+from lakehouse.catalog.loads.load_facts import LANDED_LATE
 from lakehouse.catalog.open import open_catalog
 from lakehouse.migrations.parsed_flag import outdated, rename
 from maintenance.inventory.outcome import TableName
@@ -112,6 +113,33 @@ def test_parsed_is_made_anew_where_it_lacks_a_column(zoo: Zoo) -> None:
     )
     zoo.dbt("run")
     assert_parsed_is_complete(zoo, table)
+
+
+@pytest.mark.slow
+def test_what_lands_late_is_in_parsed_and_the_vault_as_if_it_had_come_in_time(zoo: Zoo) -> None:
+    """Dead letters that are replayed: later rows had the values before them, and truncates passed over their keys."""
+    rng = random.Random(17)
+    table, clock = animals(), Clock(rng)
+    for _ in range(600):
+        change_at_random(table, clock, KEYS, random_animal(rng), truncates=True)
+    assert any(row["_op"] == "t" for row in table.raw) and any(row["_unchanged"] for row in table.raw)
+    kept = sorted(rng.sample([at for at, row in enumerate(table.raw[:-1]) if row["_op"] != "t"], 60))
+    in_time = [row for at, row in enumerate(table.raw) if at not in kept]
+    for day, rows in enumerate((in_time[:250], in_time[250:])):
+        zoo.publish(rows, START + timedelta(days=97 + day))
+        zoo.dbt("run")
+    at = START + timedelta(days=99)
+    zoo.publish([table.raw[place] for place in kept], at)
+    zoo.rows(
+        "alter table raw_zoo.animals set properties"
+        f" extra_properties = map(array[{literal(LANDED_LATE)}], array['{at:%Y-%m-%d %H:%M:%S.%f} UTC'])"
+    )
+    zoo.dbt("build")
+    assert_parsed_is_complete(zoo, table)
+    assert_vault_is_true(zoo, table.versions)
+    seen = zoo.snapshots()
+    zoo.dbt("run")
+    assert zoo.snapshots() == seen, "once is enough"
 
 
 @pytest.mark.slow

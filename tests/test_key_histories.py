@@ -94,7 +94,7 @@ class OnTrino(Parsed):
     def is_made(self) -> bool:
         return False
 
-    def _commit(self, anew: bool) -> None:
+    def _commit(self, anew: bool, revised: bool) -> None:
         """Trino keeps snapshots itself."""
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:

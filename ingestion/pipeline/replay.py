@@ -32,6 +32,7 @@ from ingestion.tasks.lanes import Findings
 from ingestion.tasks.replay import ReplayPlan, merged, replay
 from ingestion.tasks.runner import run_tasks
 from ingestion.tasks.shared_keys.hold import SPLIT
+from lakehouse.catalog.loads.load_facts import LANDED_LATE, moment
 from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import CatalogConnection
@@ -100,6 +101,7 @@ def _land(
             settle(session, states, course.position, by)
             return {}
         now = source.now()
+        late = {LANDED_LATE: moment(cycle.ingested_at)}
         files = result.meta_files | schema_change_files(session, states, cycle, {table.name: course}, now)
 
         def record(connection: CatalogConnection) -> None:
@@ -112,7 +114,7 @@ def _land(
             epoch=stream.epoch,
             ingested_at=cycle.ingested_at,
             appends=(
-                *(append_of(session, cycle, written) for written in result.written),
+                *(replace(append_of(session, cycle, written), properties=late) for written in result.written),
                 *meta_appends(session, cycle, files, leaving={kept_in: mine} if plans else {}),
             ),
             record=record,

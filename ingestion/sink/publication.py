@@ -1,7 +1,7 @@
 """What a publish is asked to do: files to append to tables, the cut that they make, the position to advance to."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from pyiceberg.expressions import BooleanExpression
@@ -16,7 +16,8 @@ class TableAppend:
     """Data files to append to one table; no files still make a snapshot, so that a cut can name one.
 
     `delete` names rows that go in the same commit: records that leave the spool as they land. `is_rewritten` says that
-    rows have gone or changed in the snapshots before it, `joins` that the cut before left the table out.
+    rows have gone or changed in the snapshots before it, `joins` that the cut before left the table out. The table gets
+    these `properties` in the same commit.
     """
 
     identifier: tuple[str, str]
@@ -25,6 +26,7 @@ class TableAppend:
     delete: BooleanExpression | None = None
     is_rewritten: bool = False
     joins: bool = False
+    properties: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def only_adds(self) -> bool:

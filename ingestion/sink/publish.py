@@ -180,6 +180,8 @@ def _may_merge(begun: _Begun) -> bool:
 def _begin(table: Table, append: TableAppend) -> _Begun:
     """Only the snapshot's id, unless there are rows to delete."""
     transaction = Staging(table)
+    if append.properties:
+        transaction.set_properties(dict(append.properties))
     if append.delete is not None:
         transaction.delete(append.delete, snapshot_properties=append.summary)
     update = TieredAppend(Operation.APPEND, transaction, table.io, snapshot_properties=append.summary)

@@ -13,6 +13,7 @@ from typing import Any
 import duckdb
 
 from ingestion.schema.former_names import FORMERLY, renamed
+from lakehouse.catalog.loads.load_facts import LANDED_LATE
 from tests.unit.dbt_macros import macro, macro_texts, macros
 
 METADATA = {
@@ -43,9 +44,10 @@ class Parsed:
     `policy` is what `meta.raw` declares beside that; `declared` are the columns as the source spells them.
     """
 
+    after_look: Callable[[], None] | None = None  # what happens once, when a load has looked at raw
+
     def __init__(self, *declared: str, **policy: Any) -> None:
         self.declared, self.key, self.policy = declared, "id", policy
-        self.after_look: Callable[[], None] | None = None  # what happens once, when a load has looked at raw
         self.db = duckdb.connect()
         self.db.execute("set TimeZone = 'UTC'")
         self.db.execute("create macro json_format(x) as cast(x as varchar)")
@@ -64,6 +66,18 @@ class Parsed:
         row = {self.key: key, "_op": op, "_epoch": 1, "_commit_lsn": lsn, "_seq": 0, "_committed_at": at[0],
                "_ingested_at": at[1], **values}  # fmt: skip
         self.db.execute(f"insert into raw ({', '.join(row)}) values ({', '.join('?' * len(row))})", list(row.values()))
+
+    def replay(self, *row: Any, **values: Any) -> None:
+        """One row of raw that lands late."""
+        self.land(*row, **values)
+        self.db.execute("delete from raw_properties where key = ?", [LANDED_LATE])
+        newest = "select ?, cast(max(_ingested_at) as varchar) from raw"
+        self.db.execute(f"insert into raw_properties {newest}", [LANDED_LATE])
+
+    def is_revised(self) -> bool:
+        """Whether the table says that rows it had were other ones since."""
+        [[found]] = self.rows(f"select count(*) from parsed_properties where key = '{macro('revised_property')()}'")
+        return bool(found)
 
     def load(self, cut: int, day: int | None = None, covered: bool = True) -> bool:
         """A run of dbt that reads up to the cut, for a backfill of one day; whether there was new data."""
@@ -84,16 +98,17 @@ class Parsed:
             self.rows(f"create or replace table parsed as select {names} from ({sql})")
         else:
             self.rows(f"insert into parsed ({names}) select {names} from ({sql})")
-        self._commit(header["anew"])
+        self._commit(header["anew"], header["revised"])
         return True
 
-    def _commit(self, anew: bool) -> None:
+    def _commit(self, anew: bool, revised: bool) -> None:
         [[number]] = self.rows("select count(*) + 1 from parsed_snapshots")
         if anew:
             self.rows("update parsed_history set is_current_ancestor = false")
-            self.db.execute("delete from parsed_properties")
-            made = [macro("made_anew_property")(), f"2026-12-01 {number:02}:00:00 UTC"]
-            self.db.execute("insert into parsed_properties values (?, ?)", made)
+            for name in ["made_anew_property", *(["revised_property"] if revised else [])]:
+                self.db.execute("delete from parsed_properties where key = ?", [macro(name)()])
+                made = [macro(name)(), f"2026-12-01 {number:02}:00:00 UTC"]
+                self.db.execute("insert into parsed_properties values (?, ?)", made)
         self.db.execute("insert into parsed_snapshots values (?, ?)", [number, f"2026-12-01 {number:02}:00:01+00"])
         self.db.execute("insert into parsed_history values (?, true)", [number])
         self.rows(f"create table parsed_{number} as from parsed")

@@ -198,6 +198,8 @@ class Vault:
         if header["anew"]:
             self.db.execute(f"create or replace table {name} as select * from ({sql})")
             self.commit(name, replaces=True)
+            if header["revised"]:
+                self.revise(name)
         elif header["new_data"]:
             if self.redeclared:
                 self._fit(name, sql)
@@ -223,6 +225,12 @@ class Vault:
         if replaces:
             self.db.execute("update history set is_current_ancestor = false where model = ?", [name])
         self.db.execute("insert into history select ?, coalesce(max(snapshot_id), 0) + 1, true from history", [name])
+
+    def revise(self, name: str) -> None:
+        """Says that rows that the table had were other ones before its snapshot."""
+        key = self.context["revised_property"]()
+        self.db.execute("delete from properties where model = ? and key = ?", [name, key])
+        self.db.execute("insert into properties values (?, ?, ?)", [name, key, f"at {self.snapshot(name)}"])
 
     def _sql(self, name: str) -> str:
         kind, arguments = self.models[name]

@@ -294,8 +294,8 @@ def test_a_load_that_is_told_everything_plans_the_same_and_asks_nothing() -> Non
     def plan(told: dict[str, Any], *asked: list[tuple[Any, ...]]) -> dict[str, Any]:
         answers = iter(asked)
         load_plan = macro(
-            "load_plan", is_loaded=lambda: True, tables_of_stages=lambda _: {"stg": [parsed]}, this=hub,
-            load_metadata=lambda *_: "", stage_facts=lambda *_: "",
+            "load_plan", is_loaded=lambda: True, this=hub, load_metadata=lambda *_: "", stage_facts=lambda *_: "",
+            tables_of_stages=lambda _: {"stg": {"tables": [parsed], "whole": True}},
             env_var=lambda name, default: json.dumps(told[name]) if name in told else default,
             run_query=lambda _: SimpleNamespace(rows=next(answers)),
         )  # fmt: skip
@@ -311,6 +311,12 @@ def test_a_load_that_is_told_everything_plans_the_same_and_asks_nothing() -> Non
     assert answer["inputs"]["stg"]["new_data"] and answer["base"] == "9"
     other = {**given, "LAKEHOUSE_STAGE_FACTS": {"stg|" + "|".join(["2025", *MARK[1:]]): facts}}
     assert plan(other, [("stg", *facts)]) == answer, "facts after another watermark are none"
+    given["LAKEHOUSE_TABLE_STATES"]["parsed.p"]["revised"] = "2026-01-03 UTC"
+    answer = plan(given, [("stg", *facts)])
+    assert answer == plan({}, [*metadata, ("revised", str(parsed), "2026-01-03 UTC")], [("stg", *facts)])
+    assert answer["anew"] and answer["revised"]
+    loads["lakehouse.loaded.revised"] = answer["remember"]["lakehouse.loaded.revised"] + "|7"
+    assert not plan(given)["anew"]
 
 
 @dataclass(frozen=True)
@@ -333,6 +339,8 @@ def plan_of(facts: tuple[Any, ...], remembered: dict[str, list[str]]) -> dict[st
             "days": None,
             "states": {"stg": "12"},
             "base": "1",
+            "revised": {},
+            "revised_now": {},
         },
         stage_facts=lambda *_: "",
         run_query=lambda _: SimpleNamespace(rows=[("stg", *facts)]),

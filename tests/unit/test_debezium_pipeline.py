@@ -20,6 +20,7 @@ from ingestion.sources.kafka.connection import Topic
 from ingestion.state import lease as leases
 from ingestion.state import store
 from lakehouse.catalog.lake_catalog import LakeCatalog
+from lakehouse.catalog.loads.load_facts import LANDED_LATE, moment
 from lakehouse.declarations import Source as Declared
 from lakehouse.declarations.policies import LoadPolicy
 from lakehouse.errors import LakehouseError
@@ -141,6 +142,9 @@ def test_a_table_that_cannot_go_on_is_parked_and_lands_once_it_is_corrected(lake
     lake.cycle()
     items = lake.rows("items")
     assert len({(r["_commit_lsn"], r["_seq"]) for r in items}) == len(items) == 42 and lake.kept("spool") == []
+    said = lake.catalog.load_table(("raw_shop", "items")).properties[LANDED_LATE]
+    assert said in {moment(r["_ingested_at"]) for r in items}, "loads look whether these rows change what they have"
+    assert LANDED_LATE not in lake.catalog.load_table(("raw_shop", "pairs")).properties
     create = next(r for r in items if r["_op"] == "c" and r["id"] == 30)
     assert create["_old_key"] == '{"id":"3"}' and create["_unchanged"] == ["big"]
 

@@ -11,8 +11,8 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from lakehouse.catalog.added_rows import added_rows
-from lakehouse.catalog.loads.load_facts import moment, raw_facts, stage_facts
-from orchestration.worker.loads.facts import FEW_ROWS, Cut, Facts, covered, holds_beyond, is_stage, new_in_raw
+from lakehouse.catalog.loads.load_facts import LANDED_LATE, moment, raw_facts, stage_facts
+from orchestration.worker.loads.facts import FEW_ROWS, Cut, Facts, _Parsed, covered, holds_beyond, is_stage, new_in_raw
 from orchestration.worker.loads.loads import Loads
 from orchestration.worker.loads.rows import Rows
 from orchestration.worker.loads.small_loads import Loaded
@@ -87,8 +87,8 @@ def raw(lsn: int, seconds: int, op: str = "u", unchanged: list[str] | None = Non
 def test_raw_facts_are_those_that_the_macro_asks_for() -> None:
     added = [raw(5, 1), raw(6, 1, unchanged=["note"]), raw(7, 2, "c", ["note", "size"], '{"id": 1}')]
     newest = moment(NOON + timedelta(seconds=2))
-    assert raw_facts(added, moment(NOON), 1, 7) == [3, 0, '["note", "size"]', 1, 3, 0, newest, None]
-    assert raw_facts([], moment(NOON), 1, 7) == [0, 0, None, 0, 0, 0, moment(NOON), None], "nothing to load"
+    assert raw_facts(added, moment(NOON), 1, 7) == [3, 0, '["note", "size"]', 1, 3, 0, newest, None, None]
+    assert raw_facts([], moment(NOON), 1, 7) == [0, 0, None, 0, 0, 0, moment(NOON), None, None], "nothing to load"
 
 
 def test_rows_that_a_load_may_have_read_before_they_were_looked_at_are_left_to_the_macro() -> None:
@@ -101,6 +101,35 @@ def test_rows_that_a_load_may_have_read_before_they_were_looked_at_are_left_to_t
 )
 def test_what_is_out_of_the_ordinary_is_left_to_the_macro(row: Any) -> None:
     assert raw_facts([raw(6, 1), row], moment(NOON), 1, 7) is None
+
+
+def test_where_rows_have_landed_late_trino_is_asked_whether_they_change_others(
+    catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns = {name: pa.nulls(1, pa.string()) for name in ("_op", "_unchanged", "_old_key")}
+    at = NOON + timedelta(seconds=1)
+    more = {"_epoch": pa.array([1], pa.int32()), "_commit_lsn": [5], "_ingested_at": pa.array([at])}
+    rows = pa.table({**columns, **more})
+    table = catalog.create_table(NAME, rows.schema)
+    table.append(rows)
+    before = table.metadata.current_snapshot_id
+    table.append(rows)
+    assert before is not None
+    facts = Facts.__new__(Facts)
+    parsed = SimpleNamespace(metadata=SimpleNamespace(current_snapshot_id=9))
+    monkeypatch.setattr(facts, "_parsed", {("parsed", "p"): _Parsed(9, before, moment(NOON))}, raising=False)
+    monkeypatch.setattr(
+        facts, "_with_raw", lambda *_: [("model.p", ("parsed", "p"), NAME, Cut(1, 7, ("orders",)))], raising=False
+    )
+
+    def given() -> list[str]:
+        tables: Any = {NAME: catalog.load_table(NAME), ("parsed", "p"): parsed}
+        return list(facts.of_parsed(tables, ["model.p"], {})[0])
+
+    assert given() == ["parsed.p"]
+    for landed, known in ((at, []), (NOON, ["parsed.p"])):
+        table.refresh().transaction().set_properties({LANDED_LATE: moment(landed)}).commit_transaction()
+        assert given() == known
 
 
 def test_what_is_published_while_a_load_begins_is_not_loaded_unseen(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 Row = Mapping[str, Any]
+# Property of a raw table: the moment at which rows last landed that others had come after. A load past it looks whether
+# they change what it has loaded (parsed_table.sql).
+LANDED_LATE = "lakehouse.landed-late-at"
 RAW_COLUMNS = ("_op", "_epoch", "_commit_lsn", "_ingested_at", "_unchanged", "_old_key")
 PARSED_COLUMNS = ("_loaded_at", "_epoch", "_commit_lsn", "_seq")
 
@@ -37,7 +40,7 @@ def raw_facts(added: Sequence[Row], newest: str, epoch: int, cut_lsn: int) -> li
     unchanged = list(dict.fromkeys(column for row in lacking for column in row["_unchanged"]))
     moves = sum(row["_old_key"] is not None for row in lacking)
     seen = max(moments, default=newest)
-    return [len(added), 0, json.dumps(unchanged) if lacking else None, moves, len(added), 0, seen, None]
+    return [len(added), 0, json.dumps(unchanged) if lacking else None, moves, len(added), 0, seen, None, None]
 
 
 def stage_facts(added: Sequence[Row], mark: Sequence[str]) -> list[Any]:

@@ -55,12 +55,13 @@ class Facts:
 
         Of `tables` as they were after `cuts` were read.
         """
-        from lakehouse.catalog.loads.load_facts import raw_facts
+        from lakehouse.catalog.loads.load_facts import LANDED_LATE, raw_facts
 
         given, handed = dict[str, Any](), dict[str, Rows]()
         for model, parsed, raw, cut in self._with_raw(models, cuts):
             known, table = self._parsed.get(parsed), tables.get(parsed)
-            if known and table and raw in tables and table.metadata.current_snapshot_id == known.snapshot:
+            is_known = known and table and raw in tables and table.metadata.current_snapshot_id == known.snapshot
+            if known and is_known and tables[raw].properties.get(LANDED_LATE, "") <= known.newest:
                 added, rows = new_in_raw(tables[raw], known.raw)
                 facts = raw_facts(added, known.newest, cut.epoch, cut.cut_lsn) if added is not None else None
                 if facts is not None:
@@ -145,15 +146,16 @@ def is_stage(node: Node) -> bool:
 
 
 def state_of(table: "Table") -> dict[str, Any]:
-    """Its snapshot, what it remembers of loads, and which of the snapshots named there it descends from."""
-    from lakehouse.catalog.loads.remembered import LOADED
+    """Its snapshot, what it remembers of loads, which snapshots named there it descends from, when it was revised."""
+    from lakehouse.catalog.loads.remembered import LOADED, REVISED
     from lakehouse.catalog.open import history
 
     loads = {key: value for key, value in table.properties.items() if key.startswith(LOADED)}
     named = {value.rpartition("|")[2] for value in loads.values()}
     ancestors = named.intersection(str(s.snapshot_id) for s in history(table.metadata)) if named else set()
     snapshot = table.metadata.current_snapshot_id
-    return {"snapshot": snapshot and str(snapshot), "loads": loads, "ancestors": sorted(ancestors)}
+    revised = table.properties.get(REVISED)
+    return {"snapshot": snapshot and str(snapshot), "loads": loads, "ancestors": sorted(ancestors), "revised": revised}
 
 
 def facts_since(parsed: "Table", mark: Sequence[str]) -> list[Any] | None:

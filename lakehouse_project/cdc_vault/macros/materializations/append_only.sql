@@ -4,7 +4,8 @@
 
   - a model whose header says `new_data: false` is not run at all, so that a rerun costs nothing and makes no snapshot;
   - one that is made `anew` is the whole table: what is there is replaced in one step, and readers see the one or the
-    other. It does not read the table itself. The moment is kept in the table's properties, by the same statement.
+    other. It does not read the table itself. The moment is kept in the table's properties, by the same statement. So it
+    is once more where rows that were there are `revised`: appended tables that are loaded from it are made anew then.
   - what it is to `remember` is written to the table's properties after the last insert, with the snapshot that it is
     true of. A model keeps its watermark there: it lives and dies with the table, and setting it makes no snapshot.
 
@@ -30,7 +31,7 @@
   {%- endif -%}
   {%- if anew -%}
     {%- call statement("main") -%}
-      {{ cdc_vault.create_append_only(relation, [], cdc_vault.cast_columns(columns, sql) if columns else sql, with_data=true) }}
+      {{ cdc_vault.create_append_only(relation, [], cdc_vault.cast_columns(columns, sql) if columns else sql, with_data=true, revised=header.get("revised")) }}
     {%- endcall -%}
     {%- do cdc_vault.comment_columns(relation) -%}
   {%- elif not header.new_data -%}
@@ -74,7 +75,7 @@
   {{ return(columns) }}
 {% endmacro %}
 
-{% macro create_append_only(relation, columns, sql, with_data=false) %}
+{% macro create_append_only(relation, columns, sql, with_data=false, revised=false) %}
   {%- set properties = config.get("properties", {}) -%}
   create or replace table {{ relation }}
   {%- if columns %} (
@@ -88,7 +89,7 @@
     {%- for name, value in properties.items() %}
     {{ name }} = {{ value }},
     {%- endfor %}
-    extra_properties = {{ cdc_vault.table_properties(cdc_vault.made_anew_now() if with_data else []) }}
+    extra_properties = {{ cdc_vault.table_properties(cdc_vault.made_anew_now(revised) if with_data else []) }}
   )
   {%- if not columns %}
   as {{ sql }}
@@ -101,8 +102,13 @@
   lakehouse.made-anew-at
 {%- endmacro %}
 
-{% macro made_anew_now() %}
-  {{ return([(cdc_vault.made_anew_property(), run_query("select cast(current_timestamp(6) as varchar)").rows[0][0])]) }}
+{% macro revised_property() -%}
+  lakehouse.revised-at
+{%- endmacro %}
+
+{% macro made_anew_now(revised) %}
+  {%- set now = run_query("select cast(current_timestamp(6) as varchar)").rows[0][0] -%}
+  {{ return([(cdc_vault.made_anew_property(), now)] + ([(cdc_vault.revised_property(), now)] if revised else [])) }}
 {% endmacro %}
 
 {#- Old metadata files leave the log as new ones come; orphan removal deletes them, once no backup of the catalog names one. -#}

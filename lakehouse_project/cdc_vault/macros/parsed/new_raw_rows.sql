@@ -50,6 +50,7 @@
     "moves": moves > 0,
     "roots": cdc_vault.chained_key_changes(raw, columns, window) if moves else {},
     "truncates": truncates > 0,
+    "landed_late": found[8],
     "handed": given is not none and cdc_vault.is_handed("_lh_raw_" ~ model.name),
   }) }}
 {% endmacro %}
@@ -64,7 +65,8 @@
 
 {#-
   Of the rows within reach: how many there are, truncates, columns that some row lacks, key changes among those rows, rows
-  newer than the watermark, rows at it that are there, and the newest moment. And the oldest moment of a row that is not.
+  newer than the watermark, rows at it that are there, and the newest moment. And the oldest moment of a row that is not, and
+  the one at which rows last landed late, as ingestion says in a property.
 -#}
 {% macro raw_facts(raw, since, reach, mark) %}
   select
@@ -79,7 +81,8 @@
     count_if(_lh_in_reach), 0,
     {%- endif %}
     cast(max(_ingested_at) filter (where _lh_in_reach) as varchar),
-    cast(min(_ingested_at) filter (where not _lh_in_reach) as varchar)
+    cast(min(_ingested_at) filter (where not _lh_in_reach) as varchar),
+    (select max(value) from {{ cdc_vault.system_table(raw, "properties") }} where key = 'lakehouse.landed-late-at')
   from (
     select _op, _unchanged, _old_key, _ingested_at, {{ reach }} as _lh_in_reach
     from {{ raw }}

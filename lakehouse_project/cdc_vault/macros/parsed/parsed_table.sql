@@ -10,6 +10,10 @@
   same, and nothing below loads again. Until a cut covers the table it stays without the column: a column of nulls would
   not be missed any more. The same holds for a table that was rolled back to before it was made so: it keeps the column,
   and has nulls in it.
+
+  What lands late, as a dead letter that is replayed, may change rows that are loaded already: one that lacks a value had it
+  from the version before, and a truncate deletes each key that was there. Then parsed is made anew too, and says that it
+  was `revised`, so that all below it is made anew as well.
 -#}
 {% macro parsed_table(source_name, table_name) -%}
   {%- set raw = source(source_name, table_name) -%}
@@ -27,12 +31,17 @@
     {%- set lacking = columns | map(attribute="name") | map("lower") | reject("in", loaded) | list -%}
     {%- set anew = newest is not none and (undone or lacking | length > 0) -%}
     {%- set new_data = cdc_vault.new_raw_rows(source_name, table_name, raw, columns, none if anew else newest) -%}
+    {%- set revised = new_data and newest and (new_data.landed_late or "") > newest and cdc_vault.changes_loaded(raw, newest, new_data.window) -%}
+    {%- if revised and not anew -%}
+      {%- set anew = true -%}
+      {%- set new_data = cdc_vault.new_raw_rows(source_name, table_name, raw, columns, none) -%}
+    {%- endif -%}
     {%- if new_data is none -%}
 {{ cdc_vault.load_header(new_data=false, columns=[] if anew else cdc_vault.parsed_columns(columns), more={"checks": none}) }}
 select 1 where false
     {%- else -%}
       {%- do cdc_vault.check_types(source_name ~ "." ~ table_name, raw, columns) -%}
-{{ cdc_vault.load_header(anew=anew, columns=cdc_vault.parsed_columns(columns), more={"checks": none}) }}
+{{ cdc_vault.load_header(anew=anew, columns=cdc_vault.parsed_columns(columns), more={"checks": none, "revised": revised}) }}
 {{ cdc_vault.parsed_rows(raw, new_data.columns, cdc_vault.record_source(table), new_data) }}
     {%- endif -%}
   {%- endif -%}
@@ -58,6 +67,20 @@ select 1 where false
   {%- endset -%}
   {%- set newest, before = run_query(found).rows[0] -%}
   {{ return((newest, before > 0)) }}
+{% endmacro %}
+
+{#- Whether rows to load stand before a loaded one that says more with them: one that lacks a value, or a truncate. -#}
+{% macro changes_loaded(raw, newest, window) %}
+  {%- set first -%}
+    select min({{ cdc_vault.source_position() }}) from {{ raw }} where {{ window }} and _ingested_at > timestamp '{{ newest }}'
+  {%- endset -%}
+  {%- set found -%}
+    select count(*)
+    from {{ raw }}
+    where (_op = 't' or _unchanged is not null) and _ingested_at <= timestamp '{{ newest }}'
+      and {{ cdc_vault.source_position() }} > ({{ first }})
+  {%- endset -%}
+  {{ return(run_query(found).rows[0][0] > 0) }}
 {% endmacro %}
 
 {#-

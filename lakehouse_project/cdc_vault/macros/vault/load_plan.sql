@@ -17,7 +17,8 @@
 
   `inputs` are names of stages, or of keys of them (`stage.src_pk`, see `inputs_of`): each has a watermark of its own.
   A table that remembers other `columns` than it has now is loaded as if it were not there (`anew`), and so is one whose stage
-  makes its `keys` (by input, columns of the stage) of something else: the hashes of its rows would meet no others. Of one
+  makes its `keys` (by input, columns of the stage) of something else: the hashes of its rows would meet no others. So is one
+  that was loaded from a table before rows of that were `revised`. Of one
   that remembers nothing of its keys, the rows are looked at, and for the table's own key those alone that are
   `key_rows` (the end of a link is stored with the event that ended it).
   A table that is to have ghost records gets them once (`ghosts`). `hashed` is a column of hashes, the key of ghost records: with
@@ -40,11 +41,13 @@
   {%- set redeclared = columns is not none and before.columns != signature -%}
   {%- set signatures = cdc_vault.key_signatures(keys) -%}
   {%- set anew = redeclared and (before.columns is not none or (loaded and not cdc_vault.has_columns(columns))) -%}
-  {%- set anew = anew or (loaded and cdc_vault.has_other_keys(before.get("keys"), signatures, keys, hashed, src_seq, key_rows)) -%}
+  {%- set unseen = before.revised_now.items() | reject("in", before.revised.items()) | list -%}
+  {%- set revised = loaded and unseen | length > 0 -%}
+  {%- set anew = anew or revised or (loaded and cdc_vault.has_other_keys(before.get("keys"), signatures, keys, hashed, src_seq, key_rows)) -%}
   {%- if anew -%}{%- set loaded, before = false, dict(before, inputs={}, days=none, ghosts=false) -%}{%- endif -%}
   {%- set unsure = ghosts and not before.ghosts -%}
   {%- set plan = {
-    "inputs": {}, "anew": anew, "remember": {}, "ghosts": cdc_vault.missing_ghosts(loaded, hashed, src_ldts, src_seq) if unsure else [],
+    "inputs": {}, "anew": anew, "revised": revised, "remember": {}, "ghosts": cdc_vault.missing_ghosts(loaded, hashed, src_ldts, src_seq) if unsure else [],
     "base": before.base if loaded else none,
   } -%}
   {%- set marks = {} -%}
@@ -56,16 +59,17 @@
   {%- else -%}
     {%- do marks.update(cdc_vault.plan_inputs(plan, inputs, before, loaded, src_ldts, src_seq)) -%}
   {%- endif -%}
-  {%- if redeclared or unsure or before.hash != function or (signatures and before.get("keys") != signatures) or marks.values() | selectattr("is_new") | list -%}
-    {%- do cdc_vault.plan_memory(plan, marks, signature if columns is not none else none, ghosts, function, signatures) -%}
+  {%- if redeclared or unsure or before.hash != function or (signatures and before.get("keys") != signatures) or unseen or marks.values() | selectattr("is_new") | list -%}
+    {%- do cdc_vault.plan_memory(plan, marks, signature if columns is not none else none, ghosts, function, signatures, before.revised_now) -%}
   {%- endif -%}
   {{ return(plan) }}
 {% endmacro %}
 
 {#- Adds to the plan what to remember: all of it at once, or some of it would name a snapshot that expires while loads go on. -#}
-{% macro plan_memory(plan, marks, signature, ghosts, function, signatures) %}
+{% macro plan_memory(plan, marks, signature, ghosts, function, signatures, revised) %}
   {%- do plan.remember.update({cdc_vault.load_property("hash"): function}) -%}
   {%- if signatures -%}{%- do plan.remember.update({cdc_vault.load_property("keys"): tojson(signatures)}) -%}{%- endif -%}
+  {%- if revised -%}{%- do plan.remember.update({cdc_vault.load_property("revised"): tojson(revised)}) -%}{%- endif -%}
   {%- for name, mark in marks.items() -%}
     {%- do plan.remember.update({cdc_vault.load_property(name): mark["values"] | join("|")}) -%}
   {%- endfor -%}
@@ -176,7 +180,7 @@
   {%- if plan -%}
     {%- set checks = cdc_vault.batch_checks() if plan.inputs.values() | map(attribute="count", default=cdc_vault.many_rows()) | sum < cdc_vault.many_rows() else none -%}
     {%- set new_data = plan.anew or plan.ghosts | length > 0 or plan.inputs.values() | selectattr("new_data") | list | length > 0 -%}
-    {{ cdc_vault.load_header(new_data=new_data, anew=plan.anew, remember=plan.remember, base=plan.base, more=dict(checks=checks, **({"stored": stored} if stored else {}))) }}
+    {{ cdc_vault.load_header(new_data=new_data, anew=plan.anew, remember=plan.remember, base=plan.base, more=dict(checks=checks, revised=plan.revised, **({"stored": stored} if stored else {}))) }}
   {%- endif -%}
 {%- endmacro %}
 
@@ -184,13 +188,12 @@
   lakehouse.loaded.{{ input }}
 {%- endmacro %}
 
-{#- By input, the tables that its stage reads; none where it reads anything else beside them. -#}
+{#- By input, the `tables` that its stage reads, and whether they are the `whole` of it. -#}
 {% macro tables_of_stages(inputs) %}
   {%- set found = {} -%}
   {%- for name in inputs -%}
     {%- for id in model.depends_on.nodes if id.split(".")[-1] == name.split(".")[0] -%}
-      {%- set read = cdc_vault.tables_read(id) -%}
-      {%- if read.whole -%}{%- do found.update({name: read.tables}) -%}{%- endif -%}
+      {%- do found.update({name: cdc_vault.tables_read(id)}) -%}
     {%- endfor -%}
   {%- endfor -%}
   {{ return(found) }}
@@ -198,14 +201,16 @@
 
 {#-
   What the target's properties say, as far as it counts: `inputs` → [watermark, rows at it, highest source_seq, snapshots of
-  the stage], the signature of its `columns` and of its `keys`, whether it has its `ghosts`, its function of `hash`. Beside it the `days` of a backfill, the first and the
-  one after the last, from the run's bounds; the snapshots of the stages now (`states`), and of the target (`base`).
+  the stage], the signature of its `columns` and of its `keys`, whether it has its `ghosts`, its function of `hash`, and when the tables below were
+  `revised` that it was loaded from. Beside it the `days` of a backfill, the first and the
+  one after the last, from the run's bounds; the snapshots of the stages now (`states`), when the tables below were `revised_now`, and the
+  target's snapshot (`base`).
 
   A value ends with the snapshot it was remembered with. One of a release that wrote none: its columns are believed, all else
   is asked again.
 -#}
 {% macro remembered_loads(loaded, stages={}) %}
-  {%- set found = {"inputs": {}, "columns": none, "keys": none, "ghosts": false, "hash": none, "days": none, "states": {}, "base": none} -%}
+  {%- set found = {"inputs": {}, "columns": none, "keys": none, "ghosts": false, "hash": none, "days": none, "states": {}, "base": none, "revised": {}, "revised_now": {}} -%}
   {%- set prefix = cdc_vault.load_property("") -%}
   {%- set values, ancestors, tables = {}, [], {} -%}
   {%- set given = cdc_vault.given_metadata(loaded, stages) -%}
@@ -214,12 +219,13 @@
     {%- elif kind == "property" -%}{%- do values.update({key.replace(prefix, "", 1): value}) -%}
     {%- elif kind == "ancestor" -%}{%- do ancestors.append(value) -%}
     {%- elif kind == "base" -%}{%- do found.update(base=value) -%}
+    {%- elif kind == "revised" -%}{%- do found.revised_now.update({key: value}) -%}
     {%- else -%}{%- do tables.update({key: value}) -%}
     {%- endif -%}
   {%- endfor -%}
-  {%- for name, relations in stages.items() -%}
+  {%- for name, read in stages.items() if read.whole -%}
     {%- set snapshots = [] -%}
-    {%- for relation in relations -%}{%- do snapshots.append(tables.get(relation | string, "")) -%}{%- endfor -%}
+    {%- for relation in read.tables -%}{%- do snapshots.append(tables.get(relation | string, "")) -%}{%- endfor -%}
     {%- do found.states.update({name: snapshots | join(",") if "" not in snapshots else ""}) -%}
   {%- endfor -%}
   {%- for key, value in values.items() -%}
@@ -228,6 +234,7 @@
     {%- if key == "columns" -%}{%- do found.update(columns=value if counts else (snapshot if not value else "of another state")) -%}
     {%- elif key == "keys" -%}{%- do found.update({"keys": fromjson(value) if counts else none}) -%}
     {%- elif key == "hash" -%}{%- do found.update(hash=value if counts else none) -%}
+    {%- elif key == "revised" -%}{%- do found.update(revised=fromjson(value) if counts else {}) -%}
     {%- elif key == "ghost" -%}{%- do found.update(ghosts=counts and value == "2") -%}
     {%- elif counts -%}{%- do found.inputs.update({key: value.split("|")}) -%}
     {%- endif -%}
@@ -237,7 +244,7 @@
 
 {#-
   Rows of kind, key and value: the days of a backfill; of the target its properties, those snapshots they name that it
-  descends from, and its own; and the snapshots of the tables that the stages read.
+  descends from, and its own; and of the tables that the stages read, the snapshots, and when they were revised.
 -#}
 {% macro load_metadata(loaded, stages) -%}
   select 'days' as kind, '' as key, days as value from ({{ cdc_vault.days_of_run() }})
@@ -254,19 +261,21 @@
   union all
   select 'base', '', {{ cdc_vault.current_snapshot(this) }}
   {%- endif %}
-  {%- for relation in stages.values() | sum(start=[]) | unique %}
+  {%- for relation in stages.values() | sum(attribute="tables", start=[]) | unique %}
   union all
   select 'table', '{{ relation }}', {{ cdc_vault.current_snapshot(relation) }}
+  union all
+  select 'revised', '{{ relation }}', value from {{ cdc_vault.system_table(relation, "properties") }} where key = '{{ cdc_vault.revised_property() }}'
   {%- endfor %}
 {%- endmacro %}
 
 {#-
-  The same rows from `LAKEHOUSE_TABLE_STATES` (JSON: by table its snapshot, its properties of loads, and its ancestors), where
+  The same rows from `LAKEHOUSE_TABLE_STATES` (JSON: by table its snapshot, its properties of loads, its ancestors, and when it was `revised`), where
   who has looked already gives them for all of these tables; else none. It is not given to a backfill.
 -#}
 {% macro given_metadata(loaded, stages) %}
   {%- set given, rows = fromjson(env_var("LAKEHOUSE_TABLE_STATES", "{}")), [] -%}
-  {%- set tables = stages.values() | sum(start=[]) | unique | list -%}
+  {%- set tables = stages.values() | sum(attribute="tables", start=[]) | unique | list -%}
   {%- for relation in tables + ([this] if loaded else []) if relation.schema ~ "." ~ relation.identifier not in given -%}
     {{ return(none) }}
   {%- endfor -%}
@@ -277,8 +286,9 @@
     {%- if state.snapshot -%}{%- do rows.append(("base", "", state.snapshot)) -%}{%- endif -%}
   {%- endif -%}
   {%- for relation in tables -%}
-    {%- set snapshot = given[relation.schema ~ "." ~ relation.identifier].snapshot -%}
-    {%- if snapshot -%}{%- do rows.append(("table", relation | string, snapshot)) -%}{%- endif -%}
+    {%- set state = given[relation.schema ~ "." ~ relation.identifier] -%}
+    {%- if state.snapshot -%}{%- do rows.append(("table", relation | string, state.snapshot)) -%}{%- endif -%}
+    {%- if state.revised -%}{%- do rows.append(("revised", relation | string, state.revised)) -%}{%- endif -%}
   {%- endfor -%}
   {{ return(rows if given else none) }}
 {% endmacro %}
