@@ -1,6 +1,7 @@
 """Runs one tick of a sensor and the requested run here: `python -m tests.sensor_driver SENSOR PAUSE_SECONDS`.
 
-It does what the daemon does in one interval, at the time a test chooses. Prints the outcome as JSON.
+It does what the daemon does in one interval, at the time a test chooses. WAL alone makes it ask for no run: the test's
+Postgres has other databases, which a vacuum or a checkpoint may write to at any moment. Prints the outcome as JSON.
 """
 
 import json
@@ -15,7 +16,7 @@ from dagster._core.execution.api import execute_run_iterator
 from orchestration.resources import Lake
 from orchestration.runs.failures import failure_message
 from orchestration.runs.state import load_state
-from orchestration.sensors import new_data
+from orchestration.sensors import decide, new_data
 
 
 def main(name: str, pause_seconds: float) -> dict[str, Any]:
@@ -23,6 +24,7 @@ def main(name: str, pause_seconds: float) -> dict[str, Any]:
     from orchestration.definitions import defs
 
     new_data.LOADED_AT -= new_data.STARTS_WITHIN  # a code server that runs for long
+    decide.PULL_BYTES, decide.PULL_AFTER = sys.maxsize, timedelta.max
     load_state.FIRST_WAIT = timedelta(seconds=pause_seconds)
     repository = defs.get_repository_def()
     sensor = repository.get_sensor_def(name)

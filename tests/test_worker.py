@@ -97,7 +97,7 @@ def runs(o: Orchestrated) -> int:
 
 
 def tick(o: Orchestrated) -> dict[str, Any]:
-    """One tick of the source's sensor, with the run that it asks for; the slot has not grown meanwhile by other WAL."""
+    """One tick of the source's sensor, with the run that it asks for."""
     o.command("lakehouse", "ingest", o.name, "--once")
     command = [sys.executable, "-m", "tests.sensor_driver", f"new_data_{o.name}", "0"]
     environment = {**o.environment, "PYTHONPATH": str(Path(__file__).parents[1])}
