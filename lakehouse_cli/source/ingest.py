@@ -139,25 +139,20 @@ def ingest(
         from ingestion import bring_up, move_source, recover_source
 
         work = recover_source if recover else move_source if move else partial(bring_up, only_changed=True)
-        _each(settings, dict.fromkeys(names), partial(work, settings, declarations), as_json)
-    if recover:
-        _erase_again(settings, declarations, names)
+        after = partial(_erase_again, settings, declarations) if recover else lambda name: None
+        _each(settings, dict.fromkeys(names), partial(work, settings, declarations), as_json, after)
 
 
-def _erase_again(settings: Settings, declarations: Declarations, names: list[str]) -> None:
+def _erase_again(settings: Settings, declarations: Declarations, name: str) -> None:
     """After a restore the lake, or the source, may be of a time before an erasure."""
     from erasure.run import remembered, repeat
 
-    problems: list[str] = []
-    for name in names:
-        if stones := remembered(settings, name):
-            say(f"{name}: erasing again {len(stones)} subjects", error=True)
-            done, not_done = repeat(settings, declarations, load_manifest(settings), name)
-            if left := [finding for erasure in done for finding in erasure.left]:
-                problems.append(
-                    f"{len(left)} objects still contain erased subjects, first {left[0].path}: {left[0].why}"
-                )
-            problems += not_done
+    if not (stones := remembered(settings, name)):
+        return
+    say(f"{name}: erasing again {len(stones)} subjects", error=True)
+    done, problems = repeat(settings, declarations, load_manifest(settings), name)
+    if left := [finding for erasure in done for finding in erasure.left]:
+        problems.insert(0, f"{len(left)} objects still contain erased subjects, first {left[0].path}: {left[0].why}")
     if problems:
         raise LakehouseError("; ".join(problems))
 
@@ -195,7 +190,14 @@ def _one_by_one(tables: list[str], act: Callable[[str], None], state: str, what_
         say_json([{"table": name, "state": state} for name in tables])
 
 
-def _each(settings: Settings, work: Mapping[str, Any], bring: Callable[..., Any], as_json: bool) -> None:
+def _each(
+    settings: Settings,
+    work: Mapping[str, Any],
+    bring: Callable[..., Any],
+    as_json: bool,
+    after: Callable[[str], None] = lambda name: None,
+) -> None:
+    """Brings each source up to date and does what comes `after` it; raises at the end what went wrong."""
     reports: list[dict[str, Any]] = []
     failures: list[LakehouseError] = []
     with shown(settings, console(error=True)) as show:
@@ -203,6 +205,7 @@ def _each(settings: Settings, work: Mapping[str, Any], bring: Callable[..., Any]
             with show(name):
                 try:
                     reports.append(asdict(bring(name, tables) if tables else bring(name)))
+                    after(name)
                 except LakehouseError as error:
                     failures.append(error)
     if as_json:
