@@ -19,8 +19,8 @@ _PARTS = (
 )  # fmt: skip
 
 
-def declared_alone(settings: Settings, changed: Mapping[Path, str] | None = None) -> Declarations:
-    """The declarations in models/sources/, as they would be with these files `changed`.
+def declared_alone(settings: Settings, changed: Mapping[Path, str | None] | None = None) -> Declarations:
+    """The declarations in models/sources/, as they would be with these files `changed`, or gone (None).
 
     Raises LakehouseError with file and line of a mistake, or without a project.
     """
@@ -36,7 +36,8 @@ def declared_alone(settings: Settings, changed: Mapping[Path, str] | None = None
             elif source.exists():
                 shutil.copy(source, target)
         for path, text in (changed or {}).items():
-            write_atomically(alone.dbt_project_dir / path.relative_to(project), text)
+            target = alone.dbt_project_dir / path.relative_to(project)
+            target.unlink() if text is None else write_atomically(target, text)
         manifest = load_manifest(alone)
         return checked(declarations_from(manifest, alone.dbt_project_dir), manifest, alone.dbt_project_dir)
 

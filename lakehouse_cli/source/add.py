@@ -9,7 +9,7 @@ from lakehouse.errors import LakehouseError
 from lakehouse.settings import load_settings
 from lakehouse.text.shown import say
 from lakehouse_cli.source.declaring import accepted, agreed, show_change, write_change
-from lakehouse_cli.source.scaffold import scaffold_source
+from lakehouse_cli.source.scaffold import write_models
 
 
 def add(
@@ -41,5 +41,5 @@ def add(
     agreed(yes)
     declared = accepted(settings, file, after)
     write_change(file, after)
-    scaffold_source(settings, declared, source)
+    write_models(settings, declared, [source])
     say(f"then: `lakehouse prepare {source}`, and `lakehouse run load_{source}`")

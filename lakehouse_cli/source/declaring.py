@@ -39,8 +39,8 @@ def refuse_changed(file: "SourceFile") -> None:
         raise LakehouseError(f"{file.path} was changed meanwhile: run this again")
 
 
-def accepted(settings: Settings, file: "SourceFile", after: str) -> "Declarations":
-    """The declarations as they would be with the change; raises LakehouseError if they would be refused."""
+def accepted(settings: Settings, file: "SourceFile", after: str | None) -> "Declarations":
+    """The declarations as they would be with the change, or without the file (None); raises LakehouseError if they would be refused."""
     from scaffold import declared_alone
 
     try:

@@ -13,7 +13,7 @@ from lakehouse.text.shown import say
 from lakehouse_cli.source import undeclaring
 from lakehouse_cli.source.declaring import accepted, agreed, refuse_changed, show_change, write_change
 from lakehouse_cli.source.dropping import drop, droppable
-from lakehouse_cli.source.scaffold import scaffold_source
+from lakehouse_cli.source.scaffold import write_models
 
 
 def remove(
@@ -68,9 +68,10 @@ def _remove_table(settings: Settings, name: str, drop_tables: bool, dry_run: boo
             forget(settings, table.source, table.name, [each.name for each in left.source(table.source).tables])
         drop(settings, found, dry_run)
         write_change(file, after)  # last: whoever is interrupted can run all of it again
-    scaffold_source(settings, left, table.source)
+    write_models(settings, left, [table.source])
     stays = "what its vault tables have of it stays" if drop_tables else "what was made of it stays"
     say(f"{name}: start the follower again; {'' if drop_tables else '.'.join(table.identifier) + ' and '}{stays}")
+    undeclaring.refuse_readers(settings, name)
 
 
 def _leave_publication(settings: Settings, table: RawTable, statements: Sequence[str], dry_run: bool) -> None:

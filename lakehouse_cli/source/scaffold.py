@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import TYPE_CHECKING, Annotated
@@ -42,7 +43,8 @@ def scaffold(
     """Write parsed, stage and vault models, with tests and descriptions, from the declarations in models/sources/.
 
     For a source without a declaration, proposes one from its database: things become hubs, what relates them links,
-    their attributes satellites. Never overwrites edited files.
+    their attributes satellites. Models of other sources that this changes, as those of a hub that they share, are written
+    too. Never overwrites edited files.
     """
     from scaffold import declared_alone
 
@@ -63,18 +65,20 @@ def scaffold(
         _propose_file(settings, declared, name, wanted, check)
         if vault or name == undeclared[-1]:  # a vault takes names that the next proposal must not
             declared = declared_alone(settings)
-    drifted = sum(scaffold_source(settings, declared, name, check) for name in sources or _names(declared))
+    drifted = write_models(settings, declared, list(dict.fromkeys(sources or _names(declared))), check)
     if check and drifted:
         again = " ".join(["lakehouse scaffold", *(sources or ())])
         raise LakehouseError(f"{drifted} files differ from the declarations: run `{again}`")
 
 
-def scaffold_source(settings: Settings, declared: Declarations, source: str, check: bool = False) -> int:
-    """Writes the source's models, or only says which; returns how many differ."""
-    from scaffold import apply, models_of, plan
+def write_models(settings: Settings, declared: Declarations, sources: Sequence[str], check: bool = False) -> int:
+    """Writes the sources' models, and what they change in those of others, or only says which; returns how many
+    differ."""
+    from scaffold import apply, elsewhere, models_of, plan
 
     project = settings.dbt_project_dir
-    changes = plan(project, source, models_of(declared, source))
+    changes = [change for source in sources for change in plan(project, source, models_of(declared, source))]
+    changes += elsewhere(project, declared, sources)
     for change in changes:
         if change.kind != "same":
             say(f"{change.kind:<8}{change.path.relative_to(project)}")

@@ -1,4 +1,4 @@
-"""Takes a source out of the project: its declaration, and the models of it that are as scaffold wrote them."""
+"""Takes a source out of the project: its declaration, and what scaffold wrote of it and nobody has edited."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -8,45 +8,54 @@ from lakehouse.files.atomic import write_atomically
 from lakehouse.settings import Settings
 from lakehouse.text.shown import say
 from lakehouse_cli.source.declaring import refuse_changed as refuse_changed_file
-from lakehouse_cli.source.declaring import show_change
+from lakehouse_cli.source.declaring import accepted, show_change
 
 if TYPE_CHECKING:
+    from lakehouse.declarations import Declarations
     from scaffold import Change, SourceFile
 
 
 @dataclass(frozen=True)
 class Undeclared:
-    """What goes: the source's place in `file`, or the file, where `after` is None; and those models that are `gone`."""
+    """What goes: the source's place in `file`, or the file, where `after` is None. What `left` then declares decides on
+    the models: those of the source, and those of others that name it."""
 
     source: str
     file: "SourceFile"
     after: str | None
+    left: "Declarations"
     models: "tuple[Change, ...]"
 
 
 def undeclared(settings: Settings, source: str) -> Undeclared:
-    """Plans it. Raises LakehouseError where the declaration is for a person to edit."""
-    from scaffold import declaring_file, plan, without_source
+    """Plans it. Raises LakehouseError where the declaration is for a person to edit, or the others would be refused."""
+    from scaffold import declaring_file, without_source
+
+    file = declaring_file(settings.dbt_project_dir, source)
+    after = without_source(file, source)
+    left = accepted(settings, file, after)
+    return Undeclared(source, file, after, left, _models(settings, source, left))
+
+
+def _models(settings: Settings, source: str, left: "Declarations") -> "tuple[Change, ...]":
+    from scaffold import elsewhere, plan
 
     project = settings.dbt_project_dir
-    file = declaring_file(project, source)
-    return Undeclared(source, file, without_source(file, source), tuple(plan(project, source, ())))
+    return (*plan(project, source, ()), *elsewhere(project, left, [source]))
 
 
 def show(settings: Settings, found: Undeclared) -> None:
-    """Prints what goes, and the edited models, which stay."""
+    """Prints what goes and changes, and the edited models, which stay."""
     show_change(settings, found.file, found.after or "")
     for change in found.models:
-        what = "gone" if change.kind == "gone" else "stays"
+        what = "stays" if change.kind == "yours" else change.kind
         say(f"{what:<8}{change.path.relative_to(settings.dbt_project_dir)}")
 
 
 def refuse_changed(settings: Settings, found: Undeclared) -> None:
     """Raises LakehouseError where somebody has changed the declaration, or one of the models, since it was planned."""
-    from scaffold import plan
-
     refuse_changed_file(found.file)
-    now = plan(settings.dbt_project_dir, found.source, ())
+    now = _models(settings, found.source, found.left)
     if changed := sorted({change.path for change in set(now) ^ set(found.models)}):
         raise LakehouseError(f"{changed[0]} was changed meanwhile: run this again")
 
@@ -54,7 +63,6 @@ def refuse_changed(settings: Settings, found: Undeclared) -> None:
 def undeclare(settings: Settings, found: Undeclared) -> None:
     """Does it. Raises LakehouseError where something was changed meanwhile, and, with all of it done, where models that
     stay read what is gone."""
-    from lakehouse.declarations.manifest import ensure_manifest
     from scaffold import apply
 
     refuse_changed(settings, found)
@@ -66,7 +74,14 @@ def undeclare(settings: Settings, found: Undeclared) -> None:
     for folder in {change.path.parent for change in found.models}:
         if not any(folder.iterdir()):
             folder.rmdir()
+    refuse_readers(settings, found.source)
+
+
+def refuse_readers(settings: Settings, removed: str) -> None:
+    """Raises LakehouseError where models that stay read what was removed."""
+    from lakehouse.declarations.manifest import ensure_manifest
+
     try:
         ensure_manifest(settings)
     except LakehouseError as error:
-        raise LakehouseError(f"{found.source}: removed; models of yours still read it, correct them: {error}") from None
+        raise LakehouseError(f"{removed}: removed; models of yours still read it, correct them: {error}") from None

@@ -54,13 +54,16 @@ def dropped(shop: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[st
     monkeypatch.setattr("scaffold.declared_alone", declared)
     monkeypatch.setattr(command, "droppable", lambda _, source, others, table: [f"raw_{source}.{table}"])
     monkeypatch.setattr(command, "drop", lambda _, found, dry_run: done.extend(found))
+    monkeypatch.setattr("lakehouse.declarations.manifest.ensure_manifest", lambda settings: None)
     yield done
 
 
-def declared(settings: Settings, changed: Mapping[Path, str] | None = None) -> Declarations:
+def declared(settings: Settings, changed: Mapping[Path, str | None] | None = None) -> Declarations:
     """What the file says, or would say."""
     file = declaration(settings)
-    [source] = yaml.safe_load((changed or {}).get(file) or file.read_text())["sources"]
+    if (text := (changed or {}).get(file, file.read_text())) is None:
+        return Declarations(sources=())
+    [source] = yaml.safe_load(text)["sources"]
     tables = {table["name"]: RawPolicy(relation=f"public.{table['name']}") for table in source["tables"]}
     return Declarations(sources=(declared_source("shop", tables),))
 
@@ -109,6 +112,7 @@ def test_a_source_that_was_edited_while_the_question_waited_stays_in_the_project
     model.write_text(stamped(model.name, "SELECT 1\n"))
     corrected, taken = shop.dbt_project_dir / edited, list[str]()
     monkeypatch.setattr(command, "load_settings", lambda: shop)
+    monkeypatch.setattr("scaffold.declared_alone", declared)
     monkeypatch.setattr(command, "load_declarations", declared)
     monkeypatch.setattr(command, "take_back", lambda _, source, dry_run: taken.append(source))
     monkeypatch.setattr(command, "agreed", editing(corrected, corrected.read_text() + "# corrected\n"))
@@ -123,8 +127,9 @@ def test_a_source_that_was_edited_while_the_question_waited_stays_in_the_project
     assert taken == []
 
 
+@pytest.mark.parametrize("step", ["drop"])
 def test_what_was_interrupted_can_be_run_again(
-    shop: Settings, dropped: list[str], monkeypatch: pytest.MonkeyPatch
+    shop: Settings, dropped: list[str], monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     """The declaration went first: tables and history stayed, and the second run knew no such table."""
 
@@ -132,13 +137,13 @@ def test_what_was_interrupted_can_be_run_again(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(command, "drop", interrupted)
+        patch.setattr(command, step, interrupted)
         command.remove("shop.orders", drop_tables=True, yes=True)
     assert declaration(shop).read_text() == FILE
 
     command.remove("shop.orders", drop_tables=True, yes=True)
 
-    assert dropped == ["raw_shop.orders"] and known(shop) == {"customers"}
+    assert set(dropped) == {"raw_shop.orders"} and known(shop) == {"customers"}
     assert declaration(shop).read_text() == FILE.removesuffix("      - name: orders\n")
     with store.connect_catalog(shop) as states:
         assert leases.holder_of(states, "shop") is None
@@ -159,7 +164,7 @@ def test_a_table_is_not_removed_below_a_follower(shop: Settings, dropped: list[s
 def test_nothing_is_dropped_where_the_declarations_would_be_refused(
     shop: Settings, dropped: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refusing(settings: Settings, changed: Mapping[Path, str] | None = None) -> Declarations:
+    def refusing(settings: Settings, changed: Mapping[Path, str | None] | None = None) -> Declarations:
         if changed:
             raise LakehouseError("dbt_project/models/sources/shop.yml:4: no table has hub 'order'")
         return declared(settings)
@@ -169,3 +174,17 @@ def test_nothing_is_dropped_where_the_declarations_would_be_refused(
         command.remove("shop.orders", drop_tables=True, yes=True)
     assert declaration(shop).read_text() == FILE and dropped == []
     assert known(shop) == {"customers", "orders"}
+
+
+def test_models_that_read_a_table_which_is_gone_are_told(
+    shop: Settings, dropped: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It said that all was well, in a project that dbt could not read any more."""
+
+    def refusing(settings: Settings) -> None:
+        raise LakehouseError("mart_orders depends on a source named 'shop.orders' which was not found")
+
+    monkeypatch.setattr("lakehouse.declarations.manifest.ensure_manifest", refusing)
+    with pytest.raises(LakehouseError, match=r"^shop\.orders: removed; models of yours still read it, .*mart_orders"):
+        command.remove("shop.orders", drop_tables=True, yes=True)
+    assert dropped == ["raw_shop.orders"] and "start the follower again" in capsys.readouterr().out

@@ -10,6 +10,8 @@ import yaml
 from lakehouse.declarations import Declarations, declarations_from
 from lakehouse.declarations.policies import NAME
 from lakehouse.errors import LakehouseError
+from lakehouse.settings import load_settings
+from lakehouse_cli.source.scaffold import write_models
 from scaffold import apply, diagram, models_of, plan
 from scaffold.declared import checked
 from scaffold.propose import DbTable, proposal
@@ -240,6 +242,43 @@ def test_a_database_becomes_a_proposal_that_holds(tmp_path: Path) -> None:
     assert tables["notes"].vault and tables["notes"].vault.none == "it has no key"
     assert tables["order_lines"].relation == ("public", "OrderLines")
     assert models_of(found, "shop")
+
+
+TICKETS = """\
+  - name: crm
+    schema: raw_crm
+    tables:
+      - name: tickets
+        config:
+          meta:
+            raw: {relation: public.tickets, key: [id]}
+            vault: {hub: ticket, references: {person: person_id}, links: {ticket_person: [person]}}
+        columns: [{name: id, data_type: bigint}, {name: person_id, data_type: text}]
+"""
+
+
+def test_models_of_a_shared_hub_follow_the_other_source(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They lacked the keys of the source that was scaffolded, and afterwards named a stage that was gone."""
+    settings = load_settings(home=tmp_path / "home", project_dir=tmp_path)
+    shop, both, models = declared(tmp_path), declared(tmp_path, TABLES + TICKETS), settings.dbt_project_dir / "models"
+    write_models(settings, shop, ["shop"])
+    edited, dropped = models / "vault/shop/hub_order.sql", models / "parsed/shop/parsed_shop__phones.sql"
+    edited.write_text("SELECT 1\n")
+    dropped.unlink()
+    capsys.readouterr()
+    before = {path: path.read_text() for path in models.rglob("*") if path.is_file()}
+
+    assert write_models(settings, both, ["crm"], check=True) == write_models(settings, both, ["crm"]) > 2
+
+    said = capsys.readouterr().out.splitlines()
+    shared = [f"models/vault/shop/{name}" for name in ("hub_person.sql", "rts_person.sql")]
+    assert [line for line in said if "shop" in line] == 2 * [
+        "yours   models/vault/shop/hub_order.sql", *(f"changed {name}" for name in shared),
+    ]  # fmt: skip
+    assert all("stg_crm__tickets" in (settings.dbt_project_dir / name).read_text() for name in shared)
+    assert not dropped.exists(), "whoever dropped a model of another source does not get it back"
+    write_models(settings, shop, [])
+    assert before == {path: path.read_text() for path in before}
 
 
 def test_a_diagram_has_every_table_of_the_vault(tmp_path: Path) -> None:
