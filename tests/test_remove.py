@@ -158,13 +158,13 @@ def test_the_slot_goes_and_the_lake_can_go_on_later(
         world = orders_in(made, settings)
         name, slot = world.source.name, configured_slot(world)
         monkeypatch.setattr(command, "load_settings", lambda: world.settings)
-        monkeypatch.setattr(command, "load_declarations", lambda settings: world.declarations)
+        monkeypatch.setattr("scaffold.declared_alone", lambda settings: world.declarations)
         assert slot_of(world.settings, name) is None, "nothing has been ingested"
         world.ingest(spark)
         assert (slots_left(world.settings) or {})[name] == slot
         with pytest.raises(LakehouseError, match=r"no file of models/sources"):
             command.remove(name)
-        monkeypatch.setattr(command, "load_declarations", lambda settings: Declarations(sources=()))
+        monkeypatch.setattr("scaffold.declared_alone", lambda settings: Declarations(sources=()))
         with following(world):
             until(lambda: source_status(world.settings, name).follower_alive)
             with pytest.raises(LakehouseError, match="is at work"):
@@ -199,7 +199,7 @@ def test_with_its_tables_nothing_of_a_source_is_left_and_it_can_come_again(
         other.ingest(spark)
         refresh_mirrors(world.settings, world.declarations, name, spark)
         monkeypatch.setattr(command, "load_settings", lambda: world.settings)
-        monkeypatch.setattr(command, "load_declarations", lambda settings: Declarations(sources=(other.source,)))
+        monkeypatch.setattr("scaffold.declared_alone", lambda settings: Declarations(sources=(other.source,)))
         assert objects_of(world) and relations_in_lake(world)
 
         command.remove(name, drop_tables=True, yes=True)

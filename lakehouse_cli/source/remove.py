@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from lakehouse.declarations import RawTable, load_declarations
+from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings, load_settings
 from lakehouse.text.shown import say
@@ -67,8 +67,8 @@ def _remove_table(settings: Settings, name: str, drop_tables: bool, dry_run: boo
         if ingested:
             forget(settings, table.source, table.name, [each.name for each in left.source(table.source).tables])
         drop(settings, found, dry_run)
+        write_models(settings, left, [table.source])
         write_change(file, after)  # last: whoever is interrupted can run all of it again
-    write_models(settings, left, [table.source])
     stays = "what its vault tables have of it stays" if drop_tables else "what was made of it stays"
     say(f"{name}: start the follower again; {'' if drop_tables else '.'.join(table.identifier) + ' and '}{stays}")
     undeclaring.refuse_readers(settings, name)
@@ -88,8 +88,10 @@ def _leave_publication(settings: Settings, table: RawTable, statements: Sequence
 def _remove_source(settings: Settings, source: str, drop_tables: bool, dry_run: bool, yes: bool) -> None:
     from ingestion import forget_source
 
+    from scaffold import declared_alone
+
     settings.source(source)
-    declared = {each.name for each in load_declarations(settings).sources}
+    declared = {each.name for each in declared_alone(settings).sources}
     files = undeclaring.undeclared(settings, source) if source in declared else None
     found = droppable(settings, source, declared - {source}) if drop_tables else []
     if files is not None:

@@ -66,14 +66,14 @@ def undeclare(settings: Settings, found: Undeclared) -> None:
     from scaffold import apply
 
     refuse_changed(settings, found)
-    if found.after is None:
-        found.file.path.unlink()
-    else:
-        write_atomically(found.file.path, found.after)
     apply(found.models)
     for folder in {change.path.parent for change in found.models}:
         if not any(folder.iterdir()):
             folder.rmdir()
+    if found.after is None:  # last: whoever is interrupted can run all of it again
+        found.file.path.unlink()
+    else:
+        write_atomically(found.file.path, found.after)
     refuse_readers(settings, found.source)
 
 

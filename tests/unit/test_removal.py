@@ -16,7 +16,7 @@ from lakehouse.settings import Settings, SourceSettings, load_settings
 from lakehouse_cli.source import remove as command
 from lakehouse_cli.source import undeclaring
 from lakehouse_cli.source.declaring import write_change
-from scaffold import declaring_file
+from scaffold import Change, declaring_file
 from scaffold.files import stamped
 from tests.world import declared_source
 
@@ -113,7 +113,6 @@ def test_a_source_that_was_edited_while_the_question_waited_stays_in_the_project
     corrected, taken = shop.dbt_project_dir / edited, list[str]()
     monkeypatch.setattr(command, "load_settings", lambda: shop)
     monkeypatch.setattr("scaffold.declared_alone", declared)
-    monkeypatch.setattr(command, "load_declarations", declared)
     monkeypatch.setattr(command, "take_back", lambda _, source, dry_run: taken.append(source))
     monkeypatch.setattr(command, "agreed", editing(corrected, corrected.read_text() + "# corrected\n"))
     found = undeclaring.undeclared(shop, "shop")
@@ -127,7 +126,32 @@ def test_a_source_that_was_edited_while_the_question_waited_stays_in_the_project
     assert taken == []
 
 
-@pytest.mark.parametrize("step", ["drop"])
+def test_a_removal_of_a_source_that_is_killed_can_be_repeated(shop: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The declaration went first: no command could read the project any more, nor did any remove what was left."""
+    folder = shop.dbt_project_dir / "models" / "parsed" / "shop"
+    folder.mkdir(parents=True)
+    for table in ("customers", "orders"):
+        (folder / f"parsed_shop__{table}.sql").write_text(stamped(".sql", f"SELECT '{table}'\n"))
+    monkeypatch.setattr(command, "load_settings", lambda: shop)
+    monkeypatch.setattr("scaffold.declared_alone", declared)
+    monkeypatch.setattr(command, "take_back", lambda *_: (None, []))
+    monkeypatch.setattr("lakehouse.declarations.manifest.ensure_manifest", lambda settings: None)
+
+    def killed(changes: tuple[Change, ...]) -> None:
+        changes[0].path.unlink()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("scaffold.apply", killed)
+        command.remove("shop", yes=True)
+    assert declaration(shop).read_text() == FILE
+
+    command.remove("shop", yes=True)
+
+    assert not declaration(shop).exists() and not folder.exists()
+
+
+@pytest.mark.parametrize("step", ["drop", "write_models"])
 def test_what_was_interrupted_can_be_run_again(
     shop: Settings, dropped: list[str], monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
