@@ -40,7 +40,10 @@ def refuse_changed(file: "SourceFile") -> None:
 
 
 def accepted(settings: Settings, file: "SourceFile", after: str | None) -> "Declarations":
-    """The declarations as they would be with the change, or without the file (None); raises LakehouseError if they would be refused."""
+    """The declarations as they would be with the change, or without the file (None).
+
+    Raises LakehouseError if they would be refused.
+    """
     from scaffold import declared_alone
 
     try:

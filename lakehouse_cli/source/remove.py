@@ -87,7 +87,6 @@ def _leave_publication(settings: Settings, table: RawTable, statements: Sequence
 
 def _remove_source(settings: Settings, source: str, drop_tables: bool, dry_run: bool, yes: bool) -> None:
     from ingestion import forget_source
-
     from scaffold import declared_alone
 
     settings.source(source)

@@ -43,8 +43,8 @@ def scaffold(
     """Write parsed, stage and vault models, with tests and descriptions, from the declarations in models/sources/.
 
     For a source without a declaration, proposes one from its database: things become hubs, what relates them links,
-    their attributes satellites. Models of other sources that this changes, as those of a hub that they share, are written
-    too. Never overwrites edited files.
+    their attributes satellites. Writes the models of other sources that this changes, too, as those of a shared hub.
+    Never overwrites edited files.
     """
     from scaffold import declared_alone
 

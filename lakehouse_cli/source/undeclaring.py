@@ -7,8 +7,8 @@ from lakehouse.errors import LakehouseError
 from lakehouse.files.atomic import write_atomically
 from lakehouse.settings import Settings
 from lakehouse.text.shown import say
-from lakehouse_cli.source.declaring import refuse_changed as refuse_changed_file
 from lakehouse_cli.source.declaring import accepted, show_change
+from lakehouse_cli.source.declaring import refuse_changed as refuse_changed_file
 
 if TYPE_CHECKING:
     from lakehouse.declarations import Declarations
