@@ -26,6 +26,7 @@ from lakehouse_stack.downloads.download import Progress, ensure_artifacts
 from lakehouse_stack.home.config import (
     EVERY_SERVER,
     KAFKA_SERVERS,
+    LISTENERS,
     SERVERS,
     TRINO_INTERNAL,
     StackSettings,
@@ -212,7 +213,7 @@ def _stop_leftovers(settings: Settings) -> list[str]:
 def _choose_ports(settings: Settings, stack: StackSettings, with_kafka: bool) -> dict[str, int]:
     """The ports of the servers to start; those of Kafka stay written where they are not needed this time."""
     ours = {}
-    for name in EVERY_SERVER:
+    for name in LISTENERS:
         record = process.read_record(pid_file(settings, name))
         if record is not None and process.find(record) is not None:
             ours[name] = record.port

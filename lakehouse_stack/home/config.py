@@ -13,7 +13,8 @@ from lakehouse.text.spelling import close
 SERVERS = ("sources", "catalog", "s3", "trino", "serve")
 TRINO_INTERNAL = "trino_internal"  # a second port of Trino, to which only Trino itself speaks
 KAFKA_SERVERS = ("kafka", "connect")  # those of `lakehouse up --with kafka`
-EVERY_SERVER = (*SERVERS, *KAFKA_SERVERS)
+LISTENERS = (*SERVERS, *KAFKA_SERVERS)
+EVERY_SERVER = (*LISTENERS, "reads")
 SAMPLE_DATABASES = ("retail", "bank", "payroll")
 SAMPLE_TOPICS = "clicks"  # the source whose topics are in the broker of the stack
 
@@ -42,7 +43,7 @@ class StackSettings(BaseSettings):
 
     def fixed_ports(self) -> dict[str, int]:
         """The ports that are set."""
-        ports = {name: getattr(self, f"{name}_port") for name in (*EVERY_SERVER, "dagster")}
+        ports = {name: getattr(self, f"{name}_port") for name in (*LISTENERS, "dagster")}
         return {name: port for name, port in ports.items() if port is not None}
 
 

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
@@ -96,16 +97,21 @@ def keep_log(settings: Settings) -> None:
 
 
 def _ask(settings: Settings, write: logging.Logger, known: set[str]) -> set[str]:
-    """Writes the queries that are not known; returns those that Trino still has."""
+    """Writes the queries that are not known, and adds each to them at once, as Trino may go away before the last.
+
+    Returns those that Trino still has.
+    """
     assert settings.trino.access is not None
     rules = json.loads((settings.trino.access / RULES).read_text())
     ended = ended_queries(settings)
     if known and not {instance_of(query) for query in known} & {instance_of(query) for query in ended} and ended:
         write.info(_line({"event": ANEW}))
+        known.clear()
     for query_id in sorted(ended.keys() - known):
         record = record_of({**ended[query_id], **details(settings, query_id)}, rules, settings.trino.catalog)
         if record["tables"]:
             write.info(_line(record))
+        known.add(query_id)
     return set(ended) or known
 
 
@@ -117,6 +123,8 @@ def _writer(file: Path) -> logging.Logger:
     file.parent.mkdir(parents=True, exist_ok=True)
     os.umask(0o077)  # also of the files that follow
     handler = RotatingFileHandler(file, maxBytes=FILE_BYTES, backupCount=FILES - 1)
+    if file.read_bytes()[-1:] not in (b"", b"\n"):
+        handler.stream.write("\n")
     handler.setFormatter(logging.Formatter("%(message)s"))
     log = logging.getLogger("lakehouse.reads")
     log.handlers, log.propagate = [handler], False
@@ -125,7 +133,8 @@ def _writer(file: Path) -> logging.Logger:
 
 
 def _known(file: Path) -> Iterator[str]:
-    """The queries that were logged before this process began."""
+    """The queries that were logged before this process began; a power loss or a full disk leaves lines that are none."""
     for part in (file.with_name(f"{file.name}.1"), file):
-        for line in part.read_text().splitlines() if part.exists() else ():
-            yield from (query for query in [json.loads(line).get("query")] if query)
+        for line in part.read_text(errors="replace").splitlines() if part.exists() else ():
+            with suppress(ValueError, TypeError, KeyError):
+                yield json.loads(line)["query"]

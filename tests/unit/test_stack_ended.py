@@ -3,22 +3,36 @@
 import sys
 from pathlib import Path
 
+import pytest
+
 from lakehouse.settings import load_settings
-from lakehouse_stack.control.start_stop import ended
+from lakehouse_stack.control.plan import build_servers
+from lakehouse_stack.control.start_stop import KAFKA_PORTS, ended
+from lakehouse_stack.home.config import EVERY_SERVER, SERVERS, StackSettings
+from lakehouse_stack.home.credentials import NAMES
 from lakehouse_stack.home.pathnames import pid_file
 from lakehouse_stack.processes.process import Launch, start
 
 
-def test_a_server_that_was_killed_is_started_again_and_one_that_was_stopped_is_not(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", EVERY_SERVER)
+def test_a_server_that_was_killed_is_started_again_and_one_that_was_stopped_is_not(tmp_path: Path, name: str) -> None:
     """`lakehouse down` removes the pid file of what it stops."""
     settings = load_settings(home=tmp_path)
-    file = pid_file(settings, "s3")
+    file = pid_file(settings, name)
     file.parent.mkdir(parents=True)
     launch = Launch((sys.executable, "-c", "import time; time.sleep(100)"), tmp_path, tmp_path / "log", {})
     process = start(launch, 1, file)
     assert ended(settings) == []
     process.kill()
     process.wait(10)
-    assert ended(settings) == ["s3"]
+    assert ended(settings) == [name]
     file.unlink()
     assert ended(settings) == []
+
+
+def test_no_server_that_is_started_is_forgotten(tmp_path: Path) -> None:
+    """The log of reads was none of those that `lakehouse up --keep` looks after."""
+    ports = dict.fromkeys((*SERVERS, *KAFKA_PORTS), 1)
+    stack = StackSettings(system_dir=tmp_path / "system")
+    servers = build_servers(load_settings(home=tmp_path / "home"), stack, ports, dict.fromkeys(NAMES, "secret"))
+    assert {server.name for server in servers} == set(EVERY_SERVER)
