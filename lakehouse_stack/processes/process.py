@@ -17,6 +17,7 @@ from pathlib import Path
 import psutil
 
 from lakehouse.files.private_files import write_private
+from lakehouse.process_start import start_of
 from lakehouse_stack.processes.accounts import Account
 
 RELEASE = f"release {version('lakehouse')}"
@@ -53,6 +54,7 @@ class Record:
     created: float
     port: int
     fingerprint: str
+    started: str | None = None  # what `start_of` says; releases before 0.2 recorded `created` alone
 
 
 def read_record(path: Path) -> Record | None:
@@ -70,11 +72,15 @@ def find(record: Record | None) -> psutil.Process | None:
     _reap(record.pid)
     try:
         process = psutil.Process(record.pid)
-        if abs(process.create_time() - record.created) > 1 or process.status() == psutil.STATUS_ZOMBIE:
-            return None
+        is_same = start_of(record.pid) == record.started if record.started else _is_as_old(process, record)
     except psutil.NoSuchProcess:
         return None
-    return process
+    return process if is_same else None
+
+
+def _is_as_old(process: psutil.Process, record: Record) -> bool:
+    """By the clock, which may have been set since: on Linux, the system's boot moves with it."""
+    return abs(process.create_time() - record.created) <= 1 and process.status() != psutil.STATUS_ZOMBIE
 
 
 def start(launch: Launch, port: int, pid_file: Path) -> psutil.Process:
@@ -97,7 +103,7 @@ def start(launch: Launch, port: int, pid_file: Path) -> psutil.Process:
             umask=0o077,
         )
     process = psutil.Process(started.pid)
-    record = Record(started.pid, process.create_time(), port, launch.fingerprint())
+    record = Record(started.pid, process.create_time(), port, launch.fingerprint(), start_of(started.pid))
     write_private(pid_file, json.dumps(asdict(record)) + "\n")
     return process
 

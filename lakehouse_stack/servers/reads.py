@@ -133,7 +133,7 @@ def _writer(file: Path) -> logging.Logger:
 
 
 def _known(file: Path) -> Iterator[str]:
-    """The queries that were logged before this process began; a power loss or a full disk leaves lines that are none."""
+    """The queries that were logged before this process began; a power loss or a full disk leaves torn lines."""
     for part in (file.with_name(f"{file.name}.1"), file):
         for line in part.read_text(errors="replace").splitlines() if part.exists() else ():
             with suppress(ValueError, TypeError, KeyError):

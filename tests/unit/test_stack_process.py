@@ -1,6 +1,7 @@
 """Processes are identified by pid and start time, and stopped with all their children."""
 
 import dataclasses
+import json
 import signal
 import subprocess
 import sys
@@ -56,6 +57,26 @@ def test_a_started_process_is_found_by_its_record(tmp_path, started):
 def test_a_pid_that_now_belongs_to_another_process_is_not_taken_for_ours(tmp_path, started):
     started()
     record = process.read_record(tmp_path / "server.json")
+    assert process.find(dataclasses.replace(record, started="another boot:1")) is None
+    boot, _, ticks = record.started.partition(":")
+    assert process.find(dataclasses.replace(record, started=f"{boot}:{int(ticks) - 100}")) is None
+
+
+@pytest.mark.parametrize("step", [-3600, -3, 3])
+def test_a_clock_that_is_set_makes_no_other_process_of_a_server(tmp_path, started, monkeypatch, step):
+    """`status` said down, and `up --keep` killed every server of the stack and started it again."""
+    handle, booted = started(), psutil.boot_time()
+    monkeypatch.setattr(psutil._pslinux, "boot_time", lambda: booted + step)
+    assert process.find(process.read_record(tmp_path / "server.json")).pid == handle.pid
+
+
+def test_a_process_that_an_earlier_release_started_is_known_by_the_clock(tmp_path, started):
+    handle, file = started(), tmp_path / "server.json"
+    file.write_text(
+        json.dumps({name: value for name, value in json.loads(file.read_text()).items() if name != "started"})
+    )
+    record = process.read_record(file)
+    assert process.find(record) == handle
     assert process.find(dataclasses.replace(record, created=record.created - 3600)) is None
 
 

@@ -6,11 +6,11 @@ STARTED and hold their pool slots forever.
 
 import os
 import socket
-from pathlib import Path
 
 import dagster as dg
 import psutil
 
+from lakehouse.process_start import start_of
 from orchestration.runs import tags
 from orchestration.runs.processes.interrupts import end_processes
 
@@ -37,7 +37,8 @@ def worker(pid: int | None = None) -> str:
 
 def signature(run_id: str, pid: int | None = None) -> dict[str, str]:
     """The tags with which a process, by default this one, signs a run."""
-    return {TAG: worker(pid), PROCESS_TAG: f"{run_id}:{_boot_id()}:{_start_ticks(pid or os.getpid())}"}
+    started = start_of(pid or os.getpid())
+    return {TAG: worker(pid)} | ({PROCESS_TAG: f"{run_id}:{started}"} if started else {})
 
 
 def sign(instance: dg.DagsterInstance, run_id: str) -> None:
@@ -69,8 +70,7 @@ def is_orphan(run: dg.DagsterRun) -> bool:
     host, _, rest = (mark or "").partition(":")
     if signed != run.run_id or host != socket.gethostname():
         return False
-    boot, _, ticks = started.partition(":")
-    return boot != _boot_id() or ticks != str(_start_ticks(int(rest.partition(":")[0])))
+    return started != start_of(int(rest.partition(":")[0]))
 
 
 def is_alive(run: dg.DagsterRun) -> bool:
@@ -111,16 +111,3 @@ def _belongs_to(process: psutil.Process, run_id: str) -> bool:
         return process.pid != os.getpid() and process.environ().get(RUN_VARIABLE) == run_id
     except (psutil.Error, OSError):
         return False
-
-
-def _boot_id() -> str:
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-
-
-def _start_ticks(pid: int) -> int | None:
-    """The start of a process in ticks since boot; None if it does not exist or is a zombie."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    return None if fields[0] in ("Z", "X") else int(fields[19])
