@@ -202,12 +202,12 @@ def _each(
     failures: list[LakehouseError] = []
     with shown(settings, console(error=True)) as show:
         for name, tables in work.items():
-            with show(name):
-                try:
+            try:
+                with show(name):
                     reports.append(asdict(bring(name, tables) if tables else bring(name)))
-                    after(name)
-                except LakehouseError as error:
-                    failures.append(error)
+                after(name)
+            except LakehouseError as error:
+                failures.append(error)
     if as_json:
         say_json(reports)
     else:
