@@ -8,17 +8,17 @@ again are filtered. If two unpublished states diverge, the one that no slot has 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ingestion.schema.positions import Position
 from ingestion.sink.cuts import CUTS
 from ingestion.state import stored
 from lakehouse_backup.metadata_files import load, metadata_files, newest_by_storage
-from maintenance.inventory.cuts import newest_row
+from maintenance.inventory.cuts import newest_row, rows_of
 from maintenance.inventory.lake import list_relations
 from maintenance.inventory.session import Session
 
@@ -90,8 +90,23 @@ def choose(found: Sequence[Mapping[str, Cut]], slots: Mapping[str, Position | No
     return behind.index(min(behind))
 
 
+def cuts_of(cuts: Table, source: str) -> Iterator[Cut]:
+    """All cuts of a source in a state of `meta.cuts`, newest first."""
+    return map(_cut, rows_of(cuts, source))
+
+
+def newest_held(cuts: Iterable[Cut], epoch: int, held: Mapping[str, Collection[int]]) -> Cut | None:
+    """The newest cut of an epoch whose rows these tables have, by the snapshots that each one has; pure."""
+    return next(
+        (c for c in cuts if c.epoch == epoch and all(c.snapshots.get(name) in ids for name, ids in held.items())), None
+    )
+
+
 def _newest_of(cuts: Table, source: str) -> Cut | None:
-    if (row := newest_row(cuts, source)) is None:
-        return None
+    row = newest_row(cuts, source)
+    return None if row is None else _cut(row)
+
+
+def _cut(row: Mapping[str, Any]) -> Cut:
     snapshots = {table: int(snapshot_id) for table, snapshot_id in row["snapshots"]}
     return Cut(row["epoch"], row["cut_lsn"], row["cut_at"], snapshots, row.get("position"))

@@ -6,12 +6,13 @@ the cuts, and all others to their newest complete state.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ingestion.sink.cuts import CUTS
 from ingestion.sink.meta_tables import SCHEMAS
+from lakehouse.catalog.open import history
 from lakehouse.catalog.relations import read_metadata
 from lakehouse.catalog.views.view_versions import with_long_text
 from lakehouse_backup.cuts import Cut
@@ -38,35 +39,48 @@ class Pointers:
 
     `moved`: old and new pointer of each table. `views`: the same of views. `made`: pointers of tables created since the
     backup. `gone`: tables without a complete state, and views without any. `behind`: by source, the tables that were
-    not found at their cut's snapshot.
+    not found at their cut's snapshot, and the snapshots that they have.
     """
 
     moved: dict[TableName, tuple[str, str]]
     views: dict[TableName, tuple[str, str]]
     made: dict[TableName, str]
     gone: list[TableName]
-    behind: dict[str, list[str]]
+    behind: dict[str, dict[str, frozenset[int]]]
+
+
+@dataclass
+class RawStates:
+    """The raw tables that are at their cut's snapshot, and the snapshots of those that are not."""
+
+    at_cuts: set[TableName] = field(default_factory=set)
+    others: dict[TableName, frozenset[int]] = field(default_factory=dict)
 
 
 def find_pointers(session: Session, cuts: Mapping[str, Cut], tip: Table | None, say: Callable[[str], None]) -> Pointers:
     """Inspects every table of the catalog and of the cuts. `tip` is the chosen state of meta.cuts."""
-    at_cuts: set[TableName] = set()
-    moved, gone = _moves(session, cuts, tip, at_cuts, say)
+    raw = RawStates()
+    moved, gone = _moves(session, cuts, tip, raw, say)
     views, lost = view_moves(session)
-    made = _created_since(session, cuts, tip, at_cuts)
-    return Pointers(moved, views, made, [*gone, *lost], behind(cuts, at_cuts))
+    made = _created_since(session, cuts, tip, raw)
+    return Pointers(moved, views, made, [*gone, *lost], behind(cuts, raw))
 
 
-def behind(cuts: Mapping[str, Cut], at_cuts: Collection[TableName]) -> dict[str, list[str]]:
-    """By source, the tables named by its cut that were not found at the cut's snapshot; pure."""
+def behind(cuts: Mapping[str, Cut], raw: RawStates) -> dict[str, dict[str, frozenset[int]]]:
+    """By source, the tables named by its cut that were not found at the cut's snapshot, and what they have; pure."""
     lacking = {
-        s: sorted(n for n in cut.snapshots if TableName(f"raw_{s}", n) not in at_cuts) for s, cut in cuts.items()
+        source: {
+            name.name: raw.others.get(name, frozenset())
+            for name in (TableName(f"raw_{source}", table) for table in sorted(cut.snapshots))
+            if name not in raw.at_cuts
+        }
+        for source, cut in cuts.items()
     }
     return {source: names for source, names in lacking.items() if names}
 
 
 def _moves(
-    session: Session, cuts: Mapping[str, Cut], tip: Table | None, at_cuts: set[TableName], say: Callable[[str], None]
+    session: Session, cuts: Mapping[str, Cut], tip: Table | None, raw: RawStates, say: Callable[[str], None]
 ) -> tuple[dict[TableName, tuple[str, str]], list[TableName]]:
     moved: dict[TableName, tuple[str, str]] = {}
     gone: list[TableName] = []
@@ -78,7 +92,7 @@ def _moves(
         table = load(session, relation.name) or newest_by_storage(session, relation)
         found = tip
         if relation.name != CUTS:
-            found = _state_of(metadata_files(session.io, table), relation.name, cuts, until, at_cuts) if table else None
+            found = _state_of(metadata_files(session.io, table), relation.name, cuts, until, raw) if table else None
         if table is None or found is None:
             gone.append(relation.name)
         elif found.metadata_location != relation.metadata_location:
@@ -104,7 +118,7 @@ def view_moves(session: Session) -> tuple[dict[TableName, tuple[str, str]], list
 
 
 def _created_since(
-    session: Session, cuts: Mapping[str, Cut], tip: Table | None, at_cuts: set[TableName]
+    session: Session, cuts: Mapping[str, Cut], tip: Table | None, raw: RawStates
 ) -> dict[TableName, str]:
     known, until = {relation.name for relation in list_relations(session.catalog)}, _end_of(tip)
     wanted = {TableName("meta", name) for name in SCHEMAS}
@@ -112,7 +126,7 @@ def _created_since(
     made = {}
     for name in sorted(wanted - known):
         table = newest_by_storage(session, default_relation(session, name))
-        found = _state_of(metadata_files(session.io, table), name, cuts, until, at_cuts) if table is not None else None
+        found = _state_of(metadata_files(session.io, table), name, cuts, until, raw) if table is not None else None
         if found is not None:
             session.catalog.create_namespace_if_not_exists(name.namespace)
             made[name] = found.metadata_location
@@ -132,15 +146,19 @@ def _state_of(
     name: TableName,
     cuts: Mapping[str, Cut],
     until: tuple[int, frozenset[str]] | None,
-    at_cuts: set[TableName],
+    raw: RawStates,
 ) -> Table | None:
-    """The state a table moves to; adds the table to `at_cuts` if it is at its cut's snapshot."""
+    """The state a table moves to; notes in `raw` whether it is at its cut's snapshot."""
     source = name.namespace.removeprefix("raw_")
     if source != name.namespace and source in cuts:
         snapshot_id = cuts[source].snapshots.get(name.name)
         if snapshot_id is not None and (found := files.with_rows_of(snapshot_id)) is not None:
-            at_cuts.add(name)
+            raw.at_cuts.add(name)
             return found
     if until is not None and (source != name.namespace or (name.namespace == "meta" and name.name in SCHEMAS)):
-        return files.until(*until)
-    return next((table for table in files.states() if files.is_complete(table)), None)
+        found = files.until(*until)
+    else:
+        found = next((table for table in files.states() if files.is_complete(table)), None)
+    if found is not None and source != name.namespace:
+        raw.others[name] = frozenset(snapshot.snapshot_id for snapshot in history(found.metadata))
+    return found

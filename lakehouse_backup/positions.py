@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
+from ingestion.schema.offsets import Offsets
 from ingestion.schema.positions import Position
+from ingestion.schema.transaction_offsets import TransactionOffsets
 from ingestion.state import store
 from lakehouse.servers.database import CatalogConnection
-from lakehouse_backup.cuts import Cut
+from lakehouse_backup.cuts import Cut, newest_held
 from lakehouse_backup.metadata_files import default_relation, load, metadata_files, newest_by_storage
 from maintenance.inventory.outcome import TableName
 from maintenance.inventory.session import Session
@@ -22,9 +24,12 @@ def restore_position(
     cut: Cut,
     slot: Position | None,
     warehouse_is_complete: bool,
-    behind: Collection[str],
+    behind: Mapping[str, Collection[int]],
+    cuts: Iterable[Cut],
 ) -> str | None:
-    """Moves the source's position to its cut, or to the slot beyond it. `behind` are tables not found at the cut.
+    """Moves the source's position to its cut, or to the slot beyond it. `behind` are tables not found at the cut, with
+    the snapshots that they have. A recovery from topics compares nothing: there it goes back to what the tables have,
+    by the source's `cuts`, newest first.
 
     If ingestion cannot continue, marks the source for recovery and returns the reason.
     """
@@ -42,12 +47,36 @@ def restore_position(
         "UPDATE lakehouse.streams SET epoch = %s, revision = revision + 1 WHERE source = %s",
         (max(cut.epoch, stream.epoch), source),
     )
-    store.put_cut(states, source, position, cut.at, sorted(cut.snapshots))
     states.execute("DELETE FROM lakehouse.witnesses WHERE source = %s", (source,))
-    store.advance_positions(states, source, reached)
+    if behind and isinstance(position, Offsets):
+        topics = {name: table.facts.relation[1] for name, table in positions.items() if table.versions}
+        held = held_offsets(cut, cuts, stream.kind, topics, behind)
+        store.set_positions(states, source, held)
+    else:
+        store.put_cut(states, source, position, cut.at, sorted(cut.snapshots))
+        store.advance_positions(states, source, reached)
     if reason is not None:
         states.execute("UPDATE lakehouse.streams SET system_identifier = %s WHERE source = %s", (UNKNOWN, source))
     return reason
+
+
+def held_offsets(
+    cut: Cut, cuts: Iterable[Cut], kind: str, topics: Mapping[str, str], behind: Mapping[str, Collection[int]]
+) -> Offsets:
+    """How far topics are read where tables are behind: to the newest cut whose rows these have, or not at all; pure.
+
+    What is read again is there in two epochs; what is passed over is lost. Topics of transactions go back together,
+    others by themselves. `topics` are those of the tables that the backup knows.
+    """
+    newest, known = cut.position(kind), {name: held for name, held in behind.items() if name in topics}
+    found, is_known = newest_held(cuts, cut.epoch, known), known.keys() == behind.keys()
+    held = newest.start() if found is None else found.position(kind)
+    if isinstance(newest, TransactionOffsets):
+        return held if is_known else newest.start()
+    assert isinstance(newest, Offsets) and isinstance(held, Offsets)
+    back = {topics[name] for name in known}
+    kept = {topic for (topic, _), _ in newest if is_known or topic in topics.values()} - back
+    return Offsets.of({p: n for p, n in newest if p[0] in kept} | {p: n for p, n in held if p[0] in back})
 
 
 def recovery_reason(

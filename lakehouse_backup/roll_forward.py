@@ -6,7 +6,8 @@ the catalog pointers of its tables to the metadata files with those snapshots, a
 
 A source continues from its slot if only rows were ingested since the backup and all its tables were found at the cut.
 If a table was altered, added, parked or resumed since, or lacks files, its state is unknown. Its rows are still rolled
-forward, but ingestion refuses the source until `lakehouse ingest --recover` has compared it with the tables.
+forward, but ingestion refuses the source until `lakehouse ingest --recover` has compared it with the tables. From
+topics it only reads on, so where files are lacking their position goes back to what the tables have.
 
 All other tables move to their newest complete state. The next loads bring dbt's tables up to date, and build anew what
 dbt builds whole. Current views are those of the backup: a short text may not be able to follow what raw has got since,
@@ -29,7 +30,7 @@ from lakehouse.catalog.writing.next_tables import BUILT_FROM
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import CatalogConnection
 from lakehouse.settings import Settings
-from lakehouse_backup.cuts import newest_cuts
+from lakehouse_backup.cuts import cuts_of, newest_cuts
 from lakehouse_backup.pointers import find_pointers
 from lakehouse_backup.positions import restore_position
 from maintenance.inventory.outcome import TableName
@@ -71,8 +72,11 @@ def roll_forward(
             for name in found.gone:
                 remove(states, settings.catalog_name, name)
             for source, cut in cuts.items():
-                behind = found.behind.get(source, [])
-                reason = restore_position(states, session, source, cut, slots[source], warehouse_is_complete, behind)
+                behind = found.behind.get(source, {})
+                former = cuts_of(tip, source) if tip is not None else ()
+                reason = restore_position(
+                    states, session, source, cut, slots[source], warehouse_is_complete, behind, former
+                )
                 if reason is None:
                     forward.going_on.append(source)
                 else:

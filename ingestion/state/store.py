@@ -322,6 +322,17 @@ def advance_positions(connection: CatalogConnection, source: str, position: Posi
                 )
 
 
+def set_positions(connection: CatalogConnection, source: str, position: Position) -> None:
+    """Moves the stream, and every table that has begun, to a position that they may be beyond: the lake lost rows."""
+    with connection.transaction():
+        for table, begun in (("streams", ""), ("positions", " AND state <> 'new'")):
+            connection.execute(
+                f"UPDATE lakehouse.{table} SET position = %s, lsn = %s, updated_at = clock_timestamp()"
+                f" WHERE source = %s{begun}",
+                (*stored.written(position), source),
+            )
+
+
 def catalog_clock(connection: CatalogConnection) -> datetime:
     """The catalog database's clock: one clock for all writers, whatever host they run on."""
     row = connection.execute("SELECT clock_timestamp()").fetchone()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
 ORDER = ("epoch", "cut_lsn", "published_at")
+ROWS_AT_ONCE = 1_000
 LOOKS_BACK = (timedelta(hours=1), timedelta(days=1), timedelta(days=30), None)  # there may be 100,000 cuts a day
 
 
@@ -43,9 +45,20 @@ def newest_row(cuts: Table, source: str) -> dict[str, Any] | None:
     """The newest cut of a source in a state of `meta.cuts`: `epoch`, `cut_lsn`, `cut_at`, `snapshots`, and
     `position` if the table has it: release 0.1 wrote none."""
     condition = _newest(cuts, source)
-    columns = (*ORDER, "cut_at", "snapshots", *({"position"} & {*cuts.schema().column_names}))
-    rows = _read(cuts, condition, columns).to_pylist() if condition is not None else []
+    rows = _read(cuts, condition, _columns(cuts)).to_pylist() if condition is not None else []
     return rows[0] if rows else None
+
+
+def rows_of(cuts: Table, source: str) -> Iterator[dict[str, Any]]:
+    """All cuts of a source in a state of `meta.cuts`, as `newest_row` has them, newest first."""
+    rows = _read(cuts, EqualTo(term="source", value=source), _columns(cuts))
+    rows = rows.sort_by([(name, "descending") for name in ORDER])
+    for first in range(0, rows.num_rows, ROWS_AT_ONCE):
+        yield from rows.slice(first, ROWS_AT_ONCE).to_pylist()
+
+
+def _columns(cuts: Table) -> tuple[str, ...]:
+    return (*ORDER, "cut_at", "snapshots", *({"position"} & {*cuts.schema().column_names}))
 
 
 def _named_by_newest(cuts: Table, source: str) -> dict[str, set[int]]:

@@ -24,8 +24,8 @@ from lakehouse_backup.cuts import Cut, choose, diverging_states
 from lakehouse_backup.metadata_files import metadata_files, version
 from lakehouse_backup.objects import Saved, load_objects, save_objects
 from lakehouse_backup.personal import load_personal, save_personal
-from lakehouse_backup.pointers import behind, view_moves
-from lakehouse_backup.positions import recovery_reason
+from lakehouse_backup.pointers import RawStates, behind, view_moves
+from lakehouse_backup.positions import held_offsets, recovery_reason
 from lakehouse_backup.roll_forward import forget_builds
 from lakehouse_backup.run import locked_folder, make_backup
 from maintenance.inventory.lake import StoredObject, list_objects
@@ -76,7 +76,49 @@ def test_a_source_goes_on_only_when_its_tables_are_what_they_were() -> None:
 def test_a_table_that_is_not_found_at_its_cut_is_told() -> None:
     cuts = {"shop": cut(9, 1, "sales", "stores"), "bank": cut(9, 1, "users")}
     found = {TableName("raw_shop", "sales"), TableName("raw_bank", "users"), TableName("raw_bank", "stores")}
-    assert behind(cuts, found) == {"shop": ["stores"]}
+    raw = RawStates(
+        found, {TableName("raw_shop", "stores"): frozenset({7, 8}), TableName("raw_shop", "more"): frozenset()}
+    )
+    assert behind(cuts, raw) == {"shop": {"stores": {7, 8}}}
+
+
+CLICKS = [
+    Cut(1, lsn, NOW, {"clicks": clicks, "visits": visits}, text)
+    for lsn, clicks, visits, text in (
+        (5099, 53, 63, "clicks/0:5000,visits/0:100"),
+        (4099, 52, 63, "clicks/0:4000,visits/0:100"),
+        (190, 51, 61, "clicks/0:100,visits/0:91"),
+    )
+]
+TOPICS = {"clicks": "clicks", "visits": "visits"}
+
+
+@pytest.mark.parametrize(
+    ("behind", "topics", "reached"),
+    [
+        ({"clicks": {50, 51}}, TOPICS, "clicks/0:100,visits/0:100"),
+        ({"clicks": {52}, "visits": {61}}, TOPICS, ""),
+        ({"clicks": {51, 52}, "visits": {61, 62}}, TOPICS, "clicks/0:100,visits/0:91"),
+        ({"clicks": {49}}, TOPICS, "visits/0:100"),
+        ({"clicks": {51}}, {"visits": "visits"}, "visits/0:100"),
+    ],
+)
+def test_topics_go_back_to_what_their_tables_have(
+    behind: dict[str, set[int]], topics: dict[str, str], reached: str
+) -> None:
+    assert held_offsets(CLICKS[0], CLICKS, "kafka", topics, behind).text == reached
+
+
+def test_topics_of_transactions_go_back_together() -> None:
+    texts = ("a/0:9,b/0:9,tx/0:30@8:1<9", "a/0:5,b/0:8,tx/0:20@6:1<7")
+    newest, former = (
+        Cut(1, lsn, NOW, {"a": at, "b": 3}, text) for lsn, at, text in zip((8, 6), (2, 1), texts, strict=True)
+    )
+    topics = {"a": "a", "b": "b"}
+    held = [held_offsets(newest, (newest, former), "debezium", topics, {"a": ids}) for ids in ({1}, {0})]
+    assert [position.text for position in held] == [texts[1], ""]
+    unknown = held_offsets(newest, (newest, former), "debezium", {"b": "b"}, {"a": {1}})
+    assert unknown.text == "", "the backup does not say which topic is that of the table"
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from lakehouse.catalog.writing import manifests
 from lakehouse.catalog.writing.growing import GROWS, LEFT_ALONE, settled
 from lakehouse.catalog.writing.manifests import FAN, GrowingAppend
 from lakehouse.declarations.policies import CompactPolicy
+from lakehouse_backup.cuts import cuts_of
 from maintenance.actions.layout import plan_for
 from maintenance.inventory.cuts import newest_row
 
@@ -299,3 +300,14 @@ def test_whatever_happens_between_publishes_each_state_has_each_cut_once(
             act()
             history.check()
     history.check_all()
+
+
+def test_all_cuts_of_a_source_are_read_newest_first(catalog: LakeCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("maintenance.inventory.cuts.ROWS_AT_ONCE", 2)
+    for number in range(1, 6):
+        publish(catalog, number, position=f"clicks/0:{number}", cut_at=BEGIN)
+        publish(catalog, number, "other")
+    found = list(cuts_of(catalog.load_table(CUTS), "s"))
+    assert [(cut.lsn, cut.text, cut.snapshots) for cut in found] == [
+        (number, f"clicks/0:{number}", {"t": number}) for number in (5, 4, 3, 2, 1)
+    ]

@@ -1,6 +1,7 @@
 """Positions in the state: text that its source writes, beside the number of release 0.1."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +11,8 @@ import psycopg
 import pytest
 from memory_source import Offsets
 
+from ingestion.schema.facts import TableFacts
+from ingestion.schema.offsets import Offsets as TopicOffsets
 from ingestion.schema.positions import POSITIONS, Lsn
 from ingestion.sink import publish
 from ingestion.sink.publication import Cut as SinkCut
@@ -111,10 +114,45 @@ def test_a_restored_catalog_takes_the_position_of_a_cut_as_its_source_wrote_it(
     session = cast(Any, SimpleNamespace(catalog=postgres_catalog, io=postgres_catalog.file_io))
     _, cuts = newest_cuts(session, {"web": slot, "shop": None})
     for complete, reached in ((False, at), (True, Offsets((3, 4)))):
-        restore_position(states, session, "web", cuts["web"], slot, complete, ("items",))
+        restore_position(states, session, "web", cuts["web"], slot, complete, {"items": ()}, ())
         stream = store.read_stream(states, "web")
         assert stream is not None and (stream.cut_position, stream.position) == (at, reached)
     assert Cut(1, 5, datetime.now(UTC), {}).position("postgres") == Lsn(6), "of a release that kept the number alone"
+
+
+def test_a_topic_whose_table_lacks_files_is_not_read_on_from_the_cut(
+    states: Any, catalog_settings: Settings, postgres_catalog: LakeCatalog
+) -> None:
+    """`--recover` goes on from the position: events below the cut that no file has would never be read."""
+    ensure_state(states)
+    store.create_stream(states, "web", "", store.Cluster("c", 0), 0, kind="kafka")
+    backed_up = TopicOffsets.parse("clicks/0:300,visits/0:80")
+    for name, state in (("clicks", "streaming"), ("visits", "streaming"), ("later", "new")):
+        facts = TableFacts(1, None, "r", "f", ("id",), (), ("", name))
+        begun = store.TablePosition(name, 1, backed_up, "loading", TopicOffsets(), versions=(facts,))
+        if state == "new":
+            store.note_new(states, "web", name, 1, None)
+        else:
+            store.put_position(states, "web", begun, "load")
+            store.put_position(states, "web", replace(begun, state="streaming"), "load")
+    store.advance_positions(states, "web", backed_up)
+    session = cast(
+        Any, SimpleNamespace(catalog=postgres_catalog, io=postgres_catalog.file_io, settings=catalog_settings)
+    )
+    newest, former = (
+        Cut(1, lsn, datetime.now(UTC), {"clicks": clicks, "visits": 3}, text)
+        for lsn, clicks, text in ((5089, 2, "clicks/0:5000,visits/0:90"), (189, 1, "clicks/0:100,visits/0:90"))
+    )
+    reason = restore_position(states, session, "web", newest, None, True, {"clicks": {1}}, [newest, former])
+    assert reason is not None
+    stream, positions = store.read_stream(states, "web"), store.read_positions(states, "web")
+    assert stream is not None and (stream.position.text, stream.cut_position) == ("clicks/0:100,visits/0:90", None)
+    assert {name: found.position.text for name, found in positions.items()} == {
+        "clicks": "clicks/0:100,visits/0:90", "visits": "clicks/0:100,visits/0:90", "later": "",
+    }  # fmt: skip
+    restore_position(states, session, "web", newest, None, True, {}, [newest, former])
+    stream = store.read_stream(states, "web")
+    assert stream is not None and stream.position == stream.cut_position == newest.position("kafka")
 
 
 def test_an_unknown_kind_is_told_with_file_and_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
