@@ -68,12 +68,13 @@ def held_offsets(
     What is read again is there in two epochs; what is passed over is lost. Topics of transactions go back together,
     others by themselves. `topics` are those of the tables that the backup knows.
     """
-    newest, known = cut.position(kind), {name: held for name, held in behind.items() if name in topics}
+    known = {name: snapshots for name, snapshots in behind.items() if name in topics}
     found, is_known = newest_held(cuts, cut.epoch, known), known.keys() == behind.keys()
+    newest = cut.position(kind)
     held = newest.start() if found is None else found.position(kind)
+    assert isinstance(newest, Offsets) and isinstance(held, Offsets)
     if isinstance(newest, TransactionOffsets):
         return held if is_known else newest.start()
-    assert isinstance(newest, Offsets) and isinstance(held, Offsets)
     back = {topics[name] for name in known}
     kept = {topic for (topic, _), _ in newest if is_known or topic in topics.values()} - back
     return Offsets.of({p: n for p, n in newest if p[0] in kept} | {p: n for p, n in held if p[0] in back})
