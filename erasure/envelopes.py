@@ -1,13 +1,14 @@
 """A subject in the spool and the dead letters of a source whose records are envelopes of Debezium.
 
-As of pgoutput messages: a record keeps its place, operation and key, and one that cannot be read is removed if its
-bytes have one of the subject's values.
+As of pgoutput messages: a record keeps its place, operation and key. One that cannot be read is removed if it has the
+subject's key, or, where its key cannot be read either, one of the subject's own values.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ from erasure.key_periods import Event, Key, Position
 from erasure.records import SubjectRecords
 from ingestion.sources.base import UnreadableRecord
 from ingestion.sources.debezium.records import EnvelopeRecords
-from ingestion.sources.kafka.values import Unread
+from ingestion.sources.kafka.values import Unread, text
 from lakehouse.errors import LakehouseError
 
 Row = Mapping[str, Any]
@@ -53,13 +54,27 @@ class SubjectEnvelopes(SubjectRecords):
         for n, record in self._records(table):
             message, rows = record["message"], self._landing(record)
             if rows is None:
-                if any(value.encode() in message for value in self.values):
+                if self._is_about_subject(record):
                     yield n, message, None
                 continue
             if any(self._is_subject(record, row) for row in rows):
                 personal = {name for values in _values(message) for name, v in values.items() if v is not None}
                 gone = personal - self.kept
                 yield n, message, RECORDS.without(message, record["relation"], gone) if gone else message
+
+    def _is_about_subject(self, record: Row) -> bool:
+        """Whether a record that cannot be read is the subject's."""
+        if rows := self._landing({**record, "message": _key_alone(record, self.key)}):
+            return any(self._is_subject(record, row) for row in rows)
+        if keys := list(self._keys_in(record["message"])):
+            return any(period.key in keys for period in self.periods)
+        return self._is_mentioned(record["message"])
+
+    def _keys_in(self, message: bytes) -> Iterator[Key]:
+        for values in _values(message):
+            if all(values.get(name) is not None for name in self.key):
+                with suppress(ValueError, TypeError):
+                    yield self.typed({name: text(values[name]) for name in self.key})
 
     def _is_subject(self, record: Row, row: Row) -> bool:
         position: Position = (record["epoch"], row["_commit_lsn"], row["_seq"])
@@ -80,6 +95,15 @@ class SubjectEnvelopes(SubjectRecords):
             return None
         pairs = ((batch.values.to_pylist(), batch.meta.to_pylist()) for batch in made)
         return [values | meta for rows, metas in pairs for values, meta in zip(rows, metas, strict=True)]
+
+
+def _key_alone(record: Row, key: Collection[str]) -> bytes:
+    """The record without what is not in its key: that may be all that keeps it from being read."""
+    others = {name for values in _values(record["message"]) for name in values if name not in key}
+    try:
+        return RECORDS.without(record["message"], record["relation"], others)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return record["message"]
 
 
 def _values(message: bytes) -> Iterator[dict[str, Any]]:

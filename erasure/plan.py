@@ -117,6 +117,11 @@ def is_known(plan: Plan, catalog: SqlCatalog, key: Key) -> bool:
     return any(p.rows(_scan(catalog, p)) for p in others if isinstance(p, SubjectRecords))
 
 
+def count_unreadable(plan: Plan, catalog: SqlCatalog) -> int:
+    """The number of records in the spool and the dead letters that cannot be read."""
+    return sum(part.unreadable(_scan(catalog, part)) for part in plan.raw if isinstance(part, SubjectRecords))
+
+
 def await_readers(settings: Settings) -> None:
     """Waits for Trino's running queries, which may still copy old data; raises LakehouseError after a time limit."""
     running = "SELECT query_id FROM system.runtime.queries WHERE state NOT IN ('FINISHED', 'FAILED')"

@@ -47,12 +47,14 @@ class Trace:
 
 @dataclass
 class Search:
-    """What was searched and found. `values` are the subject's texts: they never leave the process."""
+    """What was searched and found. `values` are the subject's texts, `own` those that no other row has: none leaves
+    the process."""
 
     objects: int = 0
     bytes: int = 0
     traces: list[Trace] = field(default_factory=list)
     values: set[str] = field(default_factory=set, repr=False)
+    own: set[str] = field(default_factory=set, repr=False)
     values_searched: int = 0
     in_common: int = 0
 
@@ -80,13 +82,18 @@ def search(io: PyArrowFileIO, parts: Iterable[tuple[SubjectData, Table]], values
     for file in files:
         if file.subject.target.treatment == "rebuild" and file.path not in held and (rows := file.with_text(needles)):
             found.traces.append(Trace(str(file.subject.target), file.path, rows, VALUE))
-    spelled = [text for n in needles for text in {n.encode(), json.dumps(n)[1:-1].encode()}]
+    spelled = [text for needle in needles for text in spellings(needle)]
     for location, listed in objects.items():
         name = next(str(subject.target) for subject, table in parts if table.location() == location)
         for stored in listed:
             if not stored.path.endswith(".parquet") and (why := _says(io, stored, spelled, held)):
                 found.traces.append(Trace(name, stored.path, 0, why))
     return found
+
+
+def spellings(value: str) -> set[bytes]:
+    """How a value may stand in bytes: as it is, and as JSON writes it with and without characters beyond ASCII."""
+    return {value.encode(), *(json.dumps(value, ensure_ascii=ascii)[1:-1].encode() for ascii in (True, False))}
 
 
 @dataclass(frozen=True)
@@ -183,5 +190,6 @@ def _needles(values: set[str], files: Sequence[_File], found: Search) -> set[str
         if own and file.subject.target.treatment != "rebuild":
             for texts in file.strangers_texts():
                 own -= {n for n in own if pc.any(pc.match_substring(texts, n)).as_py()}
+    found.own = values & own
     found.values_searched, found.in_common = len(own), len(wanted - own) + sum(len(v) < SHORTEST for v in values)
     return own

@@ -1,7 +1,8 @@
 """A subject in the spool, the dead letters (both pgoutput messages) and the texts of unrepresentable values.
 
 A record keeps its position, operation and key; only personal columns become null, so that it can still land. A record
-that cannot be decoded is removed if its bytes contain one of the subject's values; otherwise it is kept and reported.
+that cannot be decoded is removed if its bytes contain one of the subject's own values; otherwise it is kept and
+reported.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import pyarrow.compute as pc
 from pyiceberg.expressions import And, BooleanExpression, EqualTo
 
 from erasure.key_periods import Event, Key, Period, Position
+from erasure.proof import SHORTEST, spellings
 from erasure.targets import Target
 from ingestion.sources.postgres.pgoutput import DecodeError
 from ingestion.sources.postgres.pgoutput.relations import parse_relation
@@ -30,7 +32,7 @@ def _text(cell: bytes) -> str | None:
 @dataclass(frozen=True)
 class SubjectRecords:
     """The subject in `meta.spool` or `meta.quarantine`. `key` and `kept` are the source's column names, `typed`
-    converts a key's texts to values, `values` are known texts of the subject."""
+    converts a key's texts to values, `values` are known texts of the subject that no other row has."""
 
     target: Target
     source: str
@@ -102,7 +104,7 @@ class SubjectRecords:
         for n, record in self._records(table):
             message, read = record["message"], _read(record)
             if read is None:
-                if any(value.encode() in message for value in self.values):
+                if self._is_mentioned(message):
                     yield n, message, None
                 continue
             columns, head, tuples = read
@@ -114,6 +116,10 @@ class SubjectRecords:
             ):
                 gone = set(columns) - self.kept  # a TOASTed value that is missing is filled from an emptied version
                 yield n, message, joined(head, {which: emptied(columns, t, gone) for which, t in tuples.items()})
+
+    def _is_mentioned(self, message: bytes) -> bool:
+        values = (value for value in self.values if len(value) >= SHORTEST)
+        return any(text in message for value in values for text in spellings(value))
 
     def _keys(self, columns: Sequence[str], tuples: Tuples) -> tuple[Key | None, Key | None]:
         """Old and new key; if the record has no old key, both are the new one."""

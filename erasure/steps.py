@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from erasure import expire, tombstones
-from erasure.plan import Plan, await_readers, is_known
+from erasure.plan import Plan, await_readers, count_unreadable, is_known
 from erasure.proof import Trace, search
 from erasure.records import SubjectRecords
 from erasure.rewrite import SUMMARY, SubjectData, rewrite
@@ -101,10 +101,10 @@ class Erasing:
         plan, io = self.plan, open_io(self.settings)
         known = {stone.id: stone for stone in tombstones.read(self.settings, io, self.states)}
         stones = self._stones(known, keys)
-        erasure = Erasure([str(stone) for stone in stones], unreadable_records=plan.unreadable)
+        erasure = Erasure([str(stone) for stone in stones])
         self.say("searching for the subject")
         seen = search(io, parts_of(self.catalog, plan.parts))
-        plan = replace(plan, raw=tuple(_knowing(part, seen.values) for part in plan.raw))
+        plan = replace(plan, raw=tuple(_knowing(part, seen.own) for part in plan.raw))
         if plan.unreadable:  # undecodable records are searched for values, which are known only now
             kept = [part for part in plan.raw if isinstance(part, SubjectRecords)]
             seen.traces += search(io, parts_of(self.catalog, kept)).traces
@@ -127,6 +127,7 @@ class Erasing:
                 self._derived(part, erasure)
         if whole:  # always: an earlier run may have been killed before this step
             self._whole(whole, erasure)
+        erasure.unreadable_records = count_unreadable(plan, self.catalog)
         self._prove(io, plan.parts, seen.values, erasure)
         if not erasure.left:
             now = datetime.now(UTC).isoformat(timespec="seconds")

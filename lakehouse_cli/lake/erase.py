@@ -128,7 +128,7 @@ def _print(erasures: Iterable[Erasure]) -> None:
             what = "rebuilt" if done.rebuilt else f"{done.rewritten:,} files rewritten"
             say(f"{done.table:<40} {what}, {done.expired:,} snapshots expired, {done.deleted:,} files deleted")
         if erasure.unreadable_records:
-            say(f"{erasure.unreadable_records:,} unreadable records are kept: none contains a value of the subject's")
+            say(f"{erasure.unreadable_records:,} unreadable records are kept: none was found to be the subject's")
         verdict = f"{len(erasure.left)} STILL HOLD IT" if erasure.left else "nothing left"
         looked = f"{erasure.objects:,} objects, {erasure.bytes:,} bytes searched for rows and {erasure.values:,} values"
         common = f"{erasure.values_in_common:,} too short or not only the subject's"

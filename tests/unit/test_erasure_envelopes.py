@@ -1,7 +1,10 @@
 """A subject in envelopes of Debezium that are kept: it goes from those that name it, and others stay as they are."""
 
+import json
+from dataclasses import replace
 from decimal import Decimal
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -9,6 +12,8 @@ from debezium_recorded import ITEMS, read, recorded, settings, table
 
 from erasure.envelopes import SubjectEnvelopes
 from erasure.key_periods import Event, Period
+from erasure.plan import Plan, is_known
+from erasure.rows import SubjectRows
 from erasure.targets import Target
 from ingestion.sources.debezium.records import EnvelopeRecords
 
@@ -24,7 +29,7 @@ def spool(name: str) -> pa.Table:
         for records in kept
         for row in records.to_pylist()
     ]
-    return pa.Table.from_pylist([*rows, rows[0] | {"message": b"broken \xffthree"}])
+    return pa.Table.from_pylist([*rows, rows[0] | {"message": b"broken \xffone of three"}])
 
 
 def subject(*periods: Period, values: frozenset[str] = frozenset()) -> SubjectEnvelopes:
@@ -44,7 +49,7 @@ def landing(records: pa.Table) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("name", MODES)
 def test_who_is_erased_is_in_no_kept_envelope_and_the_others_are_as_they_were(name: str) -> None:
     records = spool(name)
-    of = subject(Period((3,)), Period((30,)), values=frozenset({"three"}))
+    of = subject(Period((3,)), Period((30,)), values=frozenset({"of three"}))
     before, after = landing(records), landing(of.after(records))
     assert [(r["_op"], r["id"], r["_commit_lsn"]) for r in before] == [
         (r["_op"], r["id"], r["_commit_lsn"]) for r in after
@@ -67,6 +72,59 @@ def test_kept_envelopes_tell_what_happens_to_keys() -> None:
     ]  # fmt: skip
     assert [e.op for e in subject().events(records) if e.key is None] == ["t"]
     assert all(isinstance(e, Event) and not e.is_marker for e in events) and subject().unreadable(records) == 1
+
+
+def dead_letters(**changed: Any) -> pa.Table:
+    """Events of three people whose price cannot be read, or with `changed` fields of the envelope."""
+    readable = [row for row in spool("plain").to_pylist() if not row["message"].startswith(b"broken")]
+    first = next(row for row in readable if json.loads(row["message"].split(b"\n")[1])["op"] == "c")
+    head, value = first["message"].split(b"\n")
+    rows = []
+    for key, name in ((3, "Ann New"), (4, 'Bob "B" Miller'), (5, "Otto Mann")):
+        after = {"id": key, "name": name, "price": "no price", "big": "M"}
+        told = json.loads(value) | {"after": after} | changed
+        rows.append(first | {"message": head + b"\n" + json.dumps(told).encode()})
+    return pa.Table.from_pylist(rows)
+
+
+@pytest.mark.parametrize("changed", [{}, {"op": "?"}, {"source": None}])
+@pytest.mark.parametrize("key", [3, 4, 5])
+def test_a_dead_letter_is_the_subjects_by_its_key_and_by_no_value_that_others_have(
+    key: int, changed: dict[str, Any]
+) -> None:
+    """One that was kept for want of a known value named the person for ever, and strangers' went, which would have
+    landed by --replay."""
+    records = dead_letters(**changed)
+    of = subject(Period((key,)), values=frozenset({"three", "M", "Otto Mann"}))
+    assert of.unreadable(records) == 3 and of.rows(records) == of.holding(records) == [key - 3]
+    left = of.after(records)
+    assert left.num_rows == of.unreadable(left) == 2 and of.holding(left) == []
+    assert set(of.texts(records, [key - 3])) >= {["Ann New", 'Bob "B" Miller', "Otto Mann"][key - 3]}
+
+
+def test_a_person_of_whom_there_is_a_dead_letter_alone_is_known() -> None:
+    records, nothing = dead_letters(), pa.table({})
+
+    def scanned(row_filter: Any, **of: Any) -> SimpleNamespace:
+        return SimpleNamespace(to_arrow=lambda: records if "table" in repr(row_filter) else nothing)
+
+    landed = Target(("raw_shop", "items"), "empty", ("id",), frozenset())
+    for key in (4, 77):
+        own = (Period((key,)),)
+        raw = (SubjectRows(landed, own), replace(subject(), periods=own))
+        plan = Plan(cast(Any, None), {(key,): own}, raw, (), 3, {})
+        assert is_known(
+            plan, cast(Any, SimpleNamespace(load_table=lambda name: SimpleNamespace(scan=scanned))), (key,)
+        ) == (key == 4)
+
+
+def test_a_dead_letter_whose_key_cannot_be_read_goes_by_a_value_however_json_writes_it() -> None:
+    names = ('Bob "B" Miller', "Zoë \\ Müller")
+    messages = [b"broken " + json.dumps({"name": n}, ensure_ascii=a).encode() for n in names for a in (True, False)]
+    row = dead_letters().to_pylist()[0]
+    records = pa.Table.from_pylist([row | {"message": message} for message in messages])
+    found = [subject(Period((3,)), values=frozenset({name, "M"})).rows(records) for name in names]
+    assert found == [[0, 1], [2, 3]]
 
 
 def test_a_period_bounds_what_is_the_subjects() -> None:
