@@ -1,6 +1,7 @@
 """A table with a problem of its own waits with its records in the spool, and the others go on."""
 
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 from tests.marks import slow
 from tests.test_ingestion import ORDERS, TABLES, assert_equal, assert_order_is_unique, cuts
-from tests.world import World, make_world, superuser
+from tests.world import World, declared_source, make_world, set_up, superuser
 
 pytestmark = pytest.mark.stack
 PEOPLE = {"people": RawPolicy(relation="public.people", key=("id",))}
@@ -98,6 +99,28 @@ def test_a_paused_table_spools_and_lands_everything_when_it_resumes(settings: Se
     assert_equal(world, "orders")
     assert_order_is_unique(world, "orders")
     assert [row["_op"] for row in world.raw("orders")] == ["r", "r", "u", "u", "d", "c", "d", "c"]
+
+
+def test_a_relation_renamed_while_its_table_is_paused_streams_as_another_table(settings: Settings, spark: Any) -> None:
+    """Its rows went to the spool as those of the paused table."""
+    world = begin(settings, spark)
+    pause(world.settings, world.source.table("orders"))
+    world.sql(
+        "ALTER TABLE orders RENAME TO orders_2023",
+        "CREATE TABLE orders (id bigint PRIMARY KEY, customer text, amount numeric(12,2), note text)",
+    )
+    tables = TABLES | {"orders_2023": RawPolicy(relation="public.orders_2023", key=("id",))}
+    more = replace(world, source=declared_source(world.source.name, tables))
+    set_up(more)
+    more.ingest(spark)
+    more.sql("INSERT INTO orders_2023 VALUES (3, 'c', 3, NULL)", "INSERT INTO orders VALUES (1, 'anew', 1, NULL)")
+    report = more.ingest(spark)
+    assert [(aside.name, aside.state) for aside in report.aside] == [("orders", "paused")]
+    assert {row["table"] for row in meta(more, "spool")} == {"orders"}
+    assert_equal(more, "orders_2023")
+    do(more, resume, spark, "orders")
+    for table in tables:
+        assert_equal(more, table)
 
 
 def test_a_table_that_is_in_the_cuts_again_has_a_new_snapshot_of_that_cut(settings: Settings, spark: Any) -> None:

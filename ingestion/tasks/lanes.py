@@ -142,7 +142,7 @@ class Lane:
 
 
 class Lanes:
-    """All tables of a task, and the records it keeps aside."""
+    """All tables of a task, and the records that it keeps aside; those of tables in `aside` from the start."""
 
     def __init__(
         self,
@@ -151,20 +151,19 @@ class Lanes:
         io: FileIO,
         file_bytes: int,
         records: Records,
+        aside: Mapping[str, str] | None = None,
         *,
         in_order: bool = True,
     ) -> None:
+        reasons = aside or {}
         self._lanes = {
-            t.name: Lane(t, TableWriter(t.metadata_json, io, file_bytes), held=_held(t, in_order)) for t in targets
+            t.name: Lane(t, TableWriter(t.metadata_json, io, file_bytes), reasons.get(t.name), held=_held(t, in_order))
+            for t in targets
         }
-        self._by_oid = {oid: lane for lane in self._lanes.values() for oid in lane.target.oids}
+        self._by_oid = _by_oid(self._lanes.values())
         self._meta = {name: TableWriter(text, io, file_bytes) for name, text in meta.items()}
         self._records = records
         self.parked: dict[str, str] = {}
-
-    def set_aside(self, name: str, reason: str) -> None:
-        """Sends the records of a table to the spool from the start."""
-        self._lanes[name].aside = reason
 
     def park(self, oid: int, reason: str) -> None:
         """Sends the records of a table to the spool from here on, which cannot go on."""
@@ -178,6 +177,11 @@ class Lanes:
     def landing(self) -> frozenset[int]:
         """Oids whose records have to be decoded."""
         return frozenset(oid for oid, lane in self._by_oid.items() if lane.aside is None)
+
+    @property
+    def keys(self) -> dict[int, tuple[str, ...]]:
+        """The declared keys by oid."""
+        return {oid: lane.target.key for oid, lane in self._by_oid.items() if lane.target.key}
 
     @property
     def imaged(self) -> frozenset[int]:
@@ -220,7 +224,8 @@ class Lanes:
         writer = self._meta[where]
         for lane in self._lanes.values():
             target = lane.target
-            mine = picked.filter(pc.is_in(picked.column("oid"), pa.array(sorted(target.oids), pa.int64())))
+            oids = sorted(oid for oid, owner in self._by_oid.items() if owner is lane)
+            mine = picked.filter(pc.is_in(picked.column("oid"), pa.array(oids, pa.int64())))
             mine = mine.filter(pc.greater_equal(mine.column("commit_lsn"), target.from_lsn))
             texts: list[str | None] = [lane.aside] * mine.num_rows
             if reasons is not None:
@@ -265,6 +270,16 @@ class Lanes:
         noticed = {name: kept for name, kept in noticed.items() if kept != Findings()}
         files = {name: writer.close() for name, writer in self._meta.items()}
         return landed, {name: made for name, made in files.items() if made}, noticed
+
+
+def _by_oid(lanes: Collection[Lane]) -> dict[int, Lane]:
+    """The one lane of each relation's records: what a table was before may be declared as another one by now."""
+    ranked = sorted(
+        ((lane.aside is None, facts is lane.target.versions[-1], facts.oid, lane)
+         for lane in lanes for facts in lane.target.versions),
+        key=lambda found: found[:2],
+    )  # fmt: skip
+    return {oid: lane for *_, oid, lane in ranked}
 
 
 def _truncates(lane: Lane) -> Truncates:

@@ -3,6 +3,7 @@
 import itertools
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,13 +12,15 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.types import StringType
 
-from ingestion.schema.facts import TableFacts
+from ingestion.schema.facts import ColumnFacts, TableFacts
 from ingestion.sink.meta_tables import ensure_meta
 from ingestion.sink.rows import TableTarget
 from ingestion.sink.writer import writable_metadata
+from ingestion.sources.base import Piece
 from ingestion.sources.postgres.pgoutput import Decoder
 from ingestion.sources.postgres.pgoutput.tuples import without
 from ingestion.sources.postgres.records import PgoutputRecords
+from ingestion.tasks.changes import land_piece
 from ingestion.tasks.lanes import Lanes
 from ingestion.tasks.replay import ReplayPlan, replay
 from tests.unit import pgoutput_encode as wire
@@ -70,11 +73,57 @@ def test_a_parked_tables_records_are_spooled_without_what_must_not_land(tmp_path
     assert [row[:2] for row in kept(catalog, target, stream)] == [row[:2] for row in kept(catalog, plain, stream)]
 
 
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("both_land", [False, True])
+def test_a_relation_that_another_table_was_before_lands_in_the_one_that_it_is_now(
+    tmp_path: Path, turned: bool, both_land: bool
+) -> None:
+    """`orders` was renamed while it was paused and made again, and `orders_2023` declared: its rows went to the spool
+    as the former's, and the position of the latter went on without them."""
+    catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{tmp_path}/warehouse")
+    for namespace in ("raw_shop", "meta"):
+        catalog.create_namespace(namespace)
+    raw = catalog.create_table("raw_shop.any", pa.schema([("id", pa.string())]))
+    columns = (ColumnFacts("id", 1, "text", 25, "text", "b", -1, 25, -1, "textout", lake="id"),)
+    renamed, made_again = (TableFacts(oid, oid, "r", "d", ("id",), columns) for oid in (1, 2))
+    targets = [
+        TableTarget(
+            "shop", name, writable_metadata(raw, "c"), columns, versions, frozenset(), {}, (f"id_of_{name}",), "error",
+            0, 1, datetime.now(UTC),
+        )
+        for name, versions in (("orders", (renamed, made_again)), ("orders_2023", (renamed,)))
+    ]  # fmt: skip
+    spool = ensure_meta(catalog, "spool")
+    lanes = Lanes(
+        targets[::-1] if turned else targets, {"spool": writable_metadata(spool, "c")}, spool.io, 1 << 20,
+        PgoutputRecords(), {} if both_land else {"orders": "paused by the user"},
+    )  # fmt: skip
+    assert lanes.keys == {1: ("id_of_orders_2023",), 2: ("id_of_orders",)}
+    messages = pa.array(
+        [wire.begin(10), wire.relation(1, [("id", True)]), wire.insert(1, ["7"]), wire.relation(2, [("id", True)]),
+         wire.insert(2, ["8"]), wire.commit(10)], pa.binary(),
+    )  # fmt: skip
+    decoder = Decoder(1, {}, lanes.landing)
+    batches = decoder.feed(messages)
+    land_piece(lanes, Piece(batches, partial(decoder.pick, messages)))
+    written, files, _ = lanes.close()
+    rows = [
+        row
+        for file in files.get("spool", ())
+        for row in pq.read_table(file.file_path.removeprefix("file://"), partitioning=None).to_pylist()
+    ]
+    landed = {each.name: each.operations for each in written}
+    assert landed == {"orders_2023": {"c": 1}} | ({"orders": {"c": 1}} if both_land else {})
+    assert [(row["table"], row["message"]) for row in rows] == (
+        [] if both_land else [("orders", wire.insert(2, ["8"]))]
+    )
+
+
 def kept(catalog: SqlCatalog, target: TableTarget, stream: list[bytes]) -> list[tuple[int, int, bytes]]:
     """Commit LSN, place and message of what a task keeps of the stream while the table is parked."""
     spool = ensure_meta(catalog, "spool")
-    lanes = Lanes([target], {"spool": writable_metadata(spool, "c")}, spool.io, 1 << 20, PgoutputRecords())
-    lanes.set_aside("people", "parked")
+    templates, aside = {"spool": writable_metadata(spool, "c")}, {"people": "parked"}
+    lanes = Lanes([target], templates, spool.io, 1 << 20, PgoutputRecords(), aside)
     messages, decoder = pa.array(stream, pa.binary()), Decoder(1, {}, lanes.landing)
     assert decoder.feed(messages) == []
     lanes.keep("spool", decoder.pick(messages, lanes.aside))
@@ -102,8 +151,7 @@ def test_kept_records_of_a_relation_that_was_made_again_stay(tmp_path: Path, unk
     meta = {name: ensure_meta(catalog, name) for name in ("spool", "quarantine", "unrepresentable")}
     templates = {name: writable_metadata(table, "c") for name, table in meta.items()}
     stream = [wire.begin(10), wire.relation(1, COLUMNS), wire.insert(1, FULL), wire.commit(10)]
-    lanes = Lanes([target], templates, raw.io, 1 << 20, PgoutputRecords())
-    lanes.set_aside("people", "parked")
+    lanes = Lanes([target], templates, raw.io, 1 << 20, PgoutputRecords(), {"people": "parked"})
     messages, decoder = pa.array(stream, pa.binary()), Decoder(1, {}, lanes.landing)
     decoder.feed(messages)
     lanes.keep("spool", decoder.pick(messages, lanes.aside))

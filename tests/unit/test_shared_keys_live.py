@@ -7,7 +7,7 @@ said, however the stream is cut, streamed before the transaction's end, or kept 
 import json
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -197,8 +197,9 @@ class Lake:
     target: TableTarget
     templates: dict[str, str]
 
-    def lanes(self) -> Lanes:
-        return Lanes([self.target], self.templates, self.catalog._load_file_io(), 1 << 20, PgoutputRecords())
+    def lanes(self, aside: Mapping[str, str] | None = None) -> Lanes:
+        io = self.catalog._load_file_io()
+        return Lanes([self.target], self.templates, io, 1 << 20, PgoutputRecords(), aside)
 
     def rows(self, written: tuple[Written, ...]) -> list[Row]:
         return sorted(rows_in(file for table in written for file in table.files), key=position)
@@ -332,8 +333,7 @@ def test_what_was_kept_aside_lands_the_same(source: Source, lake: Lake) -> None:
     source.work(TRANSACTIONS // 2)
     messages = messages_of(source, unfinished=False)
     written, _, _ = take(lake, lake.lanes(), pieces(source, messages))
-    lanes = lake.lanes()
-    lanes.set_aside(source.table.name, "parked")
+    lanes = lake.lanes({source.table.name: "parked"})
     _, files, _ = take(lake, lanes, pieces(source, messages))
     spool = lake.catalog.load_table("meta.spool")
     with spool.transaction() as transaction, transaction.update_snapshot().fast_append() as append:
