@@ -54,7 +54,7 @@ Reach = Callable[[Position], RowCounts]
 
 
 class _PointPassed(Exception):
-    """The stream went past the point before the tables were registered with it."""
+    """The stream went past the point, or a table was moved, before the tables were registered with it."""
 
 
 @dataclass(frozen=True)
@@ -171,12 +171,13 @@ def _register(
     outlooks = survey(session, source, positions)
     stream = store.read_stream(states, session.name)
     assert stream is not None
-    loading, start = [], type(stream.position).start()
+    loading, met, start = [], dict[str, store.TablePosition](), type(stream.position).start()
     for table in wanted:
         outlook = outlooks[table.name]
         is_as_before = outlook.fingerprint == before[table.name].fingerprint
         if outlook.facts is not None and outlook.problem is None and is_as_before:
             position = positions.get(table.name) or store.TablePosition(table.name, stream.epoch, start, "new", start)
+            met[table.name] = position
             altered = bool(position.versions) and position.fingerprint != outlook.fingerprint
             if position.state == "new" or not altered:  # else the next read has to judge first what was altered
                 try:
@@ -187,6 +188,9 @@ def _register(
         leases.check(states, session.lease, session.limits.lease_seconds)
         current = store.read_stream(states, session.name)
         if current is None or not current.position <= point.position or current.revision != stream.revision:
+            raise _PointPassed
+        there = store.read_positions(states, session.name, [item.table.name for item in loading])
+        if any((at.state, at.known) != (met[name].state, met[name].known) for name, at in there.items()):
             raise _PointPassed
         for item in loading:
             store.put_position(states, session.name, item.position, "load")
@@ -362,10 +366,10 @@ def _repair(session: Session, states: CatalogConnection, item: _Loading, point: 
 def _finish(
     connection: CatalogConnection, session: Session, item: _Loading, joins_as: store.TableState, point: Point
 ) -> None:
-    """The table joins the cuts, unless it was altered or its state changed while it was read."""
-    name = item.table.name
+    """The table joins the cuts, unless it was altered, or its state or need of a resync changed, while it was read."""
+    name, begun = item.table.name, item.position
     now = store.read_positions(connection, session.name, [name]).get(name)
-    if now is not None and now.state == item.position.state and now.fingerprint == item.position.fingerprint:
+    if now is not None and (now.state, now.fingerprint, now.resync_reason) == (begun.state, begun.fingerprint, None):
         joined = replace(now, state=joins_as, point=point.position, reason=None)
         store.put_position(connection, session.name, joined, "load")
         store.revise(connection, session.name)

@@ -107,7 +107,9 @@ def conclude(course: Course, noticed: Findings, reached: Position) -> Course:
     if course.before.facts.oid != position.facts.oid:
         position = replace(position, versions=position.versions[-1:])
     begun_anew = position.state == "loading"
-    position = replace(position, state="new" if begun_anew else "stale", reason=reason)
+    # A repair that is under way knows nothing of what was noticed meanwhile: another one has to follow.
+    again = reason if position.state == "stale" else None
+    position = replace(position, state="new" if begun_anew else "stale", reason=reason, resync_reason=again)
     return replace(course, position=position, effect=f"read anew: {reason}")
 
 

@@ -1,13 +1,37 @@
-"""Loading a group of tables: the problem of one is that one's, and the others go on."""
+"""Loading a group of tables: the problem of one is that one's, and the others go on, as the stream does."""
 
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any, cast
 
+import memory_source as memory
+import psycopg
 import pytest
 
-from ingestion.pipeline import load_tables
+from ingestion.pipeline import load_changes, load_tables
+from ingestion.pipeline.cycle import catch_up, waiting_tables
+from ingestion.pipeline.session import RowCounts, Session
+from ingestion.pipeline.survey import Outlook
+from ingestion.pipeline.table_plans import conclude, plan_course
+from ingestion.schema.positions import POSITIONS
 from ingestion.schema.problem import TableProblem
-from ingestion.sink.writer import pack, unpack
+from ingestion.sink.writer import Written, pack, unpack
+from ingestion.state import lease as leases
+from ingestion.state import store
+from ingestion.tasks.lanes import Findings
+from lakehouse.catalog.lake_catalog import LakeCatalog
+from lakehouse.declarations import RawTable
+from lakehouse.declarations import Source as Declared
+from lakehouse.declarations.policies import LoadPolicy, RawPolicy
+from lakehouse.errors import LakehouseError
+from lakehouse.migrations import ensure_state
+from lakehouse.settings import Settings
+
+TABLE = RawTable(
+    source="shop", name="items", description="", columns=(), raw=RawPolicy(relation="public.items", key=("id",)),
+    load=LoadPolicy(), maintenance=None, owners=(),
+)  # fmt: skip
 
 
 def loading(*names: str) -> Any:
@@ -44,3 +68,137 @@ def test_a_tasks_problem_comes_back_with_its_table() -> None:
     problem = unpack(pack(TableProblem("shop", "orders", "column 'x': too large\n")))
     assert isinstance(problem, TableProblem) and problem.table == "orders"
     assert str(problem).startswith("source 'shop', table 'orders': column 'x': too large")
+
+
+class OnlyHere(memory.MemorySource):
+    """The source in memory, which is asked something of its own when a declared key is checked."""
+
+    asked: Callable[[], None] = staticmethod(lambda: None)
+
+    def check_key(self, table: Any, facts: Any) -> None:
+        self.asked()
+        super().check_key(table, facts)
+
+
+@dataclass(frozen=True)
+class Shop:
+    """A source of one table, loaded into a lake by tasks that run in this process."""
+
+    log: memory.Log
+    source: OnlyHere
+    session: Session
+    states: Any
+
+    def read(self) -> RowCounts:
+        """As the cycle's thread, beside a load: by a connection of its own."""
+        with store.connect_catalog(self.session.settings) as states:
+            return catch_up(self.session, cast(Any, self.source), states).rows
+
+    def load(self) -> RowCounts:
+        """One try to load what waits for it."""
+        self.read()
+        wanted = waiting_tables(self.session, cast(Any, self.source), self.states)
+        return load_tables.load_tables(self.session, cast(Any, self.source), self.states, wanted, lambda _: self.read())
+
+    @property
+    def position(self) -> store.TablePosition:
+        return store.read_positions(self.states, "shop")["items"]
+
+    def move(self, position: store.TablePosition, by: Any) -> None:
+        store.put_position(self.states, "shop", position, by)
+
+    def ids(self) -> list[str]:
+        rows = self.session.catalog.load_table(("raw_shop", "items")).scan().to_arrow().to_pylist()
+        return sorted(row["id"] for row in rows)
+
+
+@pytest.fixture
+def shop(catalog_settings: Settings, postgres_catalog: LakeCatalog, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
+    monkeypatch.setitem(cast(Any, POSITIONS), "memory", memory.Offsets)
+    for part in (load_changes, load_tables):
+        monkeypatch.setattr(part, "run_tasks", lambda _, work, items: [work(unpack(pack(item))) for item in items])
+    with store.connect_catalog(catalog_settings) as states:
+        states.execute("DROP SCHEMA IF EXISTS lakehouse CASCADE")
+        ensure_state(cast(psycopg.Connection[Any], states))
+        store.create_stream(states, "shop", "", store.Cluster("", 0), 0, kind="memory")
+        lease = leases.acquire(states, "shop", 60, "follow")
+        assert lease is not None
+        log = memory.Log()
+        source = OnlyHere(log)
+        declared = Declared(name="shop", description="", load=LoadPolicy(), tables=(TABLE,))
+        session = Session(
+            catalog_settings, postgres_catalog, cast(Any, None), lease, declared, origin=cast(Any, source)
+        )
+        for key in ("1", "2"):
+            log.write("c", key, "before")
+        yield Shop(log, source, session, states)
+
+
+@pytest.mark.stack
+def test_a_declared_key_that_two_rows_have_parks_the_table_that_is_loaded(shop: Shop) -> None:
+    def refuse() -> None:
+        raise TableProblem("shop", "items", "several rows have one declared key")
+
+    shop.source.asked = refuse
+    assert shop.load() == {} and (shop.position.state, shop.position.versions) == ("parked", ())
+    shop.source.asked = lambda: None
+    shop.move(replace(shop.position, state="resuming"), "user")
+    shop.load()
+    assert shop.position.state == "streaming" and shop.ids() == ["1", "2"]
+
+
+def stale_meanwhile(shop: Shop, reason: str) -> store.TablePosition:
+    """Where the table stands after a read that found this."""
+    now = shop.position
+    course = plan_course(now, Outlook(TABLE, now.fingerprint, now.facts))
+    return conclude(course, Findings(stale=reason), now.position).position
+
+
+@pytest.mark.stack
+@pytest.mark.parametrize("reason", ["a row of no form", "another one"])
+def test_a_table_that_needs_a_resync_again_while_it_is_repaired_is_repaired_again(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
+    """The end of the repair forgot it, and what had happened above its point stayed wrong."""
+    shop.load()
+    shop.move(stale_meanwhile(shop, "a row of no form"), "read")
+    reads = [reason]
+
+    def repair(*_: Any) -> Written:
+        if reads:
+            shop.move(stale_meanwhile(shop, reads.pop()), "read")
+        return Written("items", (), {}, {})
+
+    monkeypatch.setattr(load_tables, "stage_repair", repair)
+    shop.load()
+    assert (shop.position.state, shop.position.reason) == ("stale", reason)
+    shop.load()
+    assert (shop.position.state, shop.position.resync_reason) == ("streaming", None)
+
+
+@pytest.mark.stack
+def test_a_snapshot_that_a_read_begins_anew_while_it_is_taken_up_again_is_not_taken_up(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the load had read of the table before the read overwrote where the read had put it."""
+
+    def killed(*_: Any) -> Any:
+        raise LakehouseError("killed")
+
+    with monkeypatch.context() as patch, pytest.raises(LakehouseError, match="killed"):
+        patch.setattr(load_tables, "run_tasks", killed)
+        shop.load()
+    assert shop.position.state == "loading"
+    survey, calls = load_tables.survey, [0]
+
+    def read_meanwhile(*given: Any) -> Any:
+        found = survey(*given)
+        calls[0] += 1
+        if calls[0] == 2:  # the first one is before the point
+            shop.move(stale_meanwhile(shop, "a row of no form"), "read")
+        return found
+
+    monkeypatch.setattr(load_tables, "survey", read_meanwhile)
+    assert shop.load() == {} and (shop.position.state, shop.position.reason) == ("new", "a row of no form")
+    shop.load()
+    assert shop.position.state == "streaming"

@@ -85,6 +85,20 @@ def test_a_record_of_unknown_form_in_the_read_that_parks_a_table_leads_to_a_repa
     assert resumed(parked).position.state == "stale"
 
 
+@pytest.mark.parametrize("found", ["x", "another reason"])
+def test_what_is_noticed_while_a_table_is_repaired_outlasts_the_repair(found: str) -> None:
+    """The repair knows the table at its point, and the end of it cleared what a read above had found."""
+    begun = replace(position("stale"), reason="x")
+    course = conclude(plan_course(begun, looks()), Findings(stale=found), Lsn(200))
+    assert (course.position.state, course.position.resync_reason) == ("stale", found)
+    again = conclude(plan_course(course.position, looks()), Findings(), Lsn(300))
+    assert again.position == course.position
+    assert (
+        conclude(plan_course(position("streaming"), looks()), Findings(stale="x"), Lsn(200)).position.resync_reason
+        is None
+    )
+
+
 @pytest.mark.parametrize(("state", "then"), [("streaming", "streaming"), ("stale", "stale"), ("loading", "new")])
 def test_a_rename_begins_only_a_snapshot_anew_that_is_under_way(state: TableState, then: TableState) -> None:
     course = conclude(
