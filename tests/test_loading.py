@@ -95,6 +95,33 @@ def test_the_stream_of_other_tables_goes_on_while_one_is_loaded(
     assert_equal(world, "lines")
 
 
+def test_the_stream_goes_on_while_a_declared_key_without_an_index_is_looked_at(
+    settings: Settings, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It went past the point of the load meanwhile, each time, and the table was never loaded."""
+    from ingestion.sources.postgres import source
+
+    ddl = f"{ORDERS}; CREATE TABLE bare (id bigint, v text); ALTER TABLE bare REPLICA IDENTITY FULL"
+    tables = TABLES | {"bare": RawPolicy(relation="public.bare", key=("id",))}
+    world = make_world(settings, ddl, tables, flush_interval_seconds=0.2)
+    world.without("bare").ingest(spark)
+    world.sql("INSERT INTO bare VALUES (1, 'a')")
+    original, looks = source.check_key_is_one, list[str]()
+
+    def slow(connection: Any, table: Any, facts: Any) -> None:
+        if table.name == "bare":
+            looks.append(table.name)
+            world.sql(f"INSERT INTO orders VALUES ({len(looks)}, 'a', 1, NULL)")
+            until(lambda: len(world.raw("orders")) == len(looks))
+        original(connection, table, facts)
+
+    monkeypatch.setattr(source, "check_key_is_one", slow)
+    with following(world):
+        until(lambda: named_in_newest_cut(world) == {"bare", "lines", "orders"})
+    assert len(looks) == 1
+    assert_equal(world, "bare")
+
+
 @pytest.mark.slow
 def test_a_follower_goes_by_what_the_user_does_to_a_table(settings: Settings, spark: Any) -> None:
     world = make_world(settings, ORDERS, TABLES, flush_interval_seconds=0.2)

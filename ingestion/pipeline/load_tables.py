@@ -144,18 +144,33 @@ def _load_at(
     try:
         loading = _register(session, source, states, wanted, before, point)
     except _PointPassed:
+        _tell_if_again(session, wanted)
         return rows
+    session.passed.clear()
     if loading:
         rows = reach(point.position)
     for group in _groups([item for item in loading if item.ranges is not None]):
         found = _contained(session, states, group, lambda g: _snapshot(session, source, states, g, point))
         rows = add_counts(rows, found)
     for item in (item for item in loading if item.ranges is None):
-        found = _contained(session, states, [item], lambda g: _repair(session, states, g[0], point))
+        found = _contained(session, states, [item], lambda g: _repair(session, source, states, g[0], point))
         rows = add_counts(rows, found)
         if time.monotonic() > held_until or session.stop.is_set():  # the others stay stale: the next point is for them
             break
     return rows
+
+
+def _tell_if_again(session: Session, tables: list[RawTable]) -> None:
+    """It happens; what happens to the same tables again may go on for ever."""
+    names = {table.name for table in tables}
+    if again := sorted(names & session.passed):
+        log.warning(
+            "source %r, tables %s: the stream passed the point of their load again before they were registered with "
+            "it: they are tried again; if this goes on, raise LAKEHOUSE_INGESTION__FLUSH_INTERVAL_SECONDS",
+            session.name,
+            ", ".join(again),
+        )
+    session.passed.update(names)
 
 
 def _register(
@@ -210,7 +225,7 @@ def _begin(
 ) -> _Loading:
     table, facts = outlook.table, outlook.facts
     assert facts is not None
-    source.check_key(table, facts)
+    source.check_readable(table, facts)
     before = position.facts if position.versions else replace(facts, columns=())
     iceberg = ensure_raw_table(session.catalog, table, facts)
     to_take = steps(table, before, facts, consent=True)
@@ -269,6 +284,8 @@ def _snapshot(
     session: Session, source: OpenSource, states: CatalogConnection, group: list[_Loading], point: Point
 ) -> RowCounts:
     """Reads what is left of the tables in waves, each published by itself, and lets them into the cuts."""
+    for item in group:  # not before they are registered: it may read a whole table, and the stream does not wait
+        source.check_key(item.table, item.facts)
     stream = store.read_stream(states, session.name)
     assert stream is not None
     rows: RowCounts = {}
@@ -339,8 +356,9 @@ def _joins_as(session: Session, connection: CatalogConnection, item: _Loading) -
     return "stale" if column.null_count < len(column) else "streaming"
 
 
-def _repair(session: Session, states: CatalogConnection, item: _Loading, point: Point) -> RowCounts:
+def _repair(session: Session, source: OpenSource, states: CatalogConnection, item: _Loading, point: Point) -> RowCounts:
     """Restates the rows that differ at the point, and lets the table into the cuts again."""
+    source.check_key(item.table, item.facts)
     stream = store.read_stream(states, session.name)
     assert stream is not None
     if not point.position <= stream.position:

@@ -1,5 +1,6 @@
 """Loading a group of tables: the problem of one is that one's, and the others go on, as the stream does."""
 
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
@@ -132,6 +133,38 @@ def shop(catalog_settings: Settings, postgres_catalog: LakeCatalog, monkeypatch:
         for key in ("1", "2"):
             log.write("c", key, "before")
         yield Shop(log, source, session, states)
+
+
+@pytest.mark.stack
+def test_a_long_look_at_a_declared_key_does_not_keep_a_table_from_its_point(
+    shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The stream passed the point while the whole table was read, and each load began the same again, in silence."""
+
+    def look() -> None:
+        shop.log.write("c", "3", "meanwhile")
+        shop.read()
+
+    shop.source.asked = look
+    assert shop.load() == {"items": {"r": 2}}
+    assert shop.position.state == "streaming" and shop.ids() == ["1", "2", "3"] and not caplog.records
+
+
+@pytest.mark.stack
+def test_that_the_stream_passes_the_points_of_a_table_again_is_told(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    begin = load_tables._begin
+
+    def slow(*given: Any) -> Any:
+        shop.log.write("u", "1", "meanwhile")
+        shop.read()
+        return begin(*given)
+
+    monkeypatch.setattr(load_tables, "_begin", slow)
+    with caplog.at_level(logging.WARNING):
+        assert shop.load() == {} and not caplog.records
+        assert shop.load() == {} and "tables items: the stream passed the point" in caplog.text
 
 
 @pytest.mark.stack
