@@ -140,12 +140,17 @@ def _committed(settings: Settings, source: str) -> Position:
 
 
 def _has_reached(states: CatalogConnection, declared: Source, until: Position) -> bool:
-    """Whether the stream is there, and every declared table is in the cut or known to be aside."""
+    """Whether the stream is there, and every declared table is in the cut or known to be aside.
+
+    What is to be read anew is in the newest cut until the next one, as it was before.
+    """
     stream = store.read_stream(states, declared.name)
     if stream is None or not until <= stream.position:
         return False
+    positions, cut = store.read_positions(states, declared.name), stream.cut_position
+    whole = {n for n, at in positions.items() if at.state == "streaming" and cut is not None and at.point <= cut}
     aside = {item.name for item in _aside(states, declared)}
-    return {t.name for t in declared.tables} <= set(stream.cut_tables) | aside
+    return {t.name for t in declared.tables} <= set(stream.cut_tables) & whole | aside
 
 
 def _aside(states: CatalogConnection, declared: Source) -> tuple[Aside, ...]:
