@@ -60,12 +60,13 @@ class TableComparison:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the key stands in a row, how its parts are ordered, and which source values the lake may replace."""
+    """Where the key stands in a row, how its parts are ordered, and which differences are none: of a column, the
+    source's value and the lake's."""
 
     columns: tuple[str, ...]
     key: tuple[int, ...]
     order: tuple[Callable[[str], Any], ...]
-    replaced: Callable[[int, str], bool] = lambda index, text: False
+    replaced: Callable[[int, str, str | None], bool] = lambda index, ours, theirs: False
 
     def sort_key(self, row: Row) -> tuple[tuple[bool, Any], ...]:
         """Orders rows the way both servers do: nulls last."""
@@ -120,7 +121,7 @@ def _compare_rows(result: TableComparison, layout: Layout, ours: Row, theirs: Ro
     for index, (here, there) in enumerate(zip(ours, theirs, strict=True)):
         if here == there:
             continue
-        if here is not None and layout.replaced(index, here):
+        if here is not None and layout.replaced(index, here, there):
             result.unrepresentable += 1
         else:
             differing[layout.columns[index]] = (here, there)

@@ -11,19 +11,52 @@ import pyarrow.compute as pc
 
 from ingestion.verify.compare import MAX_EXAMPLES, Example, TableComparison
 
-# What Postgres prints for values that dates, timestamps and decimals of the lake cannot hold.
-UNREPRESENTABLE = r"(-?infinity|NaN|.* BC|\d{5,}-\d\d-\d\d.*)"
+# What Postgres prints for values that dates, timestamps and decimals of the lake cannot hold; of those with a precision
+# it has NaN alone.
+LOWER, HIGHER, NO_NUMBER = r"-infinity|.* BC", r"infinity|\d{5,}-\d\d-\d\d[^B]*", "NaN"
+StandIns = tuple[tuple[str, str | None], ...]
+"""What is printed for such values, and the spelling of what the lake has instead; None is null."""
 
 
 @dataclass(frozen=True)
 class ComparedColumn:
     """A column of the batches: `bits` tells floats of 4 and 8 bytes, which are spelled as integers;
-    `bounded` that the table's policy may have replaced values that the lake cannot hold."""
+    `stand_ins` are for values that the lake cannot hold."""
 
     name: str
     is_key: bool
     bits: Literal["f", "d"] | None
-    bounded: bool
+    stand_ins: StandIns
+
+
+def stand_ins(policy: Literal["error", "clamp", "null"], lake_type: str) -> StandIns:
+    """What a table's policy makes of the values that a column's type, as Trino or Iceberg calls it, cannot hold."""
+    if policy == "error":
+        return ()
+    if lake_type.startswith("decimal"):
+        return ((NO_NUMBER, None),)
+    if not lake_type.startswith(("date", "timestamp")):
+        return ()
+    if policy == "null":
+        return ((LOWER, None), (HIGHER, None))
+    zone = "+00" if lake_type.endswith(("tz", "with time zone")) else ""
+    times = ("", "") if lake_type == "date" else (" 00:00:00" + zone, " 23:59:59.999999" + zone)
+    return ((LOWER, "0001-01-01" + times[0]), (HIGHER, "9999-12-31" + times[1]))
+
+
+def is_stand_in(known: StandIns, ours: str, theirs: str | None) -> bool:
+    """Whether the lake has what the policy makes of the source's value."""
+    return any(re.fullmatch(printed, ours) and theirs == instead for printed, instead in known)
+
+
+def _are_stand_ins(known: StandIns, ours: pa.Array, theirs: pa.Array) -> pa.Array:
+    """The same of a batch."""
+    found = pa.repeat(False, len(ours))
+    for printed, instead in known:
+        here = pc.fill_null(pc.match_substring_regex(ours, f"^({printed})$"), False)
+        there = pc.is_null(theirs) if instead is None else pc.fill_null(pc.equal(theirs, instead), False)
+        found = pc.or_(found, pc.and_(here, there))
+    return found
 
 
 def examine(result: TableComparison, columns: Sequence[ComparedColumn], batches: Iterable[pa.RecordBatch]) -> None:
@@ -47,10 +80,10 @@ def _examine_pairs(result: TableComparison, columns: Sequence[ComparedColumn], r
     marks: dict[int, pa.Array] = {}
     for i, column in enumerate(columns):
         mark = _differ(rows.column(f"s{i}"), rows.column(f"l{i}"))
-        if column.bounded:
-            bounded = pc.fill_null(pc.match_substring_regex(rows.column(f"s{i}"), f"(?i)^{UNREPRESENTABLE}$"), False)
-            result.unrepresentable += pc.sum(pc.and_(mark, bounded)).as_py() or 0
-            mark = pc.and_not(mark, bounded)
+        if column.stand_ins:
+            replaced = _are_stand_ins(column.stand_ins, rows.column(f"s{i}"), rows.column(f"l{i}"))
+            result.unrepresentable += pc.sum(replaced).as_py() or 0
+            mark = pc.and_not(mark, replaced)
         if count := pc.sum(mark).as_py():
             result.differing_columns[column.name] += count
             marks[i] = mark

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyiceberg.types import DateType, DecimalType, DoubleType, FloatType, TimestampType, TimestamptzType
+from pyiceberg.types import DoubleType, FloatType
 
 from ingestion.mirrors.refresh import refresh
 from ingestion.pipeline.cycle import MAX_REPLANS, connections, run_cycle
@@ -31,7 +31,7 @@ from ingestion.state import lease as leases
 from ingestion.state import store
 from ingestion.tasks.outage import OUTAGES, outage
 from ingestion.verify.compare import TableComparison
-from ingestion.verify.differences import ComparedColumn, add, examine
+from ingestion.verify.differences import ComparedColumn, add, examine, stand_ins
 from ingestion.verify.run import select, without_logs
 from lakehouse.catalog.open import open_catalog
 from lakehouse.declarations import Declarations, RawTable, Source
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
 TABLES_AT_A_POINT = 64
 TABLES_TOGETHER = 16
-BOUNDED = (DateType, TimestampType, TimestamptzType, DecimalType)
 
 
 def reconcile_raw(
@@ -288,13 +287,12 @@ def _look_closer(session: Session, table: RawTable, found: Comparison, result: T
 
 def compared_columns(table: RawTable, found: Comparison) -> list[ComparedColumn]:
     """How each column's spelling is to be read."""
-    replaces = table.raw.on_unrepresentable != "error"
     return [
         ComparedColumn(
             name=column.source.name,
             is_key=column in found.key,
             bits={FloatType: "f", DoubleType: "d"}.get(type(column.lake_type)),  # type: ignore[arg-type]
-            bounded=replaces and column.mask is None and isinstance(column.lake_type, BOUNDED),
+            stand_ins=() if column.mask else stand_ins(table.raw.on_unrepresentable, str(column.lake_type)),
         )
         for column in found.columns
     ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -11,7 +10,7 @@ from ingestion.sources.base import OpenSource
 from ingestion.sources.kinds import source_of
 from ingestion.verify.canonical import order_key
 from ingestion.verify.compare import Layout, TableComparison, compare
-from ingestion.verify.differences import UNREPRESENTABLE
+from ingestion.verify.differences import is_stand_in, stand_ins
 from ingestion.verify.streams import Pair, lake_rows, lake_session, pair_columns, source_rows
 from lakehouse.declarations import Declarations, RawTable, Source
 from lakehouse.errors import LakehouseError
@@ -25,7 +24,6 @@ EVENTS = "its source has events, which are read once: there is no table to compa
 BEHIND = (
     "read from topics, which have no point in common with the database: `--views` compares it as it was last loaded"
 )
-_UNREPRESENTABLE = re.compile(UNREPRESENTABLE, re.IGNORECASE)
 
 
 def reconcile(settings: Settings, declarations: Declarations, wanted: Sequence[str] = ()) -> Iterator[TableComparison]:
@@ -105,9 +103,7 @@ def _layout(table: RawTable, pairs: list[Pair], key: list[Pair]) -> Layout:
     )
 
 
-def _replaced(table: RawTable, pairs: list[Pair]) -> Callable[[int, str], bool]:
+def _replaced(table: RawTable, pairs: list[Pair]) -> Callable[[int, str, str | None], bool]:
     """Which differences the table's `on_unrepresentable` policy explains."""
-    bounded = {index for index, pair in enumerate(pairs) if pair.lake_type.startswith(("date", "timestamp", "decimal"))}
-    if table.raw.on_unrepresentable == "error":
-        return lambda index, text: False
-    return lambda index, text: index in bounded and _UNREPRESENTABLE.fullmatch(text) is not None
+    known = [stand_ins(table.raw.on_unrepresentable, pair.lake_type) for pair in pairs]
+    return lambda index, ours, theirs: is_stand_in(known[index], ours, theirs)

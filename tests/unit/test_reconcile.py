@@ -6,6 +6,7 @@ import pytest
 
 from ingestion.verify.canonical import lake_form, order_key, source_form
 from ingestion.verify.compare import MAX_EXAMPLES, Layout, Row, TableComparison, compare
+from ingestion.verify.differences import is_stand_in, stand_ins
 from lakehouse.errors import LakehouseError
 
 LAYOUT = Layout(("id", "name"), (0,), (int,))
@@ -106,6 +107,8 @@ def test_examples_stop_at_twenty_and_counts_do_not() -> None:
 
 
 def test_values_replaced_by_declared_policy_are_counted_and_are_no_difference() -> None:
-    layout = Layout(("id", "day"), (0,), (int,), lambda index, text: index == 1 and text == "infinity")
-    result = _compare([("1", "infinity"), ("2", "2026-01-01")], [("1", None), ("2", "2026-01-02")], layout)
-    assert (result.unrepresentable, result.differing) == (1, 1)
+    nulls = stand_ins("null", "date")
+    layout = Layout(("id", "day"), (0,), (int,), lambda index, *both: index == 1 and is_stand_in(nulls, *both))
+    source = [("1", "infinity"), ("2", "2026-01-01"), ("3", "infinity")]
+    result = _compare(source, [("1", None), ("2", "2026-01-02"), ("3", "2020-01-01")], layout)
+    assert (result.unrepresentable, result.differing) == (1, 2)

@@ -3,14 +3,17 @@
 import struct
 
 import pyarrow as pa
+import pytest
+from pyiceberg.types import DateType, DecimalType, IcebergType, StringType, TimestampType, TimestamptzType
 
+from ingestion.schema.types import Policy
 from ingestion.verify.compare import MAX_EXAMPLES, TableComparison
-from ingestion.verify.differences import ComparedColumn, examine, readable
+from ingestion.verify.differences import ComparedColumn, StandIns, examine, is_stand_in, readable, stand_ins
 
 COLUMNS = (
-    ComparedColumn("id", True, None, False),
-    ComparedColumn("at", False, None, True),
-    ComparedColumn("x", False, "d", False),
+    ComparedColumn("id", True, None, ()),
+    ComparedColumn("at", False, None, stand_ins("null", "date")),
+    ComparedColumn("x", False, "d", ()),
 )
 Side = tuple[str | None, str | None, str | None] | None
 
@@ -46,6 +49,51 @@ def test_a_value_that_the_policy_replaced_is_counted_apart_and_the_rest_of_its_r
     )
     assert (result.unrepresentable, result.differing, result.differing_columns) == (2, 1, {"x": 1})
     assert result.examples[0].columns == {"x": ("-0.0", "0.0")}
+
+
+def test_an_update_to_a_value_that_the_lake_cannot_hold_differs_where_the_lake_has_not_got_it() -> None:
+    """Whatever the lake had was taken for what the policy makes of such a value, and `--repair` left it."""
+    result = found((("1", "infinity", None), ("1", "2020-01-01", None)), (("2", "infinity", None), ("2", None, None)))
+    assert (result.unrepresentable, result.differing, result.differing_columns) == (1, 1, {"at": 1})
+    assert result.examples[0].columns == {"at": ("infinity", "2020-01-01")}
+
+
+DAY, ZONED, AMOUNT = DateType(), TimestamptzType(), DecimalType(6, 2)
+
+
+@pytest.mark.parametrize(
+    ("policy", "type_", "of_trino", "ours", "instead"),
+    [
+        ("null", DAY, "date", "infinity", None),
+        ("null", AMOUNT, "decimal(6,2)", "NaN", None),
+        ("clamp", AMOUNT, "decimal(6,2)", "NaN", None),
+        ("clamp", DAY, "date", "infinity", "9999-12-31"),
+        ("clamp", DAY, "date", "10000-01-01", "9999-12-31"),
+        ("clamp", DAY, "date", "-infinity", "0001-01-01"),
+        ("clamp", DAY, "date", "10000-01-01 BC", "0001-01-01"),
+        ("clamp", TimestampType(), "timestamp(6)", "infinity", "9999-12-31 23:59:59.999999"),
+        ("clamp", TimestampType(), "timestamp(6)", "0044-03-15 00:00:00 BC", "0001-01-01 00:00:00"),
+        ("clamp", ZONED, "timestamp(6) with time zone", "10000-01-01 00:00:00+00", "9999-12-31 23:59:59.999999+00"),
+        ("clamp", ZONED, "timestamp(6) with time zone", "-infinity", "0001-01-01 00:00:00+00"),
+    ],
+)
+def test_only_what_the_policy_makes_of_a_value_is_taken_for_it(
+    policy: Policy, type_: IcebergType, of_trino: str, ours: str, instead: str | None
+) -> None:
+    for known in (stand_ins(policy, str(type_)), stand_ins(policy, of_trino)):
+        for theirs in (None, "0001-01-01", "9999-12-31", "2020-01-01", instead):
+            assert is_stand_in(known, ours, theirs) == (theirs == instead)
+            assert _examined(known, ours, theirs) == (theirs == instead)
+        assert not is_stand_in(known, "2020-01-01", instead) and not _examined(known, "2020-01-01", instead)
+    assert stand_ins("error", of_trino) == () == stand_ins(policy, str(StringType()))
+
+
+def _examined(known: StandIns, ours: str, theirs: str | None) -> bool:
+    columns = {"line": ["a"], "lake_line": ["b"], "s0": [ours], "l0": [theirs]}
+    batch = pa.RecordBatch.from_pydict({name: pa.array(values, pa.string()) for name, values in columns.items()})
+    result = TableComparison("shop", "things", ("at",))
+    examine(result, [ComparedColumn("at", False, None, known)], [batch])
+    return result.equal and result.unrepresentable == 1
 
 
 def test_a_row_that_lacks_a_value_which_an_update_left_out_differs_even_if_both_read_null() -> None:
