@@ -184,11 +184,9 @@ def _reconcile_tables(
     with store.connect_catalog(session.settings) as states:
         stream, positions = store.read_stream(states, session.name), store.read_positions(states, session.name)
     assert stream is not None
-    for table in tables:
-        if (position := positions[table.name]).state != "streaming":
-            aside = f"{position.state}: {position.reason}" if position.reason else position.state
-            yield TableComparison(table.source, table.name, (), aside=aside)
-    streaming = [table for table in tables if positions[table.name].state == "streaming"]
+    asides = {table.name: _aside(positions[table.name], point) for table in tables}
+    yield from (TableComparison(t.source, t.name, (), aside=asides[t.name]) for t in tables if asides[t.name])
+    streaming = [table for table in tables if not asides[table.name]]
     if not streaming:
         return
     wanted = [_wanted(session, table, positions[table.name].facts, mirrors) for table in streaming]
@@ -199,6 +197,15 @@ def _reconcile_tables(
         if mirrors:
             _count_doubles(session, found, result)
         yield result
+
+
+def _aside(position: store.TablePosition, point: Point) -> str | None:
+    """Why a table is not compared at the point."""
+    if position.state != "streaming":
+        return f"{position.state}: {position.reason}" if position.reason else position.state
+    if not position.point <= point.position:  # its newest rows of a snapshot or repair are true from then on
+        return "loaded or resynced while this began: compare it again"
+    return None
 
 
 def _wanted(session: Session, table: RawTable, facts: TableFacts, mirrors: bool) -> Wanted:

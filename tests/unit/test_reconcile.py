@@ -1,9 +1,18 @@
 """Reconciling is the judge of everything else, so it must neither miss a difference nor invent one."""
 
+from contextlib import nullcontext
+from dataclasses import replace
+from datetime import UTC, datetime
 from random import Random
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from ingestion.schema.positions import Lsn
+from ingestion.sources.base import Point
+from ingestion.state.store import TablePosition, TableState
+from ingestion.verify import raw
 from ingestion.verify.canonical import lake_form, order_key, source_form
 from ingestion.verify.compare import MAX_EXAMPLES, Layout, Row, TableComparison, compare
 from ingestion.verify.differences import is_stand_in, stand_ins
@@ -112,3 +121,31 @@ def test_values_replaced_by_declared_policy_are_counted_and_are_no_difference() 
     source = [("1", "infinity"), ("2", "2026-01-01"), ("3", "infinity")]
     result = _compare(source, [("1", None), ("2", "2026-01-02"), ("3", "2020-01-01")], layout)
     assert (result.unrepresentable, result.differing) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "point", "aside"),
+    [
+        ("streaming", None, 100, None),
+        ("streaming", None, 101, "loaded or resynced while this began: compare it again"),
+        ("stale", "a row of no form", 90, "stale: a row of no form"),
+        ("loading", None, 90, "loading"),
+    ],
+)
+def test_a_table_that_a_follower_repaired_above_the_point_is_not_compared_at_it(
+    monkeypatch: pytest.MonkeyPatch, state: TableState, reason: str | None, point: int, aside: str | None
+) -> None:
+    """Its rows of the repair are above the point, so it was called different."""
+    position = TablePosition("orders", 1, Lsn(200), state, Lsn(point), reason)
+    monkeypatch.setattr(raw.store, "connect_catalog", lambda _: nullcontext())
+    monkeypatch.setattr(raw.store, "read_stream", lambda *_: SimpleNamespace(epoch=1))
+    monkeypatch.setattr(raw.store, "read_positions", lambda *_: {"orders": replace(position, versions=(cast(Any, 0),))})
+    monkeypatch.setattr(raw, "_wanted", lambda *_: pytest.fail("compared"))
+    table: Any = SimpleNamespace(source="shop", name="orders")
+    session: Any = SimpleNamespace(settings=None, name="shop")
+    found = raw._reconcile_tables(session, [table], Point(Lsn(100), "", datetime.now(UTC)), None, False, False)
+    if aside is None:
+        with pytest.raises(pytest.fail.Exception, match="compared"):
+            list(found)
+    else:
+        assert [(one.aside, one.verdict) for one in found] == [(aside, "not compared")]
