@@ -42,7 +42,7 @@ class Findings:
     partitions: frozenset[int] = frozenset()
 
     def join(self, other: "Findings") -> "Findings":
-        """What was noticed of a table in two parts of one read, neither of which has truncates."""
+        """What was noticed of a table in two parts of one read, or in two epochs; truncates are of neither."""
         return Findings(self.parked or other.parked, self.stale or other.stale, NO_TRUNCATES,
                         self.partitions | other.partitions)  # fmt: skip
 

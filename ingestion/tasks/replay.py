@@ -65,7 +65,8 @@ def merged(parts: Iterable[ReplayResult]) -> ReplayResult:
             name: together.meta_files.get(name, ()) + part.meta_files.get(name, ())
             for name in together.meta_files.keys() | part.meta_files.keys()
         }
-        noticed = together.noticed | part.noticed
+        both = together.noticed.keys() & part.noticed.keys()
+        noticed = together.noticed | part.noticed | {n: together.noticed[n].join(part.noticed[n]) for n in both}
         written = tuple(merge((*together.written, *part.written)).values())
         together = ReplayResult(written, files, noticed)
     return together

@@ -12,6 +12,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.types import StringType
 
+from ingestion.schema.evolve import Truncates
 from ingestion.schema.facts import ColumnFacts, TableFacts
 from ingestion.sink.meta_tables import ensure_meta
 from ingestion.sink.rows import TableTarget
@@ -21,8 +22,8 @@ from ingestion.sources.postgres.pgoutput import Decoder
 from ingestion.sources.postgres.pgoutput.tuples import without
 from ingestion.sources.postgres.records import PgoutputRecords
 from ingestion.tasks.changes import land_piece
-from ingestion.tasks.lanes import Lanes
-from ingestion.tasks.replay import ReplayPlan, replay
+from ingestion.tasks.lanes import Findings, Lanes
+from ingestion.tasks.replay import ReplayPlan, ReplayResult, merged, replay
 from tests.unit import pgoutput_encode as wire
 
 COLUMNS = (("id", True), ("card", False), ("salary", False), ("email", False), ("city", False))
@@ -167,3 +168,13 @@ def test_kept_records_of_a_relation_that_was_made_again_stay(tmp_path: Path, unk
     (file,) = result.meta_files["quarantine"]
     (row,) = pq.read_table(file.file_path.removeprefix("file://"), partitioning=None).to_pylist()
     assert (row["message"], row["reason"]) == (wire.insert(1, FULL), "of a relation that the table was before")
+
+
+def test_what_was_noticed_of_records_of_one_epoch_is_not_lost_by_those_of_another() -> None:
+    """The last epoch's findings were taken for all: a table that had to be parked or resynced went on."""
+    truncates = Truncates(frozenset({7}))
+    one = ReplayResult((), {}, {"people": Findings(stale="of no form", truncates=truncates), "orders": Findings("no")})
+    other = ReplayResult((), {}, {"people": Findings(parked="refused", truncates=truncates)})
+    both = {"people": Findings("refused", "of no form"), "orders": Findings("no")}
+    assert merged([one, other]).noticed == merged([other, one]).noticed == both
+    assert merged([other]).noticed == other.noticed
