@@ -64,6 +64,8 @@ class StatementReader:
                 raise in_the_way(self.source, self.table) from None
             reason = reason_of(error)
             if is_of_the_table(error):
+                if (error.sqlstate or "")[:2] == "54":
+                    reason += f": `lakehouse ingest --resnapshot {self.source}.{self.table}` reads it without one"
                 raise refused(self.source, self.table, f"a comparison: {reason}", error) from None
             raise LakehouseError(f"source {self.source!r}: reading it for a comparison: {reason}") from None
 
@@ -145,15 +147,20 @@ def _lines(
     chunk: Chunk,
     conditions: Sequence[str],
 ) -> str:
-    """`OFFSET 0` keeps Postgres from printing a value once for every place that uses it."""
-    texts = [f"{canonical(column)} AS c{i}" for i, column in enumerate(columns)]
-    texts += [f"{expression} AS s{i}" for i, expression in enumerate(shown)]
+    """`OFFSET 0` keeps Postgres from printing a value once for every place that uses it.
+
+    What is shown as it is hashed is there already: a table has up to 1,600 columns, and a list of them 1,664 entries.
+    """
+    hashed = [canonical(column) for column in columns]
+    is_there = [expression == text for expression, text in zip(shown, hashed, strict=False)]
+    texts = [f"{text} AS c{i}" for i, text in enumerate(hashed)]
+    texts += [f"{expression} AS s{i}" for i, expression in enumerate(shown) if not is_there[i]]
     relations, pages = from_sql(chunk)
     where = " AND ".join([*pages, *conditions]) or "true"
     inner = f"SELECT {', '.join(texts)} FROM {relations} WHERE {where} OFFSET 0"
     cells = " || ".join(_cell(f"c{i}") for i in range(len(columns)))
     keys = " || ".join(_cell(f"c{columns.index(column)}") for column in key)
-    outer = "".join(f", s{i}" for i in range(len(shown)))
+    outer = "".join(f", c{i} AS s{i}" if there else f", s{i}" for i, there in enumerate(is_there))
     return f"SELECT {keys} AS key, md5(convert_to({cells}, 'UTF8')) AS line{outer} FROM ({inner}) AS printed"
 
 

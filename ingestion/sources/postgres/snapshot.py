@@ -187,8 +187,8 @@ def typed_columns(facts: TableFacts, masked: Collection[str]) -> frozenset[str]:
 
 
 def is_of_the_table(error: Exception) -> bool:
-    """Whether Postgres refuses this table alone: its data (SQLSTATE class 22), a right or a policy (42)."""
-    return (getattr(error, "sqlstate", None) or "")[:2] in ("22", "42")
+    """Whether Postgres refuses this table alone: its data (SQLSTATE class 22), a right (42), or its size (54)."""
+    return (getattr(error, "sqlstate", None) or "")[:2] in ("22", "42", "54")
 
 
 def reason_of(error: Exception) -> str:
