@@ -496,6 +496,18 @@ def test_a_source_begun_anew_keeps_nothing_and_is_read_in_the_next_epoch(place: 
     assert len([row for row in found if place.is_from(row, point.position)]) == 5
 
 
+def test_a_source_is_begun_anew_while_a_killed_reader_of_ours_is_connected(
+    place: Place, source: OpenSource[Any]
+) -> None:
+    """`--recover` right after a follower was killed was refused: its slot was active."""
+    left = source.stream(now_of(source, place).position, 1 << 20)
+    try:
+        source.begin_anew()(place.states)
+    finally:
+        left.close()
+    assert source.retention(None).state == "missing" and source.check(place.states).epoch == 2
+
+
 def described(source: OpenSource[Any], table: RawTable = TABLE) -> TableFacts:
     facts, problem = source.inspect(table, None)
     assert facts is not None and problem is None

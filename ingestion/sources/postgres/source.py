@@ -240,6 +240,7 @@ class OpenPostgres:
         """Drops the slot; what is returned forgets slot, cluster and positions."""
         of = self._of
         if src.read_slot(self.connection, of.slot) is not None:
+            src.free_slot(self.connection, of.name, of.slot)
             src.drop_slot(self.connection, of.slot)
         publication = src.publication_oid(of.settings, self.connection, of.name, of.publication)
         cluster = src.identify(of.settings, of.name, self.connection)
