@@ -69,11 +69,10 @@ def land_piece(lanes: Lanes, piece: Piece) -> None:
     """Lands what can, and keeps aside what cannot or must not land."""
     for oid, reason in piece.parks.items():
         lanes.park(oid, reason)
-    reasons = piece.unread
-    if reasons is None:
-        bad = lanes.land(piece.batches)
-        reasons = {place: reason for of_table in bad.values() for place, reason in of_table.items()}
-    if reasons:
-        lanes.keep("quarantine", piece.records(lanes.landing), reasons)
+    if piece.unread is not None:
+        lanes.keep("quarantine", piece.records(lanes.landing), piece.unread)
+    else:
+        for name, reasons in lanes.land(piece.batches).items():  # one TRUNCATE may be of several tables
+            lanes.keep("quarantine", piece.records(lanes.oids_of(name)), reasons)
     if lanes.aside:
         lanes.keep("spool", piece.records(lanes.aside))

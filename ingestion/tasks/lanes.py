@@ -173,6 +173,10 @@ class Lanes:
             self.parked[lane.target.name] = says
             lane.park(says)
 
+    def oids_of(self, name: str) -> frozenset[int]:
+        """Oids whose records are those of a table."""
+        return frozenset(oid for oid, lane in self._by_oid.items() if lane.target.name == name)
+
     @property
     def landing(self) -> frozenset[int]:
         """Oids whose records have to be decoded."""
@@ -222,9 +226,12 @@ class Lanes:
     def keep(self, where: str, picked: pa.Table, reasons: Mapping[tuple[int, int], str] | None = None) -> None:
         """Writes picked records to `meta.spool` or `meta.quarantine`; with `reasons` only those that it names."""
         writer = self._meta[where]
-        for lane in self._lanes.values():
-            target = lane.target
-            oids = sorted(oid for oid, owner in self._by_oid.items() if owner is lane)
+        by_table: dict[str, list[int]] = {}
+        for oid in pc.unique(picked.column("oid")).to_pylist():
+            if oid in self._by_oid:
+                by_table.setdefault(self._by_oid[oid].target.name, []).append(oid)
+        for name, oids in by_table.items():
+            lane, target = self._lanes[name], self._lanes[name].target
             mine = picked.filter(pc.is_in(picked.column("oid"), pa.array(oids, pa.int64())))
             mine = mine.filter(pc.greater_equal(mine.column("commit_lsn"), target.from_lsn))
             texts: list[str | None] = [lane.aside] * mine.num_rows

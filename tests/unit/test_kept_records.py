@@ -120,6 +120,34 @@ def test_a_relation_that_another_table_was_before_lands_in_the_one_that_it_is_no
     )
 
 
+def test_a_truncate_of_two_tables_that_one_cannot_read_is_kept_of_that_one_alone(tmp_path: Path) -> None:
+    """It landed in the other one, and a replay would have landed it there again."""
+    catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{tmp_path}/warehouse")
+    for namespace in ("raw_shop", "meta"):
+        catalog.create_namespace(namespace)
+    raw = catalog.create_table("raw_shop.any", pa.schema([("id", pa.string())]))
+    columns = (ColumnFacts("id", 1, "text", 25, "text", "b", -1, 25, -1, "textout", lake="id"),)
+    targets = [
+        TableTarget(
+            "shop", name, writable_metadata(raw, "c"), columns, (TableFacts(oid, oid, "r", "d", ("id",), known),),
+            frozenset(), {}, ("id",), "error", 0, 1, datetime.now(UTC),
+        )
+        for oid, (name, known) in enumerate((("orders", columns), ("people", ())), 1)
+    ]  # fmt: skip
+    kept_in = ensure_meta(catalog, "quarantine")
+    templates = {"quarantine": writable_metadata(kept_in, "c")}
+    lanes = Lanes(targets, templates, kept_in.io, 1 << 20, PgoutputRecords())
+    relations = [wire.relation(oid, [("id", True)]) for oid in (1, 2)]
+    messages = pa.array([wire.begin(10), *relations, wire.truncate(1, 2), wire.commit(10)], pa.binary())
+    decoder = Decoder(1, {}, lanes.landing)
+    land_piece(lanes, Piece(decoder.feed(messages), partial(decoder.pick, messages)))
+    written, files, noticed = lanes.close()
+    assert {each.name: each.operations for each in written} == {"orders": {"t": 1}}
+    (file,) = files["quarantine"]
+    rows = pq.read_table(file.file_path.removeprefix("file://"), partitioning=None).to_pylist()
+    assert [row["table"] for row in rows] == ["people"] and noticed["people"].stale
+
+
 def kept(catalog: SqlCatalog, target: TableTarget, stream: list[bytes]) -> list[tuple[int, int, bytes]]:
     """Commit LSN, place and message of what a task keeps of the stream while the table is parked."""
     spool = ensure_meta(catalog, "spool")
