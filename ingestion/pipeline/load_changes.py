@@ -1,7 +1,8 @@
 """Brings the changes of a source into the lake: read below a position, publish with a cut, advance the slot."""
 
 import logging
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -92,6 +93,7 @@ def load_changes(
         landed = _publish(session, source, states, cycle, stream, courses, result, now)
     if landed is None:
         return {}, now.position
+    tell_dead_letters(session.name, result.meta_files)
     source.confirm(now.position, live)
     return {written.name: written.operations for written in landed}, now.position
 
@@ -100,6 +102,19 @@ def load_changes(
 def warn_once(says: str) -> None:
     """Tells what every read finds."""
     log.warning(says)
+
+
+def tell_dead_letters(source: str, files: Mapping[str, Sequence[DataFile]]) -> None:
+    """Tells of the records that a cycle could not read, by table."""
+    kept = Counter[str]()
+    for file in files.get("quarantine", ()):
+        kept[file.partition[1]] += file.record_count
+    if kept:
+        counts = ", ".join(f"{count} of {source}.{table}" for table, count in sorted(kept.items()))
+        log.warning(
+            "source %r: new dead letters: %s; see `reason` in meta.quarantine, fix the cause, then"
+            " `lakehouse ingest --replay`", source, counts,
+        )  # fmt: skip
 
 
 def _read(

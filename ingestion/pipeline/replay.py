@@ -5,7 +5,7 @@ from dataclasses import replace
 from pyiceberg.expressions import And, BooleanExpression, EqualTo, LessThan, Or
 from pyiceberg.table import Table
 
-from ingestion.pipeline.load_changes import schema_change_files
+from ingestion.pipeline.load_changes import schema_change_files, tell_dead_letters
 from ingestion.pipeline.session import (
     Cycle,
     RowCounts,
@@ -121,6 +121,7 @@ def _land(
             revision=stream.revision,
         )
         publish(session.settings, session.catalog, session.lease, publication)
+        tell_dead_letters(session.name, {} if kept_in == "quarantine" else files)
     return {written.name: written.operations for written in result.written}
 
 

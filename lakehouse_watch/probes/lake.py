@@ -1,4 +1,4 @@
-"""The lake itself: schema changes, what was set aside, sizes, and backups. Metadata only, read when it has changed."""
+"""The lake itself: schema changes, dead letters, sizes, and backups. Metadata only, read when it has changed."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from lakehouse.metrics import Sample, sample
 from lakehouse.servers.database import CatalogConnection, connect_catalog
 from lakehouse.settings import Settings
 from lakehouse_watch.alerts import Occasion
+from lakehouse_watch.probes.limits import declared_still
 from lakehouse_watch.probes.reading import Reading
+from lakehouse_watch.probes.still_there import Declared
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
+Name = tuple[str, str]
 SCHEMA_CHANGES, MAINTENANCE = ("meta", "schema_changes"), ("meta", "maintenance")
 QUARANTINE, SPOOL = ("meta", "quarantine"), ("meta", "spool")
 META = {SCHEMA_CHANGES, MAINTENANCE, QUARANTINE, SPOOL}
@@ -25,7 +28,7 @@ MAINTAINED = timedelta(days=8)
 
 
 def read_lake(settings: Settings) -> Reading:
-    """Schema changes of the last day, and the sizes of raw tables and of what was set aside."""
+    """Schema changes of the last day, dead letters, and the sizes of raw tables and of what was set aside."""
     from lakehouse.catalog.derived import derived
     from lakehouse.catalog.open import open_catalog
     from lakehouse.catalog.relations import list_relations
@@ -35,8 +38,9 @@ def read_lake(settings: Settings) -> Reading:
         meta = catalog.load_tables([name for name in names if name in META])
         raw = derived(catalog, [name for name in names if name[0].startswith("raw_")], size_of)
         sizes = raw | {name: size_of(table) for name, table in meta.items()}
+        letters = derived(catalog, [QUARANTINE], dead_letters_of).get(QUARANTINE, {})
         return Reading(
-            tuple(_schema_changes(meta.get(SCHEMA_CHANGES))),
+            (*_schema_changes(meta.get(SCHEMA_CHANGES)), *_dead_letters(letters, declared_still(settings))),
             (*_sizes(sizes), *_maintenance(meta.get(MAINTENANCE))),
         )
 
@@ -45,6 +49,29 @@ def size_of(table: Table) -> tuple[int, int]:
     """Rows and bytes of a table."""
     newest = table.current_snapshot()
     return total(newest, "total-records"), total(newest, "total-files-size")
+
+
+def dead_letters_of(quarantine: Table) -> dict[Name, int]:
+    """Dead letters by source and table, which are its partitions; without tables that have none."""
+    from pyiceberg.expressions import And, EqualTo
+
+    found = {}
+    for source, table in sorted({tuple(task.file.partition) for task in quarantine.scan().plan_files()}):
+        mine = And(EqualTo(term="source", value=source), EqualTo(term="table", value=table))
+        if count := quarantine.scan(row_filter=mine).count():
+            found[source, table] = count
+    return found
+
+
+def _dead_letters(letters: Mapping[Name, int], there: Declared | None) -> Iterator[Occasion]:
+    """One for each table that the project still has: those of another one never land."""
+    for (source, table), count in letters.items():
+        if there is None or there.lands(source, table):
+            name = f"{source}.{table}"
+            yield Occasion(
+                f"dead_letters/{name}", f"dead letters of {name} in meta.quarantine: {count:,}",
+                f"see `reason` there, fix the cause, then `lakehouse ingest --replay {name}`", "warning", source,
+            )  # fmt: skip
 
 
 def _schema_changes(table: Table | None) -> list[Occasion]:

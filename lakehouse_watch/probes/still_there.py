@@ -14,6 +14,7 @@ from lakehouse.declarations import Declarations, RawTable, Source
 from lakehouse.declarations.unread import unread_tables
 
 OF_SOURCES = ("load_", "mirror_", "reconcile_", "verify_erasures_")  # how jobs of one source begin
+IN_THE_CUT = "in_the_cut"  # the check that each raw table has
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,10 @@ class Declared:
     sources: frozenset[str]
     jobs: frozenset[str]
     checks: frozenset[tuple[str, str]]
+
+    def lands(self, source: str, table: str) -> bool:
+        """Whether it is a raw table of the project."""
+        return (f"raw_{source}.{table}", IN_THE_CUT) in self.checks
 
     def has_job(self, job: str) -> bool:
         """Whether it is no job of a source that is gone."""
@@ -43,7 +48,7 @@ def declared_in(manifest: Mapping[str, Any], declared: Declarations, project_dir
 def _checks(table: RawTable, is_unread: bool) -> Iterator[tuple[str, str]]:
     """The checks that are no tests of dbt; those of lag are judged by the watch itself."""
     raw, mirror = ".".join(table.identifier), ".".join(table.mirror_identifier)
-    yield from ((raw, name) for name in ("in_the_cut", "columns_as_declared"))
+    yield from ((raw, name) for name in (IN_THE_CUT, "columns_as_declared"))
     yield from [(raw, "read_by_a_model")] if is_unread else []
     yield from [(raw, "reconciles_with_source")] if table.is_compared else []
     yield from [(raw, "erasures_hold")] if table.personal else []

@@ -1,0 +1,76 @@
+"""What the watch reads in the lake's own tables: dead letters and failed maintenance were told to nobody."""
+
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pytest
+from held_topics import make_lake
+from pyiceberg.expressions import EqualTo
+
+from ingestion.sink.meta_tables import ensure_meta
+from lakehouse.catalog.lake_catalog import LakeCatalog
+from lakehouse.settings import Settings
+from lakehouse_watch.probes import lake
+from lakehouse_watch.probes.lake import read_lake
+from lakehouse_watch.probes.still_there import Declared
+
+NOW = datetime.now(UTC)
+
+
+@pytest.fixture(autouse=True)
+def no_project(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lake, "declared_still", lambda settings: None)
+
+
+def told(settings: Settings) -> dict[str, str]:
+    return {occasion.key: occasion.summary for occasion in read_lake(settings).occasions}
+
+
+def add(catalog: LakeCatalog, kept_in: str, *tables: str) -> None:
+    kept = ensure_meta(catalog, kept_in)
+    rows = [{"source": "shop", "table": table, "reason": "no JSON", "kept_at": NOW} for table in tables]
+    kept.append(pa.Table.from_pylist(rows, schema=kept.schema().as_arrow()))
+
+
+def test_a_dead_letter_is_told_until_its_table_has_none(
+    postgres_catalog: LakeCatalog, catalog_settings: Settings
+) -> None:
+    """Of a producer that changed a field every event was set aside, and all was green."""
+    postgres_catalog.create_namespace_if_not_exists("meta")
+    ensure_meta(postgres_catalog, "quarantine")
+    assert told(catalog_settings) == {}
+    add(postgres_catalog, "quarantine", "orders")
+    add(postgres_catalog, "quarantine", "orders", "stores")
+    add(postgres_catalog, "spool", "prices")
+    assert told(catalog_settings) == {
+        "dead_letters/shop.orders": "dead letters of shop.orders in meta.quarantine: 2",
+        "dead_letters/shop.stores": "dead letters of shop.stores in meta.quarantine: 1",
+    }
+    ensure_meta(postgres_catalog, "quarantine").delete(EqualTo(term="table", value="orders"))
+    assert set(told(catalog_settings)) == {"dead_letters/shop.stores"}
+
+
+def test_each_cycle_logs_its_dead_letters_and_the_watch_tells_them(
+    postgres_catalog: LakeCatalog, catalog_settings: Settings, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    web = make_lake(catalog_settings, postgres_catalog, monkeypatch)
+    for poison in (["no event"], [], ["no event", {"id": "x"}]):
+        web.broker.logs["clicks", 0] += poison
+        web.broker.send("clicks", 1)
+        web.once()
+    said = [record.getMessage() for record in caplog.records if "dead letters" in record.getMessage()]
+    assert [text.partition(";")[0] for text in said] == [
+        f"source 'web': new dead letters: {count} of web.clicks" for count in (1, 2)
+    ]
+    assert told(catalog_settings) == {"dead_letters/web.clicks": "dead letters of web.clicks in meta.quarantine: 3"}
+
+
+def test_dead_letters_of_a_table_that_is_removed_are_told_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    def told(*declared: str) -> list[str]:
+        checks = frozenset((f"raw_shop.{table}", "in_the_cut") for table in declared)
+        there = Declared(frozenset({"shop"}), frozenset(), checks)
+        return [occasion.key for occasion in lake._dead_letters({("shop", "orders"): 1}, there)]
+
+    assert told("orders", "stores") == ["dead_letters/shop.orders"]
+    assert told("stores") == []
