@@ -34,7 +34,7 @@ from lakehouse_watch.targets.text import hider
 log = logging.getLogger("lakehouse.watch")
 LOCK = 20_476_102  # of the catalog database: whoever has it tells
 UNREADABLE_SECONDS = 20.0
-OWN = "watch"
+OWN, UNREADABLE = "watch", "unreadable"
 MEASURED = tuple(name for name, metric in METRICS.items() if metric.kind == "gauge")
 
 
@@ -123,12 +123,14 @@ class Watch:
         self.stored = stored
 
     def _read(self, catalog_down: str | None) -> dict[str, Sequence[Occasion] | None]:
-        own = [_catalog_down(catalog_down)] if catalog_down else []
+        own: dict[str, list[Occasion] | None] = {OWN: [_catalog_down(catalog_down)] if catalog_down else []}
         now = time.monotonic()
         until = now + asking.SECONDS
         for probe in self.probes:
+            answers = f"{UNREADABLE}/{probe.name}"  # as if by a probe of its own, which cannot tell while none is asked
+            own[answers] = []
             if catalog_down and probe.needs_catalog:
-                self.readings[probe.name] = None
+                self.readings[probe.name] = own[answers] = None
             elif self.readings.get(probe.name) is None or now - self.read_at[probe.name] >= probe.every:
                 self.read_at[probe.name] = now
                 try:
@@ -137,9 +139,9 @@ class Watch:
                     )
                 except Exception as error:
                     self.readings[probe.name] = None
-                    own.append(_unreadable(probe, error))
+                    own[answers] = [_unreadable(probe, error)]
         found = {name: reading.occasions if reading else None for name, reading in self.readings.items()}
-        return {name: _hidden(occasions, self.hide) for name, occasions in {**found, OWN: own}.items()}
+        return {name: _hidden(occasions, self.hide) for name, occasions in {**found, **own}.items()}
 
     def _save(self, catalog_down: str | None) -> None:
         if self.connection is None or self.stored is None or catalog_down:
@@ -245,7 +247,7 @@ def _log(before: State, after: State) -> None:
 
 def _catalog_down(why: str) -> Occasion:
     return Occasion(
-        "unreadable/catalog", f"the catalog's database cannot be read: {why}", "start it: nothing works without it",
+        f"{UNREADABLE}/catalog", f"the catalog's database cannot be read: {why}", "start it: nothing works without it",
         patience=UNREADABLE_SECONDS,
     )  # fmt: skip
 
@@ -253,7 +255,7 @@ def _catalog_down(why: str) -> Occasion:
 def _unreadable(probe: Probe, error: Exception) -> Occasion:
     text = expected(error) or f"{type(error).__name__}: {error}"
     return Occasion(
-        f"unreadable/{probe.name}", f"{probe.name} cannot be read: {text}", "see that it runs and can be reached",
+        f"{UNREADABLE}/{probe.name}", f"{probe.name} cannot be read: {text}", "see that it runs and can be reached",
         source=probe.source, patience=UNREADABLE_SECONDS,
     )  # fmt: skip
 

@@ -56,7 +56,8 @@ def dead_letters_of(quarantine: Table) -> dict[Name, int]:
     from pyiceberg.expressions import And, EqualTo
 
     found = {}
-    for source, table in sorted({tuple(task.file.partition) for task in quarantine.scan().plan_files()}):
+    partitions = [task.file.partition for task in quarantine.scan().plan_files()]
+    for source, table in sorted({(of[0], of[1]) for of in partitions}):
         mine = And(EqualTo(term="source", value=source), EqualTo(term="table", value=table))
         if count := quarantine.scan(row_filter=mine).count():
             found[source, table] = count

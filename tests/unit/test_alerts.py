@@ -389,6 +389,24 @@ def test_it_is_told_that_the_catalog_is_down_and_nothing_else_is_over(
         end(this, lake)
 
 
+def test_while_the_catalog_is_down_what_could_not_be_read_before_is_not_over() -> None:
+    """It was told that the lake and its sources can be read again, of which nothing was asked."""
+
+    def fails() -> Reading:
+        raise LakehouseError("no answer")
+
+    lake, disk = Probe("lake", fails, needs_catalog=True), Probe("disk", Reading)
+    this, state = Watch(load_settings(), [lake, disk], Delivery({}), str), State()
+    for seconds in range(0, 120, 15):
+        down = "it is down" if 30 < seconds < 105 else None
+        state = advance(state, this._read(down), ["webhook"], at(seconds))
+    assert told(state) == [("unreadable/lake", "began"), ("unreadable/catalog", "began")]
+    this.probes = [replace(lake, read=Reading), disk]
+    for seconds in (120, 150):
+        state = advance(state, this._read(None), ["webhook"], at(seconds))
+    assert not state.alerts and told(state)[2:] == [("unreadable/lake", "over"), ("unreadable/catalog", "over")]
+
+
 def test_a_catalog_that_hangs_is_told_as_one_that_is_down(lake: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """The watch hung with it, and told nobody of anything."""
     monkeypatch.setattr("lakehouse_watch.watch.UNREADABLE_SECONDS", 0.0)
