@@ -19,7 +19,7 @@ from pyiceberg.table import FileScanTask, Table
 
 from erasure.rows import SEQUENCE, SubjectRows, repeated
 from erasure.targets import Target
-from lakehouse.catalog.open import load_table
+from lakehouse.catalog.open import ERASURE, load_table
 from lakehouse.catalog.private_pyiceberg import data_files
 from lakehouse.errors import LakehouseError
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 MAX_CONFLICTS = 20
-SUMMARY = {"lakehouse.erasure": "true"}
+SUMMARY = {ERASURE: "true"}
 
 
 class SubjectData(Protocol):

@@ -6,10 +6,17 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
+import pytest
+from held_topics import make_lake
+
+from lakehouse.catalog.lake_catalog import LakeCatalog
+from lakehouse.catalog.open import ERASURE
 from lakehouse.declarations.manifest import load_manifest
-from lakehouse.settings import load_settings
+from lakehouse.settings import Settings, load_settings
+from lakehouse_watch.probes import loads
 from lakehouse_watch.probes.limits import Loaded, declared_loads
-from lakehouse_watch.probes.loads import arrivals_of, judge, waiting_since
+from lakehouse_watch.probes.loads import arrivals_of, is_quiet, judge, passed_over, read_loads, waiting_since
 
 NOW = datetime(2026, 11, 24, 12, tzinfo=UTC)
 ORDERS = Loaded("shop", ("raw_shop", "orders"), ("parsed", "parsed_shop__orders"), True, None)
@@ -58,6 +65,76 @@ def test_a_compaction_loads_nothing_and_publishes_nothing() -> None:
 
 def test_a_truncate_of_an_empty_table_leaves_nothing_to_load() -> None:
     assert waits(table((50, "append", rows(1, "t"))), table((60, "append", {}))) is None
+
+
+def published(catalog: LakeCatalog, name: tuple[str, str], *rows: tuple[float, str], erased: bool = False) -> None:
+    """Appends rows of these moments (minutes ago) and operations, as raw or parsed has them."""
+    column = "_ingested_at" if name[0].startswith("raw_") else "_loaded_at"
+    schema = pa.schema([("_op", pa.string()), (column, pa.timestamp("us", "UTC"))])
+    catalog.create_namespace_if_not_exists(name[0])
+    table = catalog.create_table_if_not_exists(name, schema)
+    data = pa.Table.from_pylist([{"_op": op, column: NOW - timedelta(minutes=ago)} for ago, op in rows], schema=schema)
+    table.append(data, snapshot_properties={ERASURE: "true"} if erased else {})
+
+
+def overlooked(catalog: LakeCatalog) -> list[float]:
+    """Minutes since the newest rows were published, where parsed lacks them."""
+    return [(NOW - since) / timedelta(minutes=1) for since in passed_over(catalog, [ORDERS]).values()]
+
+
+def test_rows_that_were_published_while_a_load_ran_wait_though_it_has_ended(postgres_catalog: LakeCatalog) -> None:
+    """They were older than its snapshot, and with a worker that hung since and a quiet source nobody was told."""
+    published(postgres_catalog, ORDERS.raw, (60, "c"))
+    published(postgres_catalog, ORDERS.raw, (40, "c"))
+    published(postgres_catalog, ORDERS.parsed, (60, "c"))
+    assert overlooked(postgres_catalog) == [40]
+    published(postgres_catalog, ORDERS.parsed, (70, "c"), erased=True)
+    assert overlooked(postgres_catalog) == [40], "an erasure loads nothing"
+    published(postgres_catalog, ORDERS.parsed, (40, "c"))
+    assert overlooked(postgres_catalog) == []
+    published(postgres_catalog, ORDERS.parsed, (80, "c"))
+    assert overlooked(postgres_catalog) == [], "a day that was derived again moves nothing back"
+    published(postgres_catalog, ORDERS.raw, (30, "t"))
+    assert overlooked(postgres_catalog) == [], "a truncate may leave nothing in parsed"
+
+
+def test_a_quiet_source_with_such_rows_is_told_until_they_are_loaded(
+    postgres_catalog: LakeCatalog, catalog_settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    web = make_lake(catalog_settings, postgres_catalog, monkeypatch)
+    for _ in range(2):
+        web.broker.send("clicks", 3)
+        web.once()
+    load = Loaded("web", ("raw_web", "clicks"), ("parsed", "parsed_web__clicks"), True, None)
+    monkeypatch.setattr(loads, "declared_loads", lambda settings: (load,))
+    first, second = sorted(
+        {row["_ingested_at"] for row in postgres_catalog.load_table(load.raw).scan().to_arrow().to_pylist()}
+    )
+
+    def told(seconds: float) -> list[str]:
+        alerts = web.settings.alerts.model_copy(update={"load_seconds": seconds})
+        return [occasion.key for occasion in read_loads(web.settings.model_copy(update={"alerts": alerts})).occasions]
+
+    for moment, waits in ((first, ["freshness/web"]), (second, [])):
+        published(postgres_catalog, load.parsed, ((NOW - moment) / timedelta(minutes=1), "c"))
+        assert told(0.0) == waits and told(1800.0) == []
+
+
+def test_the_watch_looks_at_bounds_once_the_source_is_quiet() -> None:
+    def quiet(*raw: tuple[int, str, dict[str, str]], parsed: bool = True) -> bool:
+        there = {ORDERS.raw: arrivals_of(table(*raw))} | ({ORDERS.parsed: ()} if parsed else {})
+        return is_quiet(there, ORDERS, 1800.0, NOW)
+
+    assert quiet((40, "append", rows(1)), (10, "append", rows(0))) and not quiet((20, "append", rows(1)))
+    assert quiet((20, "overwrite", rows(1) | {ERASURE: "true"})), "its rows are older"
+    assert not quiet((40, "append", rows(1)), (35, "append", rows(1, "t"))), "merged with others, bounds do not tell"
+    assert not quiet((40, "append", rows(1)), parsed=False), "a first load is long"
+
+
+def test_an_erasure_loads_nothing_and_publishes_nothing() -> None:
+    erased = rows(1) | {ERASURE: "true"}
+    assert waits(table((50, "append", rows(1))), table((60, "append", {}), (5, "overwrite", erased))) == 50
+    assert waits(table((70, "append", rows(1)), (50, "overwrite", erased)), table((60, "append", {}))) is None
 
 
 def test_each_table_has_its_limit_and_the_source_one_alert() -> None:
