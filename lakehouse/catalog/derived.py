@@ -25,7 +25,7 @@ _LOCK = Lock()
 def derived(catalog: LakeCatalog, tables: Collection[Name], derive: Callable[[Table], T]) -> dict[Name, T]:
     """What `derive` says of each table that is there; of a metadata file that it has seen, what it said then.
 
-    `derive` is a function of a module, reads nothing but the metadata, and returns little.
+    `derive` is a function of a module, reads little of what that file names and nothing else, and returns little.
     """
     with _LOCK:
         known = {name: _KNOWN[derive, name] for name in tables if (derive, name) in _KNOWN}

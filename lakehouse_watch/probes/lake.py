@@ -1,11 +1,11 @@
-"""The lake itself: schema changes, dead letters, sizes, and backups. Metadata only, read when it has changed."""
+"""The lake itself: schema changes, dead letters, maintenance, sizes, and backups. No file of raw is read."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lakehouse.catalog.open import total
 from lakehouse.metrics import Sample, sample
@@ -22,13 +22,15 @@ if TYPE_CHECKING:
 Name = tuple[str, str]
 SCHEMA_CHANGES, MAINTENANCE = ("meta", "schema_changes"), ("meta", "maintenance")
 QUARANTINE, SPOOL = ("meta", "quarantine"), ("meta", "spool")
-META = {SCHEMA_CHANGES, MAINTENANCE, QUARANTINE, SPOOL}
+META = {SCHEMA_CHANGES, QUARANTINE, SPOOL}
 TOLD_FOR = timedelta(hours=24)  # an older schema change is no news, also to a watch that starts now
-MAINTAINED = timedelta(days=8)
+FAILURES = 3  # of an action in a row: one may be a conflict with a load, and the next run tries again
+WEEKS, TRIED_AGAIN = timedelta(days=22), timedelta(days=8)  # of a weekly schedule: so many runs, and the next one
 
 
 def read_lake(settings: Settings) -> Reading:
-    """Schema changes of the last day, dead letters, and the sizes of raw tables and of what was set aside."""
+    """Schema changes of the last day, dead letters, failed maintenance, and the sizes of raw tables and of what was
+    set aside."""
     from lakehouse.catalog.derived import derived
     from lakehouse.catalog.open import open_catalog
     from lakehouse.catalog.relations import list_relations
@@ -39,10 +41,13 @@ def read_lake(settings: Settings) -> Reading:
         raw = derived(catalog, [name for name in names if name[0].startswith("raw_")], size_of)
         sizes = raw | {name: size_of(table) for name, table in meta.items()}
         letters = derived(catalog, [QUARANTINE], dead_letters_of).get(QUARANTINE, {})
-        return Reading(
-            (*_schema_changes(meta.get(SCHEMA_CHANGES)), *_dead_letters(letters, declared_still(settings))),
-            (*_sizes(sizes), *_maintenance(meta.get(MAINTENANCE))),
+        done = derived(catalog, [MAINTENANCE], maintained).get(MAINTENANCE, Maintained())
+        occasions = (
+            *_schema_changes(meta.get(SCHEMA_CHANGES)),
+            *_dead_letters(letters, declared_still(settings)),
+            *_failures(done.failing, {".".join(name) for name in names}, datetime.now(UTC)),
         )
+        return Reading(occasions, (*_sizes(sizes), *done.samples))
 
 
 def size_of(table: Table) -> tuple[int, int]:
@@ -110,16 +115,68 @@ def _sizes(sizes: Mapping[tuple[str, str], tuple[int, int]]) -> Iterator[Sample]
     yield sample("lakehouse_spool_bytes", sizes.get(SPOOL, (0, 0))[1])
 
 
-def _maintenance(table: Table | None) -> Iterator[Sample]:
+class Act(NamedTuple):
+    """An action of maintenance on a table; `error` is why it failed, None where it is done."""
+
+    table: str
+    action: str
+    run_id: str
+    started_at: datetime
+    fewer_files: int
+    error: str | None
+
+
+class Maintained(NamedTuple):
+    """What `meta.maintenance` tells: numbers, and the newest failure of each action that fails on a table."""
+
+    samples: tuple[Sample, ...] = ()
+    failing: tuple[Act, ...] = ()
+
+
+def maintained(history: Table) -> Maintained:
+    """What was done and what failed in the last weeks."""
+    rows = _rows_since(history, "started_at", WEEKS)
+    acts = sorted(map(_act, rows), key=lambda act: act.started_at, reverse=True)
+    return Maintained(tuple(_measured(acts)), tuple(_failing(acts)))
+
+
+def _act(row: Mapping[str, Any]) -> Act:
+    fewer = (row["files_before"] or 0) - (row["files_after"] or 0)
+    error = (row["error"] or "no message") if row["status"] == "failed" else None
+    return Act(row["table"], row["action"], row["run_id"], row["started_at"], fewer, error)
+
+
+def _measured(acts: Sequence[Act]) -> Iterator[Sample]:
     """Of each action the newest run that did something: when, and how many files fewer the tables have."""
-    done = [row for row in _rows_since(table, "started_at", MAINTAINED) if row["status"] == "done"]
-    for action in sorted({row["action"] for row in done}):
-        rows = [row for row in done if row["action"] == action]
-        newest = max(rows, key=lambda row: row["started_at"])
-        same_run = [row for row in rows if row["run_id"] == newest["run_id"]]
-        fewer = sum((row["files_before"] or 0) - (row["files_after"] or 0) for row in same_run)
-        yield sample("lakehouse_maintenance_last_timestamp_seconds", newest["started_at"].timestamp(), action=action)
+    done = [act for act in acts if act.error is None]
+    for action in sorted({act.action for act in done}):
+        mine = [act for act in done if act.action == action]
+        fewer = sum(act.fewer_files for act in mine if act.run_id == mine[0].run_id)
+        yield sample("lakehouse_maintenance_last_timestamp_seconds", mine[0].started_at.timestamp(), action=action)
         yield sample("lakehouse_maintenance_removed_files", fewer, action=action)
+
+
+def _failing(acts: Sequence[Act]) -> Iterator[Act]:
+    """The newest of those that have failed in a row; `acts` are newest first."""
+    by_kind: dict[tuple[str, str], list[Act]] = {}
+    for act in acts:
+        by_kind.setdefault((act.table, act.action), []).append(act)
+    for newest, *others in by_kind.values():
+        in_a_row = [newest, *others][:FAILURES]
+        if len(in_a_row) == FAILURES and all(act.error is not None for act in in_a_row):
+            yield newest
+
+
+def _failures(failing: Sequence[Act], tables: Collection[str], now: datetime) -> Iterator[Occasion]:
+    """One for each table: a run of which few tables fail succeeds. What is not tried again is not needed any more."""
+    tried = [act for act in failing if act.table in tables and now - act.started_at < TRIED_AGAIN]
+    for table in sorted({act.table for act in tried}):
+        mine = [act for act in tried if act.table == table]
+        actions = " and ".join(sorted(act.action for act in mine))
+        yield Occasion(
+            f"maintenance/{table}", f"{actions} of {table} failed {FAILURES} times in a row: {mine[0].error}",
+            f"fix the cause, then `lakehouse maintain --table {table}`", "warning",
+        )  # fmt: skip
 
 
 def read_backups(settings: Settings) -> Reading:

@@ -11,6 +11,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any
 
 from maintenance.inventory.outcome import Outcome, TableName, plainly
@@ -135,10 +136,11 @@ def _take(session: Session, step: Step, prepared: Prepared) -> Outcome:
     if step.expected_seconds > left:
         reason = allowance.why_put_off(step.expected_seconds, left)
         return Outcome(step.action, step.table.name, "skipped", reason)
+    started_at = datetime.now(UTC)
     try:
         outcome = ACTIONS[step.action](session, step.table.name, step.table.policy)
     except Exception as error:  # Trino may be down: steps that need only Spark, and other tables, continue
-        return Outcome(step.action, step.table.name, "failed", error=plainly(error))
+        return Outcome(step.action, step.table.name, "failed", error=plainly(error), started_at=started_at)
     try:
         session.refresh(step.table.name)  # the next step may not read what this one removed
     except Exception as error:

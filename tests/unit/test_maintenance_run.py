@@ -90,6 +90,7 @@ def test_whatever_a_table_does_to_a_run_the_others_have_their_turn_and_what_was_
     broken, down, hub = sorted(outcomes, key=lambda outcome: outcome.table)
     assert (broken.status, broken.error) == ("failed", "FileNotFoundError: s3://w/broken.metadata.json")
     assert (down.status, down.error) == ("failed", "Trino does not answer")
+    assert broken.started_at and down.started_at, "the history is read by it"
     assert hub.status == "done" and hub.reason.startswith("rewrites 6 files; then the table could not be read")
 
 

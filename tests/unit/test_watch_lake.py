@@ -1,6 +1,6 @@
 """What the watch reads in the lake's own tables: dead letters and failed maintenance were told to nobody."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 import pytest
@@ -13,8 +13,9 @@ from lakehouse.settings import Settings
 from lakehouse_watch.probes import lake
 from lakehouse_watch.probes.lake import read_lake
 from lakehouse_watch.probes.still_there import Declared
+from maintenance.planning import history
 
-NOW = datetime.now(UTC)
+NOW, DAY = datetime.now(UTC), timedelta(days=1)
 
 
 @pytest.fixture(autouse=True)
@@ -74,3 +75,41 @@ def test_dead_letters_of_a_table_that_is_removed_are_told_no_more(monkeypatch: p
 
     assert told("orders", "stores") == ["dead_letters/shop.orders"]
     assert told("stores") == []
+
+
+def maintained(catalog: LakeCatalog, table: str, action: str, *outcomes: str, ago: timedelta = timedelta()) -> None:
+    """A run a night, the last one so long ago."""
+    catalog.create_namespace_if_not_exists("meta")
+    kept = catalog.create_table_if_not_exists(("meta", "maintenance"), history.SCHEMA)
+    rows = [
+        {"run_id": str(night), "table": table, "action": action, "status": status,
+         "started_at": NOW - ago - night * DAY, "error": "disk full" if status == "failed" else None,
+         "files_before": 9, "files_after": 4}
+        for night, status in enumerate(reversed(outcomes))
+    ]  # fmt: skip
+    kept.append(pa.Table.from_pylist(rows, schema=history.SCHEMA))
+
+
+def test_what_fails_on_a_table_in_each_run_is_told_though_the_runs_succeed(
+    postgres_catalog: LakeCatalog, catalog_settings: Settings
+) -> None:
+    """With twenty tables one could fail every night, and each run was green."""
+    for name in ("raw_shop.orders", "raw_shop.stores", "vault.hub_store", "vault.sat_store"):
+        postgres_catalog.create_namespace_if_not_exists(name.partition(".")[0])
+        postgres_catalog.create_table(name, pa.schema([("id", pa.int64())]))
+    maintained(postgres_catalog, "raw_shop.orders", "compact", "done", "failed", "failed", "failed")
+    maintained(postgres_catalog, "raw_shop.orders", "expire_snapshots", "failed", "failed", "failed", "done")
+    maintained(postgres_catalog, "raw_shop.stores", "compact", "failed", "failed")
+    maintained(postgres_catalog, "raw_shop.removed", "compact", "failed", "failed", "failed")
+    maintained(postgres_catalog, "vault.hub_store", "compact", "failed", "failed", "failed", ago=9 * DAY)
+    maintained(postgres_catalog, "vault.sat_store", "compact", "failed", ago=15 * DAY)
+    maintained(postgres_catalog, "vault.sat_store", "compact", "failed", ago=8 * DAY)
+    maintained(postgres_catalog, "vault.sat_store", "compact", "failed", ago=DAY)
+    assert told(catalog_settings) == {
+        "maintenance/raw_shop.orders": "compact of raw_shop.orders failed 3 times in a row: disk full",
+        "maintenance/vault.sat_store": "compact of vault.sat_store failed 3 times in a row: disk full",
+    }
+    maintained(postgres_catalog, "raw_shop.orders", "compact", "done", ago=-DAY)
+    assert set(told(catalog_settings)) == {"maintenance/vault.sat_store"}
+    fewer = {dict(s.labels)["action"]: s.value for s in read_lake(catalog_settings).samples if "removed" in s.name}
+    assert fewer == {"compact": 5, "expire_snapshots": 5}
