@@ -25,7 +25,6 @@ from pyiceberg.expressions import (
     GreaterThanOrEqual,
     LessThan,
     LessThanOrEqual,
-    NotEqualTo,
     Or,
 )
 from pyiceberg.table import Table
@@ -199,7 +198,8 @@ def _beyond(newest: Mapping[str, CutKey]) -> Iterator[BooleanExpression]:
     for source, key in newest.items():
         same = And(EqualTo(term="epoch", value=key.epoch), EqualTo(term="cut_lsn", value=key.lsn))
         yield Or(
-            NotEqualTo(term="source", value=source),
+            LessThan(term="source", value=source),  # no file is passed over for a `!=`
+            GreaterThan(term="source", value=source),
             GreaterThan(term="epoch", value=key.epoch),
             And(EqualTo(term="epoch", value=key.epoch), GreaterThan(term="cut_lsn", value=key.lsn)),
             And(same, GreaterThan(term="published_at", value=key.published_at.isoformat())),

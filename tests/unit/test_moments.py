@@ -132,17 +132,18 @@ def test_of_many_cuts_few_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         "lakehouse_serve.past.cuts.LOOKS_BACK", (Back(HOUR, 900_000), Back(2 * HOUR, 1_800_000), Back(None, None))
     )
     files = [[row(250 * n, PUBLISHED + n * SECOND) for n in range(1800 * m, 1800 * (m + 1))] for m in range(10)]
-    table, read = listed(tmp_path, *files), list[int]()
+    table, read, opened = listed(tmp_path, *files), list[int](), set[str]()
     to_arrow = DataScan.to_arrow
 
     def counted(scan: DataScan) -> Any:
         rows = to_arrow(scan)
         read.append(rows.num_rows)
+        opened.update(task.file.file_path for task in scan.plan_files())
         return Counted(rows)
 
     monkeypatch.setattr(DataScan, "to_arrow", counted)
     assert newest(table, moment) == {"s": (1, 3_600_000)}
-    assert sum(read) < 4000
+    assert sum(read) < 4000 and len(opened) <= 4, "of ten files"
 
 
 def test_a_source_that_has_been_quiet_for_long_has_its_newest_cut_too(tmp_path: Path) -> None:
