@@ -103,8 +103,8 @@ class Lake(dg.ConfigurableResource):
     def pin_cut(self, name: str, moment: datetime, until: datetime) -> "tuple[list[Pin], tuple[str, ...]]":
         """Keeps the newest cut until the moment, with mirrors and marts: what is not kept already.
 
-        A pin that was begun is completed with its own cut, also where there is a newer one by now. Also returns what is
-        not in it. Raises LakehouseError if the name pins something else.
+        A pin that was begun for this moment, as its end tells, is completed with its own cut, also where there is a
+        newer one by now. Also returns what is not in it. Raises LakehouseError if the name pins something else.
         """
         from lakehouse_serve.past.moments import Moment
         from lakehouse_serve.past.states import together
@@ -113,7 +113,7 @@ class Lake(dg.ConfigurableResource):
 
         settings = self.settings()
         with closing(Session(settings)) as session:
-            state = together(settings, Moment(at=moment), self.declarations().sources, cut_of(session, name))
+            state = together(settings, Moment(at=moment), self.declarations().sources, cut_of(session, name, until))
             return complete_states(session, name, state.snapshots, state.name, until), state.missing
 
     def verify_erasures(self, source: str, table: str) -> "Search":

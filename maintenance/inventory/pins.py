@@ -41,6 +41,10 @@ class Pin:
     until: datetime | None
     cut: str | None = None
 
+    def ends_at(self, until: datetime) -> bool:
+        """Whether that is its end, to the millisecond that Iceberg keeps."""
+        return self.until is not None and abs(self.until - until) < timedelta(milliseconds=1)
+
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         return {
@@ -97,9 +101,9 @@ def complete_states(
     return _put_on_all(session, consumer, lacking, until, cut)
 
 
-def cut_of(session: Session, consumer: str) -> str | None:
-    """The cut of which a pin has tables, all of them or some; None if there is no such pin, or it is none of a cut."""
-    return next((pin.cut for pin in pins(session) if pin.consumer == consumer and pin.cut), None)
+def cut_of(session: Session, consumer: str, until: datetime) -> str | None:
+    """The cut of which a pin with that end has tables, all of them or some; None if there is no such pin."""
+    return next((pin.cut for pin in pins(session) if pin.consumer == consumer and pin.ends_at(until) and pin.cut), None)
 
 
 def unpin(session: Session, consumer: str) -> list[Pin]:

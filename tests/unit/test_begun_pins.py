@@ -13,6 +13,7 @@ from ingestion.sink.meta_tables import MIRRORS, MIRRORS_SCHEMA
 from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.catalog.pins import pinned
 from lakehouse.catalog.relations import TableName
+from lakehouse.errors import LakehouseError
 from maintenance.inventory.pins import pin_states
 from orchestration.resources import Lake
 
@@ -75,12 +76,23 @@ def test_a_pin_that_was_killed_half_way_is_completed_with_its_own_cut(catalog: L
     mart, now = grow(catalog, MART), datetime.now(UTC)
     begun = cut(catalog, 100, now - timedelta(minutes=3))
     session: Any = SimpleNamespace(catalog=catalog)
-    pin_states(session, "close", {TableName(*RAW): begun[RAW]}, "shop=1:0/64")
-    cut(catalog, 200, now - timedelta(minutes=1))
     moment, until = datetime.now(UTC), now + timedelta(days=1)
+    pin_states(session, "close", {TableName(*RAW): begun[RAW]}, "shop=1:0/64", until)
+    cut(catalog, 200, now - timedelta(minutes=1))
     made, missing = KnownLake().pin_cut("close", moment, until)
     assert {(*pin.table,) for pin in made} == {MIRROR, MART} and missing == ()
     assert pinned(catalog, "close") == ({**begun, MART: mart}, "shop=1:0/64")
     assert KnownLake().pin_cut("close", moment, until)[0] == []
     newer, _ = KnownLake().pin_cut("later", moment, until)
     assert {pin.cut for pin in newer} == {"shop=1:0/C8"}
+
+
+def test_a_pin_that_somebody_made_by_hand_is_not_that_of_the_moment_to_come(catalog: LakeCatalog) -> None:
+    """The pin of ten o'clock had the name of midnight's, which was told to be there already."""
+    grow(catalog, MART)
+    now = datetime.now(UTC)
+    cut(catalog, 100, now - timedelta(minutes=3))
+    KnownLake().pin_cut("close", now - timedelta(minutes=2), now + timedelta(days=1))
+    cut(catalog, 200, now - timedelta(minutes=1))
+    with pytest.raises(LakehouseError, match="unpin it first"):
+        KnownLake().pin_cut("close", now, now + timedelta(days=1, minutes=2))
