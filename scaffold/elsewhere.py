@@ -1,15 +1,31 @@
 """What the declarations of one source change in the models of others, such as those of a hub that they share."""
 
+import re
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 
 from lakehouse.declarations import Declarations
 from scaffold.files import Change, plan
 from scaffold.models import models_of
 
+STAGE = re.compile(r"\bstg_\w+")
+
 
 def elsewhere(project: Path, declared: Declarations, sources: Collection[str]) -> list[Change]:
-    """The models of other sources that differ from the declarations: `changed`, or edited and so `yours`; read-only."""
+    """The models of other sources that name stages of these, or will, and differ; read-only.
+
+    They are `changed`, or edited and so `yours`. One that would name a stage that nobody has written yet, because its
+    own source is declared otherwise than scaffolded, is `behind`.
+    """
+    own = tuple(f"stg_{source}__" for source in sources)
     others = [source.name for source in declared.sources if source.name not in sources]
     changes = [change for name in others for change in plan(project, name, models_of(declared, name))]
-    return [change for change in changes if change.kind == "changed" or (change.kind == "yours" and change.text)]
+    differing = [change for change in changes if change.text and change.kind in ("changed", "yours")]
+    written = {file.stem for file in (project / "models" / "stage").rglob("*.sql")}
+
+    def judged(change: Change) -> Change:
+        named = {stage for stage in STAGE.findall(change.text) if not stage.startswith(own)}
+        return change if named <= written or change.kind == "yours" else replace(change, kind="behind")
+
+    return [judged(c) for c in differing if any(name in c.text + c.path.read_text() for name in own)]

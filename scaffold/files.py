@@ -14,14 +14,14 @@ from typing import Literal
 from lakehouse.files.atomic import write_atomically
 from scaffold.text import Model
 
-Kind = Literal["new", "changed", "gone", "yours", "same"]
+Kind = Literal["new", "changed", "gone", "yours", "same", "behind"]
 _LINE = re.compile(r"^(?:\{#-|#) Written by `lakehouse scaffold`, its own while unchanged: ([0-9a-f]{16})(?: -#\})?\n")
 _LAYERS = ("parsed", "current", "stage", "vault", "timelines")
 
 
 @dataclass(frozen=True)
 class Change:
-    """The action on a file: write (`new`, `changed`), remove (`gone`) or keep (`yours`, `same`)."""
+    """The action on a file: write (`new`, `changed`), remove (`gone`) or keep (`yours`, `same`, `behind`)."""
 
     path: Path
     kind: Kind

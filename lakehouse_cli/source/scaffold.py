@@ -82,6 +82,8 @@ def write_models(settings: Settings, declared: Declarations, sources: Sequence[s
     for change in changes:
         if change.kind != "same":
             say(f"{change.kind:<8}{change.path.relative_to(project)}")
+    for source in sorted({change.path.parent.name for change in changes if change.kind == "behind"}):
+        say(f"{source} differs from its declaration: `lakehouse scaffold {source}` writes what is behind")
     if not check:
         apply(changes)
     return sum(change.kind in ("new", "changed", "gone") for change in changes)

@@ -111,3 +111,35 @@ def test_a_source_whose_hub_others_refer_to_stays_whole(run: Run) -> None:
     assert "nothing was written, as the declarations would be refused" in str(refused.exception)
     assert "crm.yml" in str(refused.exception) and "person" in str(refused.exception)
     assert before == {path: path.read_text() for path in Path("models").rglob("*") if path.is_file()}
+
+
+def test_models_of_a_source_that_is_not_scaffolded_yet_name_no_stage_that_is_missing(run: Run) -> None:
+    """They named the stage of a table that was declared and not scaffolded, and dbt could not parse the project."""
+    visits = """\
+      - name: visits
+        config:
+          meta:
+            raw: {relation: public.visits, key: [id]}
+            vault: {hub: visit, references: {person: person_id}, links: {visit_person: [person]}}
+        columns: [{name: id, data_type: bigint}, {name: person_id, data_type: bigint}]
+"""
+    alone = shared()
+    Path("models/sources/shop.yml").write_text(SHOP + visits)
+    Path("models/sources/crm.yml").write_text(CRM)
+
+    added = run("scaffold", "crm")
+
+    assert shared() == alone and all(f"behind  {name}" in added.stdout for name in SHARED)
+    assert "`lakehouse scaffold shop`" in added.stdout
+    load_declarations(load_settings())
+    run("scaffold", "shop")
+    assert all("stg_crm__tickets" in text and "stg_shop__visits" in text for text in shared())
+
+
+def test_models_of_others_that_have_nothing_to_do_with_a_source_are_left_alone(run: Run) -> None:
+    hub = Path(SHARED[0])
+    hub.write_text(hub.read_text() + "-- ours\n")
+    Path("models/sources/crm.yml").write_text(
+        CRM.replace(", references: {person: person_id}, links: {ticket_person: [person]}", "")
+    )
+    assert "shop" not in run("scaffold", "crm").stdout
