@@ -54,7 +54,11 @@ Reach = Callable[[Position], RowCounts]
 
 
 class _PointPassed(Exception):
-    """The stream went past the point, or a table was moved, before the tables were registered with it."""
+    """The tables could not be registered with the point: the stream went past it, or a table was moved meanwhile."""
+
+    def __init__(self, by_stream: bool = False) -> None:
+        super().__init__()
+        self.by_stream = by_stream
 
 
 @dataclass(frozen=True)
@@ -143,8 +147,9 @@ def _load_at(
     held_until = time.monotonic() + HELD_SECONDS
     try:
         loading = _register(session, source, states, wanted, before, point)
-    except _PointPassed:
-        _tell_if_again(session, wanted)
+    except _PointPassed as passed:
+        if passed.by_stream:
+            _tell_if_again(session, wanted)
         return rows
     session.passed.clear()
     if loading:
@@ -203,7 +208,7 @@ def _register(
         leases.check(states, session.lease, session.limits.lease_seconds)
         current = store.read_stream(states, session.name)
         if current is None or not current.position <= point.position or current.revision != stream.revision:
-            raise _PointPassed
+            raise _PointPassed(current is not None and not current.position <= point.position)
         there = store.read_positions(states, session.name, [item.table.name for item in loading])
         if any((at.state, at.known) != (met[name].state, met[name].known) for name, at in there.items()):
             raise _PointPassed

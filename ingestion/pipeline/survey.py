@@ -65,7 +65,8 @@ def _by_key(session: Session, outlook: Outlook, position: store.TablePosition | 
     facts, keyed_by = outlook.facts, position.followed.keyed_by
     if facts is None or not keyed_by or facts.keyed_by == keyed_by or not _has_changes(session, outlook.table):
         return outlook
-    problem = problem_of_former_key(outlook.table, position.followed)
+    table = outlook.table
+    problem = problem_of_former_key(table, position.followed, f"--resume {table.source}.{table.name}")
     return replace(outlook, facts=None, problem=outlook.problem or str(problem), seen=facts)
 
 
@@ -75,7 +76,7 @@ def check_keys(session: Session, positions: Mapping[str, store.TablePosition]) -
         position = positions.get(table.name)
         former = set(position.followed.told_apart_by) if position and position.versions else set()
         if position and table.key and former and former != set(table.key) and _has_changes(session, table):
-            raise problem_of_former_key(table, position.followed)
+            raise problem_of_former_key(table, position.followed, f"--recover {table.source}")
 
 
 def _has_changes(session: Session, table: RawTable) -> bool:

@@ -49,15 +49,16 @@ def is_keyed_as_declared(table: RawTable, facts: TableFacts) -> bool:
     return facts.keyed_by in (None, keyed_by(table, facts, facts))
 
 
-def problem_of_former_key(table: RawTable, followed: TableFacts) -> TableProblem:
+def problem_of_former_key(table: RawTable, followed: TableFacts, then: str) -> TableProblem:
     """Of a topic whose events have landed under another key: their deletes do not tell the columns of the declared one,
-    and there is no table to compare with."""
+    and there is no table to compare with. `then` are the options of `lakehouse ingest` once the key is declared again.
+    """
     return TableProblem(
         table.source,
         table.name,
         f"changes of topic {table.raw.topic} have landed under the key ({', '.join(followed.told_apart_by)}), and "
         f"cannot be read again under ({', '.join(table.key)}): declare the former key again, then `lakehouse ingest "
-        f"--resume {table.source}.{table.name}`; for another key, have them written to a topic of another name, and "
+        f"{then}`; for another key, have them written to a topic of another name, and "
         "declare that one as a table of its own",
     )
 
