@@ -54,6 +54,38 @@ def test_a_late_row_that_changes_no_loaded_one_is_loaded_as_any_other(column: bo
     assert not parsed.is_revised()
 
 
+def test_a_late_row_of_another_key_than_those_that_left_a_value_out_changes_none() -> None:
+    """Nor does it with new rows of that key, which stand after what is loaded."""
+    parsed = Parsed("a", "b")
+    parsed.land("c", 1, 10, "20 07:00", "20 07:01", a="A", b="0")
+    parsed.land("u", 1, 30, "20 08:00", "20 08:01", b="2", _unchanged=["a"])
+    parsed.load(cut=30)
+    parsed.replay("c", 9, 20, "20 07:30", "20 09:00", a="was a dead letter", b="1")
+    parsed.land("u", 1, 40, "20 09:30", "20 09:31", b="3", _unchanged=["a"])
+    assert parsed.load(cut=40) and not parsed.is_revised()
+    assert parsed.current() == [(1, "A", "3"), (9, "was a dead letter", "1")]
+
+
+@pytest.mark.parametrize("late", ["before the key change", "the key change"])
+def test_a_late_row_reaches_those_that_had_their_value_from_under_its_key(late: str) -> None:
+    parsed = Parsed("a", "b")
+    moved = {"b": "2", "_unchanged": ["a"], "_old_key": '{"id": "1"}'}
+    parsed.land("c", 1, 10, "20 07:00", "20 07:01", a="A", b="0")
+    parsed.land("d", 1, 30, "20 08:00", "20 08:01")
+    if late == "the key change":
+        parsed.land("u", 2, 40, "20 08:10", "20 08:11", b="3", _unchanged=["a"])
+        parsed.load(cut=40)
+        parsed.replay("c", 2, 31, "20 08:00", "20 09:00", **moved)
+        expected = (2, "A", "3")
+    else:
+        parsed.land("c", 2, 31, "20 08:00", "20 08:01", **moved)
+        parsed.load(cut=40)
+        parsed.replay("u", 1, 20, "20 07:30", "20 09:00", a="B", b="1")
+        expected = (2, "B", "2")
+    assert parsed.load(cut=40) and parsed.is_revised()
+    assert parsed.current() == [expected]
+
+
 def test_rows_that_change_with_a_table_that_is_made_anew_for_a_column_are_told_too() -> None:
     parsed = Parsed("a", "b")
     parsed.declared = ("a",)

@@ -31,7 +31,7 @@
     {%- set lacking = columns | map(attribute="name") | map("lower") | reject("in", loaded) | list -%}
     {%- set anew = newest is not none and (undone or lacking | length > 0) -%}
     {%- set new_data = cdc_vault.new_raw_rows(source_name, table_name, raw, columns, none if anew else newest) -%}
-    {%- set revised = new_data and newest and (new_data.landed_late or "") > newest and cdc_vault.changes_loaded(raw, newest, new_data.window) -%}
+    {%- set revised = new_data and newest and (new_data.landed_late or "") > newest and cdc_vault.changes_loaded(raw, columns, newest, new_data.window) -%}
     {%- if revised and not anew -%}
       {%- set anew = true -%}
       {%- set new_data = cdc_vault.new_raw_rows(source_name, table_name, raw, columns, none) -%}
@@ -69,16 +69,31 @@ select 1 where false
   {{ return((newest, before > 0)) }}
 {% endmacro %}
 
-{#- Whether rows to load stand before a loaded one that says more with them: one that lacks a value, or a truncate. -#}
-{% macro changes_loaded(raw, newest, window) %}
-  {%- set first -%}
-    select min({{ cdc_vault.source_position() }}) from {{ raw }} where {{ window }} and _ingested_at > timestamp '{{ newest }}'
-  {%- endset -%}
+{#-
+  Whether rows to load stand before a loaded one that says more with them: one of their key that lacks a value, any that has
+  its value from under another key, or a truncate.
+-#}
+{% macro changes_loaded(raw, columns, newest, window) %}
+  {%- set position = cdc_vault.source_position("loaded") -%}
   {%- set found -%}
+    with late as (
+      select {{ cdc_vault.key_names(columns) }}, _old_key, {{ cdc_vault.source_position() }} as _lh_position
+      from {{ raw }}
+      where {{ window }} and _ingested_at > timestamp '{{ newest }}'
+    )
     select count(*)
-    from {{ raw }}
-    where (_op = 't' or _unchanged is not null) and _ingested_at <= timestamp '{{ newest }}'
-      and {{ cdc_vault.source_position() }} > ({{ first }})
+    from {{ raw }} as loaded
+    cross join (
+      select min(_lh_position) as _lh_first, min(_lh_position) filter (where _old_key is not null) as _lh_moved from late
+    ) as firsts
+    left join (
+      select {{ cdc_vault.key_names(columns) }}, min(_lh_position) as _lh_first from late group by {{ cdc_vault.key_names(columns) }}
+    ) as late_keys on ({{ cdc_vault.comparable_key(columns, "late_keys") }}) = ({{ cdc_vault.comparable_key(columns, "loaded") }})
+    where (loaded._op = 't' or loaded._unchanged is not null) and loaded._ingested_at <= timestamp '{{ newest }}'
+      and (
+        {{ position }} > late_keys._lh_first or {{ position }} > firsts._lh_moved
+        or ((loaded._op = 't' or loaded._old_key is not null) and {{ position }} > firsts._lh_first)
+      )
   {%- endset -%}
   {{ return(run_query(found).rows[0][0] > 0) }}
 {% endmacro %}
