@@ -1,4 +1,7 @@
-"""Rows of parsed that were loaded are other ones now, as after a late dead letter: the vault is made anew from them."""
+"""Rows of parsed that were loaded are other ones now, as after a late dead letter: what the vault says is made anew.
+
+Keys stay in hubs and links, and so does all of which parsed says nothing any more.
+"""
 
 import random
 from datetime import timedelta
@@ -6,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from tests.unit.embedded_vault import MODELS, START, Vault, by_rollback, history, restore
+from tests.unit.embedded_vault import MODELS, START, Event, Vault, by_rollback, history, restore
 
 MAY = START + timedelta(days=50)
 LATER = MAY + timedelta(days=9)
+KEYS = {name: f"hk_{name.partition('_')[2]}" for name, (kind, _) in MODELS.items() if kind in ("hub", "link")}
 
 
 def loaded(seed: int, *models: str) -> tuple[Vault, random.Random]:
@@ -38,11 +42,21 @@ def contents(vault: Vault) -> dict[str, Any]:
     return {name: vault.rows(f"select * from {name} order by all") for name in vault.models}
 
 
+def values(vault: Vault) -> dict[str, Any]:
+    """Of the tables that are no hub or link."""
+    return {name: rows for name, rows in contents(vault).items() if name not in KEYS}
+
+
+def keys(vault: Vault) -> dict[str, list[Any]]:
+    """Of the hubs and links."""
+    return {name: [row[0] for row in vault.rows(f"select {key} from {name}")] for name, key in KEYS.items()}
+
+
 def snapshots(vault: Vault) -> dict[str, int]:
     return {name: vault.snapshot(name) for name in vault.models}
 
 
-def full_load_of(vault: Vault) -> dict[str, Any]:
+def full_load_of(vault: Vault) -> Vault:
     """What a vault that was never loaded makes of the same parsed table."""
     fresh = Vault()
     rows = vault.rows("select * from parsed")
@@ -50,16 +64,24 @@ def full_load_of(vault: Vault) -> dict[str, Any]:
         fresh.db.executemany(f"insert into parsed values ({', '.join('?' * len(rows[0]))})", rows)
     fresh.commit("parsed")
     fresh.load([], LATER)
-    return contents(fresh)
+    return fresh
+
+
+def assert_has_all_keys(vault: Vault, of: Vault) -> None:
+    """Once each."""
+    for name, found in keys(vault).items():
+        assert set(found) >= set(keys(of)[name]) and len(found) == len(set(found)), name
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_where_loaded_rows_are_other_ones_all_tables_are_what_a_full_load_makes(seed: int) -> None:
+def test_where_loaded_rows_are_other_ones_all_tables_say_what_a_full_load_says(seed: int) -> None:
     vault, rng = loaded(seed)
     for _ in range(2):
         revise(vault, rng)
         vault.load([], LATER)
-        assert contents(vault) == full_load_of(vault)
+        full = full_load_of(vault)
+        assert values(vault) == values(full)
+        assert_has_all_keys(vault, full)
         before = snapshots(vault)
         vault.load([], LATER)
         assert snapshots(vault) == before, "once is enough"
@@ -109,3 +131,54 @@ def test_a_table_that_is_new_has_read_the_rows_as_they_are_now() -> None:
     before = vault.snapshot("rts_thing")
     vault.load([], LATER)
     assert vault.snapshot("rts_thing") == before
+
+
+def begin_again(vault: Vault, events: list[Event]) -> None:
+    """Parsed is dropped, and begun again with these events."""
+    vault.db.execute("delete from parsed")
+    vault.commit("parsed", replaces=True)
+    models, vault.models = vault.models, {}
+    vault.load(events, MAY + timedelta(days=2))
+    vault.models = models
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_rows_from_before_a_parsed_table_was_begun_again_stay_in_the_vault(seed: int) -> None:
+    """What they say of later ones counts too: the vault is as if those had come in the first place."""
+    events = history(random.Random(seed), keys=3, most=60)
+    half = len(events) // 2
+    vaults = Vault(), Vault()
+    for vault in vaults:
+        vault.load(events[:half], MAY)
+        begin_again(vault, events[half:])
+    vault, at_once = vaults
+    vault.load([], LATER)
+    before, was_there = contents(vault), keys(vault)
+    for each in vaults:
+        revise(each, random.Random(seed))
+    at_once.db.execute("delete from properties where model = 'parsed'")
+    for each in vaults:
+        each.load([], LATER)
+    assert values(vault) == values(at_once)
+    for name, rows in before.items():
+        old = [row for row in rows if MAY in row]
+        assert {*old} <= {*vault.rows(f"select * from {name}")}, name
+    assert all({*found} >= {*was_there[name]} for name, found in keys(vault).items())
+    assert_has_all_keys(vault, at_once)
+    last = snapshots(vault)
+    vault.load([], LATER)
+    assert snapshots(vault) == last, "once is enough"
+
+
+def test_rows_of_a_source_that_no_stage_has_any_more_stay_in_the_vault() -> None:
+    vault, rng = loaded(4)
+    removed = "select * replace ('a.removed' as record_source, {0} || '-' as {0}) from {1} where record_source <> 'ghost'"
+    tables = {"hub_thing": "hk_thing", "nh_sat_row": "hk_row", "rts_thing": "hk_thing", "sat_row": "hk_row"}
+    for name, key in tables.items():
+        vault.db.execute(f"insert into {name} {removed.format(key, name)}")
+    count = "select count(*) from {} where record_source = 'a.removed'"
+    before = [vault.rows(count.format(name)) for name in tables]
+    revise(vault, rng)
+    vault.load([], LATER)
+    assert [vault.rows(count.format(name)) for name in tables] == before
+    assert_has_all_keys(vault, full_load_of(vault))

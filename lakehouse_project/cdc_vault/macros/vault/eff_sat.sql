@@ -13,7 +13,7 @@
   {%- if not execute -%}
     select 1 as placeholder
   {%- else -%}
-  {%- set plan = cdc_vault.load_plan([source_model], src_ldts, src_seq, ghosts=cdc_vault.has_ghosts("sat"), hashed=src_pk,
+  {%- set plan = cdc_vault.load_plan([source_model], src_ldts, src_seq, src_source=src_source, ghosts=cdc_vault.has_ghosts("sat"), hashed=src_pk,
     keys={source_model: [src_pk, src_dfk] if src_dfk != src_pk else [src_pk]}, key_rows="kept.is_active") -%}
   {%- set event = [src_ldts, "applied_date", src_seq, src_source] -%}
   {%- set stored = cdc_vault.handed_stored(plan, [source_model], src_dfk, [src_dfk, src_pk, "is_active", src_seq], {source_model: [src_dfk]}) -%}
@@ -26,7 +26,7 @@
     select {{ src_dfk }} as driving, {{ src_pk }} as link, not is_deleted as is_active, {{ event | join(", ") }}, true as is_new
     from batch
     union all
-    select {{ src_dfk }}, {{ src_pk }}, {{ "is_active" if cdc_vault.is_loaded() and not plan.anew else "true" }}, null, null, {{ src_seq }}, null, false
+    select {{ src_dfk }}, {{ src_pk }}, {{ "is_active" if plan.carried or cdc_vault.is_loaded() and not plan.anew else "true" }}, null, null, {{ src_seq }}, null, false
     from {{ cdc_vault.stored_of_keys(stored, stage, plan, of_keys) }}
   ),
   timeline as (
@@ -54,6 +54,6 @@
   select link as {{ src_pk }}, {{ "driving as " ~ src_dfk ~ "," if src_dfk != src_pk }} is_active, {{ event | join(", ") }}
   from changes
   where link is not null and not coalesce(contains(links_stored, link), false)
-  {{- cdc_vault.ghost_rows(plan, [src_pk, src_dfk, "is_active"] | unique | list + event, [src_pk, src_dfk], {"is_active": "false"}, src_ldts, src_source, src_seq) }}
+  {{- cdc_vault.other_rows(plan, [src_pk, src_dfk, "is_active"] | unique | list + event, [src_pk, src_dfk], {"is_active": "false"}, src_ldts, src_source, src_seq) }}
   {%- endif -%}
 {%- endmacro %}

@@ -42,8 +42,9 @@
   {{ return(missing) }}
 {% endmacro %}
 
-{#- The ghost records that a load adds to its rows: `keys` are columns with the ghost's key, `values` those of others. -#}
-{% macro ghost_rows(plan, columns, keys, values, src_ldts, src_source, src_seq) -%}
+{#- What a load adds to its rows: those that are carried over, and ghost records. `keys` are columns with the ghost's key, `values` those of others. -#}
+{% macro other_rows(plan, columns, keys, values, src_ldts, src_source, src_seq) -%}
+  {{- cdc_vault.and_carried(plan, columns) }}
   {%- for ghost in plan.ghosts %}
   {%- set own = dict(values) -%}
   {%- for key in keys -%}{%- do own.update({key: ghost}) -%}{%- endfor %}

@@ -45,7 +45,7 @@
   {%- if stored -%}
     {{ cdc_vault.quoted("_lh_stored_" ~ model.name) }}
   {%- else -%}
-    {{ cdc_vault.stored_rows(stage, anew=plan.anew) }}
+    {{ cdc_vault.stored_rows(stage, plan) }}
     where {{ condition }}
   {%- endif -%}
 {%- endmacro %}

@@ -44,7 +44,8 @@
   {%- if not execute -%}
     select 1 as placeholder
   {%- else -%}
-  {%- set plan = cdc_vault.load_plan(inputs | map(attribute="name") | list, src_ldts, src_seq, ghosts=cdc_vault.has_ghosts(kind), columns=names, hashed=src_pk, keys=keys) -%}
+  {%- set plan = cdc_vault.load_plan(inputs | map(attribute="name") | list, src_ldts, src_seq, src_source=src_source, ghosts=cdc_vault.has_ghosts(kind), columns=names, hashed=src_pk, keys=keys,
+    keys_only=kind != "sat" and not payload) -%}
   {%- set incoming = cdc_vault.with_new_data(plan, inputs) -%}
   {%- set names, key_columns = incoming | map(attribute="name") | list, {} -%}
   {%- for input in incoming -%}{%- do key_columns.setdefault(input.model, []).append(input.src_pk) -%}{%- endfor -%}
@@ -91,7 +92,7 @@
   where stored.{{ src_pk }} is null
   {%- set keys = [src_pk] -%}
   {%- for column in columns if column.startswith("hk_") -%}{%- do keys.append(column) -%}{%- endfor %}
-  {{- cdc_vault.ghost_rows(plan, [src_pk] + columns + [src_ldts, "applied_date", src_seq, src_source], keys, {}, src_ldts, src_source, src_seq) }}
+  {{- cdc_vault.other_rows(plan, [src_pk] + columns + [src_ldts, "applied_date", src_seq, src_source], keys, {}, src_ldts, src_source, src_seq) }}
   {%- endif -%}
 {%- endmacro %}
 

@@ -17,10 +17,11 @@
 
   `inputs` are names of stages, or of keys of them (`stage.src_pk`, see `inputs_of`): each has a watermark of its own.
   A table that remembers other `columns` than it has now is loaded as if it were not there (`anew`), and so is one whose stage
-  makes its `keys` (by input, columns of the stage) of something else: the hashes of its rows would meet no others. So is one
-  that was loaded from a table before rows of that were `revised`. Of one
+  makes its `keys` (by input, columns of the stage) of something else: the hashes of its rows would meet no others. Of one
   that remembers nothing of its keys, the rows are looked at, and for the table's own key those alone that are
   `key_rows` (the end of a link is stored with the event that ended it).
+  So is one that was loaded from a table before rows of that were `revised`, except for the rows of which its stages say
+  nothing (`carried`): they count as stored, and stay. One of `keys_only` is not replaced: all is compared with it again.
   A table that is to have ghost records gets them once (`ghosts`). `hashed` is a column of hashes, the key of ghost records: with
   another hash function no key would be found again, so a load refuses a table that was hashed by another one.
   What is remembered counts while the target still descends from the snapshot it was remembered with, which expiry keeps
@@ -28,10 +29,10 @@
   compared again. One that remembers nothing
   although it is there (it was restored, or its first load was killed) is asked both itself.
 
-  The plan: by input what to load (`new_data`, `late`, `rows`), `anew`, `ghosts` (the keys of those to add), the properties to `remember`, and the
+  The plan: by input what to load (`new_data`, `late`, `rows`), `anew`, which rows are `carried`, `ghosts` (the keys of those to add), the properties to `remember`, and the
   target's snapshot that all this is true of (`base`).
 -#}
-{% macro load_plan(inputs, src_ldts="load_date", src_seq="source_seq", src_applied="applied_date", ghosts=false, columns=none, hashed=none, keys={}, key_rows="true") %}
+{% macro load_plan(inputs, src_ldts="load_date", src_seq="source_seq", src_applied="applied_date", src_source="record_source", ghosts=false, columns=none, hashed=none, keys={}, key_rows="true", keys_only=false) %}
   {%- set loaded = cdc_vault.is_loaded() -%}
   {%- set stages = cdc_vault.tables_of_stages(inputs) -%}
   {%- set before = cdc_vault.remembered_loads(loaded, stages) -%}
@@ -43,11 +44,14 @@
   {%- set anew = redeclared and (before.columns is not none or (loaded and not cdc_vault.has_columns(columns))) -%}
   {%- set unseen = before.revised_now.items() | reject("in", before.revised.items()) | list -%}
   {%- set revised = loaded and unseen | length > 0 -%}
-  {%- set anew = anew or revised or (loaded and cdc_vault.has_other_keys(before.get("keys"), signatures, keys, hashed, src_seq, key_rows)) -%}
-  {%- if anew -%}{%- set loaded, before = false, dict(before, inputs={}, days=none, ghosts=false) -%}{%- endif -%}
+  {%- set anew = anew or (loaded and cdc_vault.has_other_keys(before.get("keys"), signatures, keys, hashed, src_seq, key_rows)) -%}
+  {%- set carried = cdc_vault.carried_rows(inputs, src_ldts, src_source) if revised and not anew and not keys_only else none -%}
+  {%- set anew = anew or (revised and not keys_only) -%}
+  {%- if revised or anew -%}{%- set before = dict(before, inputs={}, days=none) -%}{%- endif -%}
+  {%- if anew -%}{%- set loaded, before = false, dict(before, ghosts=false) -%}{%- endif -%}
   {%- set unsure = ghosts and not before.ghosts -%}
   {%- set plan = {
-    "inputs": {}, "anew": anew, "revised": revised, "remember": {}, "ghosts": cdc_vault.missing_ghosts(loaded, hashed, src_ldts, src_seq) if unsure else [],
+    "inputs": {}, "anew": anew, "carried": carried, "revised": revised and anew, "remember": {}, "ghosts": cdc_vault.missing_ghosts(loaded, hashed, src_ldts, src_seq) if unsure else [],
     "base": before.base if loaded else none,
   } -%}
   {%- set marks = {} -%}
@@ -64,6 +68,32 @@
   {%- endif -%}
   {{ return(plan) }}
 {% endmacro %}
+
+{#-
+  Which stored rows the stages say nothing of, as a condition; none where there are none. They are of a source that no stage
+  has (it was removed), or from before the first row that a stage has of it (its tables were dropped, and begun again).
+-#}
+{% macro carried_rows(inputs, src_ldts, src_source) %}
+  {%- set stages, first, conditions = [], [], [] -%}
+  {%- for name in inputs -%}{%- do stages.append(name.split(".")[0]) -%}{%- endfor -%}
+  {%- for stage in stages | unique -%}
+    {%- do first.append("select " ~ src_source ~ " as source, min(" ~ src_ldts ~ ") as moment from " ~ ref(stage) ~ " group by 1") -%}
+  {%- endfor -%}
+  {%- set found = run_query("select source, cast(min(moment) as varchar) from (" ~ first | join(" union all ") ~ ") group by 1").rows -%}
+  {%- for source, moment in found -%}
+    {%- do conditions.append("not (" ~ src_source ~ " = " ~ cdc_vault.sql_text(source) ~ " and " ~ src_ldts ~ " >= timestamp '" ~ moment ~ "')") -%}
+  {%- endfor -%}
+  {%- set condition = ([src_ldts ~ " <> " ~ cdc_vault.ghost_moment()] + conditions) | join(" and ") -%}
+  {{ return(condition if run_query("select 1 from " ~ this ~ " where " ~ condition ~ " limit 1").rows else none) }}
+{% endmacro %}
+
+{#- The rows that a table keeps when it is made anew, as an addition to the others. -#}
+{% macro and_carried(plan, columns) -%}
+  {%- if plan.carried %}
+  union all
+  select {{ columns | join(", ") }} from {{ this }} where {{ plan.carried }}
+  {%- endif %}
+{%- endmacro %}
 
 {#- Adds to the plan what to remember: all of it at once, or some of it would name a snapshot that expires while loads go on. -#}
 {% macro plan_memory(plan, marks, signature, ghosts, function, signatures, revised) %}
@@ -135,9 +165,11 @@
   {{ return(there | list == columns | map("lower") | sort | list) }}
 {% endmacro %}
 
-{#- The target's rows; before it exists, or where it is made anew, none, in the stage's columns. -#}
-{% macro stored_rows(stage, anew=false) -%}
-  {%- if cdc_vault.is_loaded() and not anew -%}
+{#- The target's rows; before it exists, or where it is made anew, none, in the stage's columns, but those that are carried over. -#}
+{% macro stored_rows(stage, plan=none) -%}
+  {%- if plan and plan.carried -%}
+    (select * from {{ this }} where {{ plan.carried }})
+  {%- elif cdc_vault.is_loaded() and not (plan and plan.anew) -%}
     {{ this }}
   {%- else -%}
     (select * from {{ stage }} where false)

@@ -11,7 +11,7 @@
   {%- if not execute -%}
     select 1 as placeholder
   {%- else -%}
-  {%- set plan = cdc_vault.load_plan(inputs | map(attribute="name") | list, src_ldts, src_seq, hashed=src_pk, keys=keys) -%}
+  {%- set plan = cdc_vault.load_plan(inputs | map(attribute="name") | list, src_ldts, src_seq, src_source=src_source, hashed=src_pk, keys=keys) -%}
 {{ cdc_vault.plan_header(plan) }}
   with mentions as (
     {%- for input in cdc_vault.with_new_data(plan, inputs) %}
@@ -23,7 +23,7 @@
   ),
   stored as (
     select {{ src_pk }}, {{ src_ldts }}, {{ src_source }}
-    from {{ cdc_vault.stored_rows(ref(stages[0]), anew=plan.anew) }}
+    from {{ cdc_vault.stored_rows(ref(stages[0]), plan) }}
     where {{ src_ldts }} >= (select min({{ src_ldts }}) from mentions) and {{ cdc_vault.among([src_pk], "mentions") }}
   )
   select mentions.{{ src_pk }}, mentions.{{ src_ldts }}, mentions.{{ src_source }}
@@ -33,5 +33,6 @@
     and stored.{{ src_ldts }} = mentions.{{ src_ldts }}
     and stored.{{ src_source }} = mentions.{{ src_source }}
   where stored.{{ src_pk }} is null
+  {{- cdc_vault.and_carried(plan, [src_pk, src_ldts, src_source]) }}
   {%- endif -%}
 {%- endmacro %}

@@ -58,7 +58,7 @@
   {%- set names = keys + [src_hashdiff] + src_payload + fixed -%}
   {%- set keys = cdc_vault.spelled(keys) -%}
   {%- set columns = keys + [src_hashdiff] + cdc_vault.spelled(src_payload) + fixed -%}
-  {%- set plan = cdc_vault.load_plan([source_model], src_ldts, src_seq, ghosts=hashed and cdc_vault.has_ghosts("sat"), columns=names, hashed=keys[0] if hashed else src_hashdiff,
+  {%- set plan = cdc_vault.load_plan([source_model], src_ldts, src_seq, src_source=src_source, ghosts=hashed and cdc_vault.has_ghosts("sat"), columns=names, hashed=keys[0] if hashed else src_hashdiff,
     keys={source_model: [keys[0]]} if hashed else {}) -%}
   {%- set key = keys | join(", ") -%}
   {%- set given = cdc_vault.is_known(keys[0]) if hashed else key | replace(", ", " is not null and ") ~ " is not null" -%}
@@ -92,7 +92,7 @@
   from compared
   where not _lh_is_stored and {{ src_hashdiff }} is distinct from _lh_hashdiff_before
     and {{ src_seq }} is distinct from _lh_event_before
-  {{- cdc_vault.ghost_rows(plan, columns, [keys[0], src_hashdiff], {"is_deleted": "true"}, src_ldts, src_source, src_seq) }}
+  {{- cdc_vault.other_rows(plan, columns, [keys[0], src_hashdiff], {"is_deleted": "true"}, src_ldts, src_source, src_seq) }}
   {%- endif -%}
 {%- endmacro %}
 
