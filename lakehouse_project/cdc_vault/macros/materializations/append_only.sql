@@ -5,7 +5,7 @@
   - a model whose header says `new_data: false` is not run at all, so that a rerun costs nothing and makes no snapshot;
   - one that is made `anew` is the whole table: what is there is replaced in one step, and readers see the one or the
     other. Of the table itself it reads the rows that it keeps. The moment is kept in the table's properties, by the same statement. So it
-    is once more where rows that were there are `revised`: appended tables that are loaded from it are made anew then.
+    is once more where rows that were there are `revised`: appended tables that are loaded from it act on it (`load_plan`).
   - what it is to `remember` is written to the table's properties after the last insert, with the snapshot that it is
     true of. A model keeps its watermark there: it lives and dies with the table, and setting it makes no snapshot.
 

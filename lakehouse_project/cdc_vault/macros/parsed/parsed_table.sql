@@ -13,7 +13,7 @@
 
   What lands late, as a dead letter that is replayed, may change rows that are loaded already: one that lacks a value had it
   from the version before, and a truncate deletes each key that was there. Then parsed is made anew too, and says that it
-  was `revised`, so that all below it is made anew as well.
+  was `revised`, so that what is said below it is made anew as well.
 -#}
 {% macro parsed_table(source_name, table_name) -%}
   {%- set raw = source(source_name, table_name) -%}
