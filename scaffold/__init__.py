@@ -2,7 +2,7 @@
 
 from scaffold.declared import declared_alone
 from scaffold.diagram import diagram
-from scaffold.elsewhere import elsewhere
+from scaffold.elsewhere import elsewhere, not_written
 from scaffold.files import Change, apply, plan
 from scaffold.models import models_of
 from scaffold.propose import propose, propose_addition
@@ -10,5 +10,5 @@ from scaffold.source_files import SourceFile, declaring_file, with_table, withou
 
 __all__ = [
     "Change", "SourceFile", "apply", "declared_alone", "declaring_file", "diagram", "elsewhere", "models_of",
-    "plan", "propose", "propose_addition", "with_table", "without_source", "without_table",
+    "not_written", "plan", "propose", "propose_addition", "with_table", "without_source", "without_table",
 ]  # fmt: skip

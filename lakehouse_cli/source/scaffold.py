@@ -74,7 +74,7 @@ def scaffold(
 def write_models(settings: Settings, declared: Declarations, sources: Sequence[str], check: bool = False) -> int:
     """Writes the sources' models, and what they change in those of others, or only says which; returns how many
     differ."""
-    from scaffold import apply, elsewhere, models_of, plan
+    from scaffold import apply, elsewhere, models_of, not_written, plan
 
     project = settings.dbt_project_dir
     changes = [change for source in sources for change in plan(project, source, models_of(declared, source))]
@@ -82,7 +82,8 @@ def write_models(settings: Settings, declared: Declarations, sources: Sequence[s
     for change in changes:
         if change.kind != "same":
             say(f"{change.kind:<8}{change.path.relative_to(project)}")
-    for source in sorted({change.path.parent.name for change in changes if change.kind == "behind"}):
+    behind = [not_written(project, change) for change in changes if change.kind == "behind"]
+    for source in sorted(set[str]().union(*behind) - {*sources}):
         say(f"{source} differs from its declaration: `lakehouse scaffold {source}` writes what is behind")
     if not check:
         apply(changes)

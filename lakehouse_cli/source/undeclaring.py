@@ -38,10 +38,18 @@ def undeclared(settings: Settings, source: str) -> Undeclared:
 
 
 def _models(settings: Settings, source: str, left: "Declarations") -> "tuple[Change, ...]":
-    from scaffold import elsewhere, plan
+    from scaffold import elsewhere, not_written, plan
 
     project = settings.dbt_project_dir
-    return (*plan(project, source, ()), *elsewhere(project, left, [source]))
+    others = elsewhere(project, left, [source])
+    for change in others:
+        if change.kind == "behind":
+            first = " ".join(sorted(not_written(project, change) - {source}))
+            raise LakehouseError(
+                f"{change.path.relative_to(project)} cannot be written without {source}: models differ from their "
+                f"declarations, run `lakehouse scaffold {first}` first"
+            )
+    return (*plan(project, source, ()), *others)
 
 
 def show(settings: Settings, found: Undeclared) -> None:

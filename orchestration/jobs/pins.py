@@ -40,6 +40,7 @@ def _job(kind: str, policy: PinPolicy) -> dg.JobDefinition:
     def pin(context: dg.OpExecutionContext, lake: Lake) -> None:
         stated = context.run.tags.get(tags.MOMENT)  # none if somebody launches it by hand
         moment = datetime.fromisoformat(stated) if stated else datetime.now(UTC)
+        context.instance.add_run_tags(context.run_id, {tags.MOMENT: moment.isoformat()})  # for whoever runs it again
         for source in lake.declarations().sources:
             lake.bring_up(source.name)
         name = pin_name(kind, moment, policy)

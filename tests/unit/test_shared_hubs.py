@@ -134,6 +134,12 @@ def test_models_of_a_source_that_is_not_scaffolded_yet_name_no_stage_that_is_mis
     load_declarations(load_settings())
     run("scaffold", "shop")
     assert all("stg_crm__tickets" in text and "stg_shop__visits" in text for text in shared())
+    Path("models/stage/shop/stg_shop__visits.sql").unlink()
+
+    refused = run("remove", "crm", "--yes")
+
+    assert "run `lakehouse scaffold shop` first" in str(refused.exception)
+    assert Path("models/stage/crm/stg_crm__tickets.sql").exists()
 
 
 def test_models_of_others_that_have_nothing_to_do_with_a_source_are_left_alone(run: Run) -> None:

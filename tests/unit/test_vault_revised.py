@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.dbt_macros import Refused
 from tests.unit.embedded_vault import MODELS, START, Event, Vault, by_rollback, history, restore
 
 MAY = START + timedelta(days=50)
@@ -73,9 +74,11 @@ def assert_has_all_keys(vault: Vault, of: Vault) -> None:
         assert set(found) >= set(keys(of)[name]) and len(found) == len(set(found)), name
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_where_loaded_rows_are_other_ones_all_tables_say_what_a_full_load_says(seed: int) -> None:
+@pytest.mark.parametrize(("seed", "is_renamed"), [(0, False), (1, False), (2, False), (1, True)])
+def test_where_loaded_rows_are_other_ones_all_tables_say_what_a_full_load_says(seed: int, is_renamed: bool) -> None:
     vault, rng = loaded(seed)
+    if is_renamed:  # the source's table, since the rows were loaded
+        vault.db.execute("update parsed set _record_source = split_part(_record_source, '.', 1) || '.renamed'")
     for _ in range(2):
         revise(vault, rng)
         vault.load([], LATER)
@@ -172,13 +175,26 @@ def test_rows_from_before_a_parsed_table_was_begun_again_stay_in_the_vault(seed:
 
 def test_rows_of_a_source_that_no_stage_has_any_more_stay_in_the_vault() -> None:
     vault, rng = loaded(4)
-    removed = "select * replace ('a.removed' as record_source, {0} || '-' as {0}) from {1}"
+    removed = "select * replace ('b.removed' as record_source, {0} || '-' as {0}) from {1}"
     tables = {"hub_thing": "hk_thing", "nh_sat_row": "hk_row", "rts_thing": "hk_thing", "sat_row": "hk_row"}
     for name, key in tables.items():
         vault.db.execute(f"insert into {name} {removed.format(key, name)} where record_source <> 'ghost'")
-    count = "select count(*) from {} where record_source = 'a.removed'"
+    count = "select count(*) from {} where record_source = 'b.removed'"
     before = [vault.rows(count.format(name)) for name in tables]
     revise(vault, rng)
     vault.load([], LATER)
     assert [vault.rows(count.format(name)) for name in tables] == before
     assert_has_all_keys(vault, full_load_of(vault))
+
+
+def test_of_several_stages_what_to_do_with_rows_of_an_unknown_table_is_not_guessed() -> None:
+    """They may be of a table that was renamed, and be there twice then, or of one that was removed."""
+    vault, _ = loaded(4, "rts_thing")
+    vault.db.execute("create view another as select * from stg")
+    vault.context["this"] = "rts_thing"
+    asked = ["stg", "another"], "load_date", "record_source"
+    assert vault.context["carried_rows"](*asked) is None
+    other = "split_part(record_source, '.', 1) || '.other' as record_source"
+    vault.db.execute(f"insert into rts_thing select * replace ({other}) from rts_thing")
+    with pytest.raises(Refused, match=r"\.other, which none of its stages has.*--full-refresh"):
+        vault.context["carried_rows"](*asked)

@@ -72,18 +72,35 @@
 {#-
   Which stored rows the stages say nothing of, as a condition; none where there are none. They are of a source that no stage
   has (it was removed), or from before the first row that a stage has of it (its tables were dropped, and begun again).
+
+  A source is known by its name, which a record source begins with: the rest is that of a relation or topic, which may have been
+  renamed. Of several stages nobody knows whether such rows are of a table that was renamed or of one that was removed.
 -#}
 {% macro carried_rows(inputs, src_ldts, src_source) %}
-  {%- set stages, first, conditions = [], [], [] -%}
+  {%- set stages, first, known, firsts, explained = [], [], [], {}, [] -%}
   {%- for name in inputs -%}{%- do stages.append(name.split(".")[0]) -%}{%- endfor -%}
-  {%- for stage in stages | unique -%}
+  {%- set stages = stages | unique | list -%}
+  {%- for stage in stages -%}
     {%- do first.append("select " ~ src_source ~ " as source, min(" ~ src_ldts ~ ") as moment from " ~ ref(stage) ~ " group by 1") -%}
   {%- endfor -%}
-  {%- set found = run_query("select source, cast(min(moment) as varchar) from (" ~ first | join(" union all ") ~ ") group by 1").rows -%}
-  {%- for source, moment in found -%}
-    {%- do conditions.append("not (" ~ src_source ~ " = " ~ cdc_vault.sql_text(source) ~ " and " ~ src_ldts ~ " >= timestamp '" ~ moment ~ "')") -%}
+  {%- for source, moment in run_query("select source, cast(min(moment) as varchar) from (" ~ first | join(" union all ") ~ ") group by 1 order by 2").rows -%}
+    {%- do known.append(source) -%}
+    {%- do firsts.setdefault(source.split(".")[0], moment) -%}
   {%- endfor -%}
-  {%- set condition = ([src_ldts ~ " <> " ~ cdc_vault.ghost_moment()] + conditions) | join(" and ") -%}
+  {%- for source, moment in firsts.items() -%}
+    {%- do explained.append("split_part(" ~ src_source ~ ", '.', 1) = " ~ cdc_vault.sql_text(source) ~ " and " ~ src_ldts ~ " >= timestamp '" ~ moment ~ "'") -%}
+  {%- endfor -%}
+  {%- set explained = explained | join(" or ") or "false" -%}
+  {%- if stages | length > 1 and known -%}
+    {%- set unknown = run_query("select distinct " ~ src_source ~ " from " ~ this ~ " where (" ~ explained ~ ") and " ~ src_source ~ " not in (" ~ cdc_vault.sql_texts(known) ~ ") order by 1").rows -%}
+    {%- for row in unknown -%}
+      {{ exceptions.raise_compiler_error(
+        this ~ ": rows that landed late change what it has loaded, and it has rows of " ~ row[0] ~ ", which none of its stages has: of a table that was renamed, or removed."
+        ~ " Build it anew from its stages with dbt's --full-refresh; rows of a table that was removed go then"
+      ) }}
+    {%- endfor -%}
+  {%- endif -%}
+  {%- set condition = src_ldts ~ " <> " ~ cdc_vault.ghost_moment() ~ " and not (" ~ explained ~ ")" -%}
   {{ return(condition if run_query("select 1 from " ~ this ~ " where " ~ condition ~ " limit 1").rows else none) }}
 {% endmacro %}
 
