@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing, contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -149,13 +149,12 @@ def _has_reached(states: CatalogConnection, declared: Source, until: Position) -
         return False
     positions, cut = store.read_positions(states, declared.name), stream.cut_position
     whole = {n for n, at in positions.items() if at.state == "streaming" and cut is not None and at.point <= cut}
-    aside = {item.name for item in _aside(states, declared)}
+    aside = {item.name for item in _aside(positions)}
     return {t.name for t in declared.tables} <= set(stream.cut_tables) & whole | aside
 
 
-def _aside(states: CatalogConnection, declared: Source) -> tuple[Aside, ...]:
+def _aside(positions: Mapping[str, store.TablePosition]) -> tuple[Aside, ...]:
     """The declared tables that wait for the user."""
-    positions = store.read_positions(states, declared.name)
     return tuple(
         Aside(name, position.state, position.reason or position.state)
         for name, position in sorted(positions.items())
@@ -289,7 +288,7 @@ def _report(
     only_changed: bool,
     catalog: LakeCatalog,
 ) -> SourceReport:
-    stream, aside = store.read_stream(states, declared.name), _aside(states, declared)
+    stream, aside = store.read_stream(states, declared.name), _aside(store.read_positions(states, declared.name))
     if stream is None or stream.cut_position is None or stream.cut_lsn is None or stream.cut_at is None:
         raise LakehouseError(
             "; ".join(item.reason for item in aside) or f"source {declared.name!r}: nothing was published"
