@@ -52,15 +52,17 @@ class Relation(NamedTuple):
 Names = Mapping[str, frozenset[str]]
 """Raw table (`raw_shop.orders`) or model (`marts.report`) → its own columns that are not for readers; or relation → the
 raw tables and models with such columns that it is made of, itself too."""
+Policies = Mapping[str, AccessPolicy]  # by unique id of a model
 OWN = (Relation("meta", "cuts", "reader"), Relation("meta", "mirrors", "reader"))
 """Those of the lake's own tables that say nothing of anybody."""
 
 
 def write_rules(folder: Path, manifest: Mapping[str, Any], declarations: Declarations, project_dir: Path) -> None:
     """Writes the rules where they differ; Trino reads them within seconds. Raises LakehouseError for a wrong policy."""
-    hidden = not_for_readers(manifest, declarations, project_dir, read_remembered(folder / REMEMBERED))
+    policies = policies_of(manifest, project_dir)
+    hidden = not_for_readers(manifest, declarations, policies, read_remembered(folder / REMEMBERED))
     above = personal_above(manifest, hidden, read_remembered(folder / ABOVE))
-    found = relations(manifest, declarations, project_dir, hidden, above)
+    found = relations(manifest, declarations, policies, hidden, above)
     write_remembered(folder / REMEMBERED, hidden)
     write_remembered(folder / ABOVE, above)
     _write(folder / RULES, rules(found))
@@ -92,7 +94,7 @@ def ensure_rules(folder: Path) -> None:
 
 
 def not_for_readers(
-    manifest: Mapping[str, Any], declarations: Declarations, project_dir: Path, before: Names
+    manifest: Mapping[str, Any], declarations: Declarations, policies: Policies, before: Names
 ) -> dict[str, frozenset[str]]:
     """The columns of each raw table that are personal or were so once, as Trino calls them, and those of each model."""
     found = dict(before)
@@ -104,7 +106,7 @@ def not_for_readers(
         personal = _names(table, (*table.personal, *table.raw.personal))  # also those that land no more
         note(".".join(table.identifier), personal, _names(table, table.landed))
     models = _models(manifest)
-    for key, policy in _policies(models, project_dir).items():
+    for key, policy in policies.items():
         described = frozenset(column["name"].lower() for column in models[key].get("columns", {}).values())
         note(_name(models[key]), frozenset(name.lower() for name in policy.personal), described)
     return {name: columns for name, columns in found.items() if columns}
@@ -130,11 +132,10 @@ def personal_above(manifest: Mapping[str, Any], hidden: Names, before: Names) ->
 
 
 def relations(
-    manifest: Mapping[str, Any], declarations: Declarations, project_dir: Path, hidden: Names, above: Names
+    manifest: Mapping[str, Any], declarations: Declarations, policies: Policies, hidden: Names, above: Names
 ) -> tuple[Relation, ...]:
     """Every relation that dbt makes, and the lake's own that are not the writer's alone."""
     models = _models(manifest)
-    policies = _policies(models, project_dir)
     satellites = _personal_satellites(declarations)
     made = [
         Relation(
@@ -214,9 +215,10 @@ def _least(node: Mapping[str, Any], personal_satellites: frozenset[str]) -> Role
     return "reader"
 
 
-def _policies(nodes: Mapping[str, Any], project_dir: Path) -> dict[str, AccessPolicy]:
+def policies_of(manifest: Mapping[str, Any], project_dir: Path) -> Policies:
+    """What each model says of itself. Raises LakehouseError for what is wrong in it."""
     found, problems = {}, []
-    for key, node in nodes.items():
+    for key, node in _models(manifest).items():
         meta = {**node.get("meta", {}), **node["config"].get("meta", {})}
         try:
             found[key] = AccessPolicy.model_validate({k: v for k, v in meta.items() if k in AccessPolicy.model_fields})

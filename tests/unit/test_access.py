@@ -19,6 +19,7 @@ from lakehouse.declarations.access import (
     ensure_rules,
     not_for_readers,
     personal_above,
+    policies_of,
     read_relations,
     relations,
     rules,
@@ -58,8 +59,9 @@ def found(read: Read) -> dict[str, Relation]:
 
 def related(manifest: dict[str, Any], declarations: Declarations, project: Path = PROJECT) -> tuple[Relation, ...]:
     """As where nothing is remembered."""
-    hidden = not_for_readers(manifest, declarations, project, {})
-    return relations(manifest, declarations, project, hidden, personal_above(manifest, hidden, {}))
+    policies = policies_of(manifest, project)
+    hidden = not_for_readers(manifest, declarations, policies, {})
+    return relations(manifest, declarations, policies, hidden, personal_above(manifest, hidden, {}))
 
 
 def model(name: str, *above: str, schema: str = "marts", folder: str = "marts", **meta: Any) -> dict[str, Any]:
