@@ -139,7 +139,7 @@ def ingest(
         from ingestion import bring_up, move_source, recover_source
 
         work = recover_source if recover else move_source if move else partial(bring_up, only_changed=True)
-        after = partial(_erase_again, settings, declarations) if recover else lambda name: None
+        after = partial(_erase_again, settings, declarations) if recover else None
         _each(settings, dict.fromkeys(names), partial(work, settings, declarations), as_json, after)
 
 
@@ -195,7 +195,7 @@ def _each(
     work: Mapping[str, Any],
     bring: Callable[..., Any],
     as_json: bool,
-    after: Callable[[str], None] = lambda name: None,
+    after: Callable[[str], None] | None = None,
 ) -> None:
     """Brings each source up to date and does what comes `after` it; raises at the end what went wrong."""
     reports: list[dict[str, Any]] = []
@@ -205,7 +205,8 @@ def _each(
             try:
                 with show(name):
                     reports.append(asdict(bring(name, tables) if tables else bring(name)))
-                after(name)
+                if after is not None:
+                    after(name)
             except LakehouseError as error:
                 failures.append(error)
     if as_json:
