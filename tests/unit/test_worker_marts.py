@@ -54,12 +54,8 @@ def test_tests_of_a_mart_that_was_not_built_are_skipped(demo_tasks: tuple[dict[s
     assert {result.unique_id: result.status for result in results} == dict.fromkeys(tests, "skipped")
 
 
-def test_marts_of_a_source_that_is_being_loaded_wait_and_no_others(
-    demo_tasks: tuple[dict[str, Any], tuple[Task, ...]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    manifest, (*_, marts) = demo_tasks
-    worker, built = object.__new__(Worker), list[str]()
-    graph, state = Graph(manifest), _State(day=datetime.now(UTC).date())
+def recording(manifest: dict[str, Any], graph: Graph, built: list[str], monkeypatch: pytest.MonkeyPatch) -> Marts:
+    """Builds nothing, and adds the names of what it was to build."""
 
     def build(models: Sequence[str], without: object, newest: object) -> list[NodeResult]:
         built.extend(graph.nodes[model]["name"] for model in models)
@@ -67,6 +63,17 @@ def test_marts_of_a_source_that_is_being_loaded_wait_and_no_others(
 
     building = Marts(load_settings(), None, None, manifest, graph)  # type: ignore[arg-type]
     monkeypatch.setattr(building, "_build_next", build)
+    return building
+
+
+def test_marts_of_a_source_that_is_being_loaded_wait_and_no_others(
+    demo_tasks: tuple[dict[str, Any], tuple[Task, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest, (*_, marts) = demo_tasks
+    worker, built = object.__new__(Worker), list[str]()
+    graph, state = Graph(manifest), _State(day=datetime.now(UTC).date())
+
+    building = recording(manifest, graph, built, monkeypatch)
     reads = groups_read(manifest, graph.nodes, load_groups(manifest))
     facts = {".".join(table): SnapshotFact(1, datetime.now(UTC), 1, 1) for table in marts.tables}
     for name, value in {
@@ -91,12 +98,7 @@ def test_marts_of_a_table_that_arrives_without_rows_are_built_as_soon_as_it_is_t
     worker, built, absent = object.__new__(Worker), list[str](), {"model.lakehouse.dim_account"}
     graph, state = Graph(manifest), _State(day=datetime.now(UTC).date())
 
-    def build(models: Sequence[str], without: object, newest: object) -> list[NodeResult]:
-        built.extend(graph.nodes[model]["name"] for model in models)
-        return []
-
-    building = Marts(load_settings(), None, None, manifest, graph)  # type: ignore[arg-type]
-    monkeypatch.setattr(building, "_build_next", build)
+    building = recording(manifest, graph, built, monkeypatch)
     facts = {".".join(table): SnapshotFact(1, datetime.now(UTC), 1, 1) for table in marts.tables}
     for name, value in {
         "_graph": graph, "_marts": building, "_newest": lambda _: facts, "_untold": [], "_held": lambda _: set(),
