@@ -1,7 +1,6 @@
 """Source to raw on real servers, compared with SQL against the source."""
 
 import threading
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import pytest
 
 from ingestion import bring_up, recover_source, resnapshot
+from ingestion.run import api
 from ingestion.state.store import connect_catalog
 from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.catalog.open import open_catalog
@@ -16,7 +16,7 @@ from lakehouse.declarations.policies import RawPolicy
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 from lakehouse.text.urls import parse_url
-from tests.world import World, make_world, position, superuser, without_mirrors
+from tests.world import World, make_world, position, superuser
 
 pytestmark = pytest.mark.stack
 
@@ -114,17 +114,18 @@ def test_a_report_of_what_changed_asks_nothing_of_other_tables(
 ) -> None:
     """Of 1,000 tables, a cycle without changes took a third of a second, and its report twenty times as long."""
     world = make_world(settings, ORDERS, TABLES)
-    world = replace(world, source=without_mirrors(world.source))  # a refresh that falls due asks of all
     world.ingest(spark)
     world.sql("INSERT INTO orders (id) VALUES (9000)")
     asked: list[Any] = []
-    load = LakeCatalog.load_tables
+    load, report = LakeCatalog.load_tables, api._report
     changed = bring_up(world.settings, world.declarations, world.source.name, spark, only_changed=True)
     monkeypatch.setattr(LakeCatalog, "load_tables", lambda self, names: asked.append(names) or load(self, names))
+    # the cycle before it may well ask: whatever the server writes to its WAL by itself is read
+    monkeypatch.setattr(api, "_report", lambda *args: asked.clear() or report(*args))
     none = bring_up(world.settings, world.declarations, world.source.name, spark, only_changed=True)
     assert [(t.name, t.rows) for t in changed.tables] == [("orders", {"c": 1})]
     assert {*changed.unchanged, "orders"} == set(none.unchanged) == {t.name for t in world.source.tables}
-    assert none.tables == () and not any(asked)
+    assert none.tables == () and asked == [[]]
 
 
 def test_a_cut_names_every_table_and_a_snapshot_that_holds_it(settings: Settings, spark: Any) -> None:
