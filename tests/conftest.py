@@ -17,16 +17,20 @@ import psutil
 import pytest
 from hypothesis import settings as hypothesis_settings
 
+from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings, load_settings
 
 # Who starts them in the background of a shell, where it is ignored: commands that are tested with it inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-hypothesis_settings.register_profile("default", deadline=None)  # a busy machine makes nothing wrong
-hypothesis_settings.load_profile("default")
-
-
 LONGEST = ("test_worker", "test_stack", "test_tls", "test_upgrade", "test_vault", "test_wheel", "test_serve_past")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Without the slow tests, examples are the same each time: a failure is of the change, not of the draw."""
+    same = config.option.markexpr == "not slow"
+    hypothesis_settings.register_profile("default", deadline=None, derandomize=same)  # a busy machine is no fault
+    hypothesis_settings.load_profile("default")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -48,7 +52,12 @@ def settings() -> Iterator[Settings]:
     os.environ["LAKEHOUSE_HOME"] = str(home)
     os.environ["LAKEHOUSE_CONFIG"] = os.devnull
     try:
-        up(load_settings())
+        try:
+            up(load_settings())
+        except LakehouseError as error:  # another process may take a port between its choice and the server's start
+            if "ended while starting" not in str(error):
+                raise
+            up(load_settings())
         yield load_settings()
     finally:
         if not kept:

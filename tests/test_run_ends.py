@@ -68,6 +68,12 @@ class Load:
         return status
 
 
+def catches(pid: int, number: signal.Signals) -> bool:
+    """Whether the process has a handler of that signal by now; see proc(5)."""
+    [caught] = re.findall(r"SigCgt:\s*(\w+)", Path(f"/proc/{pid}/status").read_text())
+    return bool(int(caught, 16) >> (number - 1) & 1)
+
+
 def wait_for(condition: Callable[[], bool], seconds: float) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
@@ -230,6 +236,7 @@ def test_what_a_killed_dbt_left_running_in_trino_ends_before_the_next_load_write
 @pytest.mark.parametrize("seconds", [1.5, 4.0])
 def test_a_load_ends_while_it_starts(o: Orchestrated, seconds: float) -> None:
     with started(o) as load:
+        wait_for(lambda: catches(load.process.pid, signal.SIGTERM), 60)
         time.sleep(seconds)
         assert load.signalled(signal.SIGTERM, signal.SIGINT) == 143
     assert "Traceback" not in load.output

@@ -14,7 +14,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from statistics import median
 from urllib.parse import quote, urlsplit
 
 import psutil
@@ -399,12 +398,12 @@ def test_connections_that_ask_nothing_are_closed(service: Served) -> None:
 def test_many_requests_at_once_are_answered_or_told_to_wait(
     settings: Settings, tmp_path: Path, service: Served
 ) -> None:
-    with served(settings, tmp_path / "access", RELATIONS, LAKEHOUSE_SERVE__REQUESTS_PER_SECOND="50") as few:
+    with served(settings, tmp_path / "access", RELATIONS, LAKEHOUSE_SERVE__REQUESTS_PER_SECOND="10") as few:
         token = few.token("lakehouse", PASSWORDS["lakehouse"])[1]["access_token"]
         with ThreadPoolExecutor(40) as pool:
             path = "/v1/lake/namespaces/parsed/tables/served_stores"
             statuses = list(pool.map(lambda _: few.ask("GET", path, token=token)[0], range(400)))
-        assert set(statuses) == {200, 429} and statuses.count(200) >= 100
+        assert set(statuses) == {200, 429} and statuses.count(200) >= 20
         other = few.token("reader", PASSWORDS["reader"])[1]["access_token"]
         assert few.ask("GET", path, token=other)[0] == 200, "the limit is of each login"
 
@@ -423,7 +422,7 @@ def test_a_name_that_is_no_login_takes_as_long_as_a_wrong_password(settings: Set
         for _ in range(8):
             for login, found in times.items():
                 found.append(seconds(login))
-        known, unknown = median(times["reader"]), median(times["nobody"])
+        known, unknown = min(times["reader"]), min(times["nobody"])  # what is longer waited for a core
         assert unknown > 0.6 * known, times
 
 

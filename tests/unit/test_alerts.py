@@ -410,12 +410,12 @@ def test_while_the_catalog_is_down_what_could_not_be_read_before_is_not_over() -
 def test_a_catalog_that_hangs_is_told_as_one_that_is_down(lake: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """The watch hung with it, and told nobody of anything."""
     monkeypatch.setattr("lakehouse_watch.watch.UNREADABLE_SECONDS", 0.0)
-    monkeypatch.setattr(asking, "SOON", 0.5)
     with webhook() as hook:
         this = World(PARKED).watch(lake, hook.url)
         this.look()
         assert this.connection is not None
-        with stopped(psutil.Process(this.connection.info.backend_pid)):
+        with stopped(psutil.Process(this.connection.info.backend_pid)), monkeypatch.context() as impatient:
+            impatient.setattr(asking, "SOON", 0.5)
             for _ in range(3):
                 this.look()
         assert [posted["key"] for posted in hook.posted] == ["parked/shop.orders", "unreadable/catalog"]

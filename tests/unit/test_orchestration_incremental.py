@@ -12,8 +12,7 @@ from orchestration.runs.partitions import backfill_days, daily_partitions
 from orchestration.runs.pools import pool_executor
 from orchestration.runs.state.history import read_history
 
-TODAY = datetime.now(UTC).date()
-FIRST_DAY = TODAY - timedelta(days=2)
+FIRST_DAY = datetime.now(UTC).date() - timedelta(days=2)
 PARSED, HUB = dg.AssetKey(["parsed", "things"]), dg.AssetKey(["vault", "hub"])
 
 
@@ -47,6 +46,11 @@ def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dg.DagsterIns
         yield made
 
 
+def today() -> date:
+    """The tests may run over midnight."""
+    return datetime.now(UTC).date()
+
+
 def days(
     instance: dg.DagsterInstance, run_tags: dict[str, str] | None = None, tables: Sequence[dg.AssetKey] | None = None
 ) -> list[date]:
@@ -60,20 +64,20 @@ def days(
 
 def test_a_load_without_days_is_an_ordinary_one_and_marks_those_it_completes(instance: dg.DagsterInstance) -> None:
     """The first one marked all days since the first: rows that it had added today, on days before there was a lake."""
-    assert days(instance) == [TODAY]
-    assert days(instance) == [TODAY], "the days since the last load"
+    assert days(instance) == [today()]
+    assert days(instance) == [today()], "the days since the last load"
     [run, _] = instance.get_runs()
     assert run.tags[tags.MODE] == tags.INCREMENTAL
 
 
 def test_a_load_without_days_works_after_a_backfill(instance: dg.DagsterInstance) -> None:
     assert days(instance, {"dagster/partition": FIRST_DAY.isoformat(), "again": "yes"}) == [FIRST_DAY]
-    assert days(instance)[-1] == TODAY
+    assert days(instance)[-1] == today()
 
 
 def test_chosen_tables_without_days_complete_today_alone(instance: dg.DagsterInstance) -> None:
-    assert days(instance, tables=[HUB]) == [TODAY]
+    assert days(instance, tables=[HUB]) == [today()]
     assert read_history(instance, "load_shop", defs.resolve_job_def("load_shop")).last_load is None
-    assert days(instance) == [TODAY]
+    assert days(instance) == [today()]
     assert read_history(instance, "load_shop", defs.resolve_job_def("load_shop")).last_load is not None
     assert days(instance, tables=[dg.AssetKey(["raw_shop", "things"])]) == []
