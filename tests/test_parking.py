@@ -123,6 +123,28 @@ def test_a_relation_renamed_while_its_table_is_paused_streams_as_another_table(s
         assert_equal(more, table)
 
 
+@pytest.mark.slow
+def test_a_table_whose_relation_is_another_declared_table_for_a_while_is_repaired(
+    settings: Settings, spark: Any
+) -> None:
+    """What was committed before the next read landed in the other one, and the table was resumed without it."""
+    ddl = "CREATE TABLE orders (id int PRIMARY KEY, note text); CREATE TABLE sales (id int PRIMARY KEY, note text)"
+    tables = {name: RawPolicy(relation=f"public.{name}", key=("id",)) for name in ("orders", "sales")}
+    world = make_world(settings, ddl, tables)
+    world.sql("INSERT INTO orders VALUES (1, 'gone')", "INSERT INTO sales VALUES (1, 'sold'), (2, 'sold')")
+    world.ingest(spark)
+    world.sql(
+        "INSERT INTO sales VALUES (3, 'before')", "DROP TABLE orders", "ALTER TABLE sales RENAME TO orders",
+        "DELETE FROM orders WHERE id = 2",
+    )  # fmt: skip
+    report = world.ingest(spark)
+    assert [(aside.name, aside.state) for aside in report.aside] == [("sales", "parked")]
+    assert_equal(world, "orders")
+    world.sql("ALTER TABLE orders RENAME TO sales")
+    do(world, resume, spark, "sales")
+    assert_equal(world, "sales")
+
+
 def test_a_table_that_is_in_the_cuts_again_has_a_new_snapshot_of_that_cut(settings: Settings, spark: Any) -> None:
     """A load that looks at it while it is in no cut leaves its newest rows out, and looks again for new snapshots."""
     world = begin(settings, spark)

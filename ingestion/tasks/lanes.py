@@ -268,7 +268,7 @@ class Lanes:
         noticed = {
             name: Findings(
                 self.parked.get(name),
-                lane.stale or carried_resync_reason(lane.target, carried),
+                lane.stale or self._went_elsewhere(lane) or carried_resync_reason(lane.target, carried),
                 _truncates(lane),
                 partitions_of(lane.target, carried),
             )
@@ -277,6 +277,12 @@ class Lanes:
         noticed = {name: kept for name, kept in noticed.items() if kept != Findings()}
         files = {name: writer.close() for name, writer in self._meta.items()}
         return landed, {name: made for name, made in files.items() if made}, noticed
+
+    def _went_elsewhere(self, lane: Lane) -> str | None:
+        """Why the spool of a table may lack records: another table is declared by the name that its relation has."""
+        if lane.aside is None or self._by_oid[lane.target.versions[-1].oid] is lane:
+            return None
+        return "its relation was declared as another table for a while"
 
 
 def _by_oid(lanes: Collection[Lane]) -> dict[int, Lane]:

@@ -107,7 +107,8 @@ def test_a_relation_that_another_table_was_before_lands_in_the_one_that_it_is_no
     decoder = Decoder(1, {}, lanes.landing)
     batches = decoder.feed(messages)
     land_piece(lanes, Piece(batches, partial(decoder.pick, messages)))
-    written, files, _ = lanes.close()
+    written, files, noticed = lanes.close()
+    assert not noticed
     rows = [
         row
         for file in files.get("spool", ())
@@ -118,6 +119,26 @@ def test_a_relation_that_another_table_was_before_lands_in_the_one_that_it_is_no
     assert [(row["table"], row["message"]) for row in rows] == (
         [] if both_land else [("orders", wire.insert(2, ["8"]))]
     )
+
+
+def test_a_table_kept_aside_whose_relation_is_another_table_for_a_while_needs_a_resync(tmp_path: Path) -> None:
+    """`orders` was dropped and `sales` renamed to it: what was committed while it was `sales` landed in `orders` too,
+    and once it was called `sales` again that table went on without it."""
+    catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{tmp_path}/warehouse")
+    catalog.create_namespace("raw_shop")
+    raw = catalog.create_table("raw_shop.any", pa.schema([("id", pa.string())]))
+    dropped, renamed = (TableFacts(oid, oid, "r", "d", ("id",), ()) for oid in (1, 2))
+    targets = [
+        TableTarget(
+            "shop", name, writable_metadata(raw, "c"), (), versions, frozenset(), {}, ("id",), "error", 0, 1,
+            datetime.now(UTC),
+        )
+        for name, versions in (("orders", (dropped, renamed)), ("sales", (renamed, renamed)))
+    ]  # fmt: skip
+    _, _, noticed = Lanes(targets, {}, raw.io, 1 << 20, PgoutputRecords(), {"sales": "it is renamed"}).close()
+    assert {name: found.stale for name, found in noticed.items()} == {
+        "sales": "its relation was declared as another table for a while"
+    }
 
 
 def test_a_truncate_of_two_tables_that_one_cannot_read_is_kept_of_that_one_alone(tmp_path: Path) -> None:
