@@ -1,7 +1,8 @@
 """A subject in the spool and the dead letters of a source whose records are envelopes of Debezium.
 
-As of pgoutput messages: a record keeps its place, operation and key. One that cannot be read is removed if it has the
-subject's key, or, where its key cannot be read either, one of the subject's own values.
+As of pgoutput messages: a record keeps its place, operation and key. One that cannot be read is removed if it has a key
+that was the subject's at its place, or one of the subject's own values, where its key cannot be read either, or was the
+subject's at another time.
 """
 
 from __future__ import annotations
@@ -67,7 +68,10 @@ class SubjectEnvelopes(SubjectRecords):
         if rows := self._landing({**record, "message": _key_alone(record, self.key)}):
             return any(self._is_subject(record, row) for row in rows)
         if keys := list(self._keys_in(record["message"])):
-            return any(period.key in keys for period in self.periods)
+            position: Position = (record["epoch"], record["commit_lsn"], record["seq"])
+            had = [period for period in self.periods if period.key in keys]
+            if not had or any(period.holds(position) for period in had):
+                return bool(had)
         return self._is_mentioned(record["message"])
 
     def _keys_in(self, message: bytes) -> Iterator[Key]:

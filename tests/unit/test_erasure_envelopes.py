@@ -102,6 +102,17 @@ def test_a_dead_letter_is_the_subjects_by_its_key_and_by_no_value_that_others_ha
     assert set(of.texts(records, [key - 3])) >= {["Ann New", 'Bob "B" Miller', "Otto Mann"][key - 3]}
 
 
+def test_a_dead_letter_with_a_former_key_is_the_subjects_while_they_had_that_key() -> None:
+    """That of the person who got the key afterwards was deleted, and would have landed by --replay."""
+    records = dead_letters(op="?")
+    [epoch, number, seq] = (records.column(name)[0].as_py() for name in ("epoch", "commit_lsn", "seq"))
+    ended, lasts = (Period((3,), end=(epoch, number, seq + n)) for n in (0, 1))
+    begins, later = (Period((3,), start=(epoch, number, seq + n)) for n in (0, 1))
+    for period, is_mine in ((ended, False), (lasts, True), (begins, True), (later, False)):
+        assert subject(period, Period((30,))).rows(records) == ([0] if is_mine else [])
+    assert subject(ended, Period((30,)), values=frozenset({"Ann New", "Otto Mann"})).rows(records) == [0]
+
+
 def test_a_person_of_whom_there_is_a_dead_letter_alone_is_known() -> None:
     records, nothing = dead_letters(), pa.table({})
 
