@@ -2,7 +2,8 @@
 
 import signal
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from typing import Annotated, Any
@@ -136,11 +137,28 @@ def ingest(
     if follow:
         _follow(settings, declarations, names, share)
     else:
-        from ingestion import bring_up, move_source, recover_source
+        from ingestion import bring_up, move_source
 
-        work = recover_source if recover else move_source if move else partial(bring_up, only_changed=True)
+        work = _recover if recover else move_source if move else partial(bring_up, only_changed=True)
         after = partial(_erase_again, settings, declarations) if recover else None
         _each(settings, dict.fromkeys(names), partial(work, settings, declarations), as_json, after)
+
+
+def _recover(settings: Settings, declarations: Declarations, name: str) -> Any:
+    """Once its next epoch has begun, any later cycle finishes a recovery that failed, and none of them erases again."""
+    from erasure.run import remembered
+    from ingestion import recover_source
+
+    try:
+        return recover_source(settings, declarations, name)
+    except LakehouseError as error:
+        stones: Sequence[object] = ()
+        with suppress(LakehouseError):
+            stones = remembered(settings, name)
+        if not stones:
+            raise
+        how = "nobody was erased again: once the source is up to date, run `lakehouse erase --repeat`"
+        raise LakehouseError(f"{error}; {how}") from error
 
 
 def _erase_again(settings: Settings, declarations: Declarations, name: str) -> None:
