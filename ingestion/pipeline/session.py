@@ -22,6 +22,7 @@ from ingestion.schema.positions import Position
 from ingestion.sink.irregular import ROWS
 from ingestion.sink.meta_tables import ensure_meta
 from ingestion.sink.publication import TableAppend
+from ingestion.sink.raw_tables import keyed_as_declared
 from ingestion.sink.rows import TableTarget
 from ingestion.sink.writer import Written, staged_prefix, writable_metadata
 from ingestion.sources.base import Source
@@ -203,7 +204,8 @@ def append_of(session: Session, cycle: Cycle, written: Written) -> TableAppend:
     counted = {f"{ROWS}{op}": str(count) for op, count in sorted(written.operations.items())}
     replaced = {f"lakehouse.unrepresentable.{column}": str(n) for column, n in sorted(written.unrepresentable.items())}
     summary = {"lakehouse.cycle": cycle.id, **counted, **replaced}
-    return TableAppend((f"raw_{session.name}", written.name), written.files, summary)
+    keyed = keyed_as_declared(session.source.table(written.name))
+    return TableAppend((f"raw_{session.name}", written.name), written.files, summary, properties=keyed)
 
 
 def appends_of(session: Session, cycle: Cycle, parts: Sequence[Written]) -> list[TableAppend]:

@@ -11,6 +11,7 @@ from ingestion.schema.evolve import name_columns
 from ingestion.schema.facts import TableFacts
 from ingestion.schema.names import check_names
 from ingestion.schema.problem import TableProblem
+from ingestion.sink.raw_tables import landed_key
 from ingestion.sources.base import OpenSource
 from ingestion.state import store
 from ingestion.state.withheld import check_withheld
@@ -60,13 +61,19 @@ def survey(session: Session, source: OpenSource, positions: Mapping[str, store.T
 
 def _by_key(session: Session, outlook: Outlook, position: store.TablePosition | None) -> Outlook:
     """A topic's outlook, with a problem where changes have landed under another key, and more are about to land."""
-    if position is None or not position.versions or not (position.lands or position.state == "resuming"):
+    table, facts = outlook.table, outlook.facts
+    if facts is None:
         return outlook
-    facts, keyed_by = outlook.facts, position.followed.keyed_by
-    if facts is None or not keyed_by or facts.keyed_by == keyed_by or not _has_changes(session, outlook.table):
+    if position is None or not position.versions:  # it may have been declared before
+        former, then = _landed_key(session, table), f"--once {table.source}"
+        is_other = bool(table.key and former) and set(former) != set(table.key)
+    else:
+        former, then = position.followed.told_apart_by, f"--resume {table.source}.{table.name}"
+        is_other = bool(position.followed.keyed_by) and facts.keyed_by != position.followed.keyed_by
+        is_other = is_other and (position.lands or position.state == "resuming")
+    if not is_other or not _has_changes(session, table):
         return outlook
-    table = outlook.table
-    problem = problem_of_former_key(table, position.followed, f"--resume {table.source}.{table.name}")
+    problem = problem_of_former_key(table, former, then)
     return replace(outlook, facts=None, problem=outlook.problem or str(problem), seen=facts)
 
 
@@ -74,9 +81,15 @@ def check_keys(session: Session, positions: Mapping[str, store.TablePosition]) -
     """Raises TableProblem where changes of a topic have landed under another key: the next epoch forgets that one."""
     for table in session.source.tables:
         position = positions.get(table.name)
-        former = set(position.followed.told_apart_by) if position and position.versions else set()
-        if position and table.key and former and former != set(table.key) and _has_changes(session, table):
-            raise problem_of_former_key(table, position.followed, f"--recover {table.source}")
+        known = position.followed.told_apart_by if position and position.versions else _landed_key(session, table)
+        if table.key and known and set(known) != set(table.key) and _has_changes(session, table):
+            raise problem_of_former_key(table, known, f"--recover {table.source}")
+
+
+def _landed_key(session: Session, table: RawTable) -> tuple[str, ...]:
+    """The key under which events of a topic have landed, of whose table the position says nothing."""
+    raw = load_table(session.catalog, *table.identifier)
+    return landed_key(raw) if raw is not None else ()
 
 
 def _has_changes(session: Session, table: RawTable) -> bool:

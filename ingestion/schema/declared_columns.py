@@ -1,6 +1,6 @@
 """What a declaration says of a table's columns and key, against the facts. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 
 from ingestion.schema.facts import TableFacts
@@ -49,14 +49,14 @@ def is_keyed_as_declared(table: RawTable, facts: TableFacts) -> bool:
     return facts.keyed_by in (None, keyed_by(table, facts, facts))
 
 
-def problem_of_former_key(table: RawTable, followed: TableFacts, then: str) -> TableProblem:
+def problem_of_former_key(table: RawTable, former: Collection[str], then: str) -> TableProblem:
     """Of a topic whose events have landed under another key: their deletes do not tell the columns of the declared one,
     and there is no table to compare with. `then` are the options of `lakehouse ingest` once the key is declared again.
     """
     return TableProblem(
         table.source,
         table.name,
-        f"changes of topic {table.raw.topic} have landed under the key ({', '.join(followed.told_apart_by)}), and "
+        f"changes of topic {table.raw.topic} have landed under the key ({', '.join(former)}), and "
         f"cannot be read again under ({', '.join(table.key)}): declare the former key again, then `lakehouse ingest "
         f"{then}`; for another key, have them written to a topic of another name, and "
         "declare that one as a table of its own",

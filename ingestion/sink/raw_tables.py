@@ -43,6 +43,7 @@ METADATA_TYPES: Mapping[str, IcebergType] = {
 }
 PARTITION_BY = "_committed_at"
 BEGUN = "lakehouse.altered-from"  # property of a raw table: what the newest alteration began with
+KEYED_BY = "lakehouse.keyed-by"  # property of a raw table of events: the columns of the key under which they landed
 
 
 def raw_schema(table: RawTable, facts: TableFacts) -> Schema:
@@ -59,6 +60,17 @@ def raw_schema(table: RawTable, facts: TableFacts) -> Schema:
         for index, (name, (kind, doc)) in enumerate(OF_KINDS[table.kind].items())
     ]
     return Schema(*fields, *metadata)
+
+
+def keyed_as_declared(table: RawTable) -> dict[str, str]:
+    """The property of a raw table of events that land under the declared key. It outlasts the table's position, which
+    is forgotten once the table is declared no longer."""
+    return {KEYED_BY: json.dumps(sorted(table.key))} if table.raw.topic and table.key else {}
+
+
+def landed_key(iceberg: Table) -> tuple[str, ...]:
+    """The key under which events have landed; none where that is not known."""
+    return tuple(json.loads(iceberg.properties.get(KEYED_BY, "[]")))
 
 
 def ensure_raw_table(catalog: SqlCatalog, table: RawTable, facts: TableFacts) -> Table:

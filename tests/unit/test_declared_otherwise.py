@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,6 +13,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.types import IntegerType, StringType
 
+from ingestion.pipeline.session import Cycle, append_of
 from ingestion.pipeline.survey import Outlook, check_keys, declared_fingerprint, survey
 from ingestion.pipeline.table_plans import Course, conclude, plan_course
 from ingestion.run.move import _check_declared
@@ -20,6 +22,7 @@ from ingestion.schema.evolve import lake_type, name_columns, resync_reason
 from ingestion.schema.facts import TOPIC, TableFacts, facts_from_json
 from ingestion.schema.positions import Lsn
 from ingestion.schema.problem import TableProblem
+from ingestion.sink.writer import Written
 from ingestion.state.store import TablePosition
 from ingestion.tasks.lanes import Findings
 from lakehouse.declarations import RawTable, Source
@@ -192,15 +195,15 @@ def landed(tmp_path: Path) -> Callable[..., Any]:
 
 def session_of(catalog: SqlCatalog, table: RawTable) -> Any:
     declaring = Source(name="shop", description="", load=LoadPolicy(), tables=(table,))
-    return SimpleNamespace(source=declaring, catalog=catalog, described={})
+    return SimpleNamespace(name="shop", source=declaring, catalog=catalog, described={})
 
 
-def surveyed(catalog: SqlCatalog, table: RawTable, stands: TablePosition) -> Outlook:
+def surveyed(catalog: SqlCatalog, table: RawTable, stands: TablePosition | None) -> Outlook:
     found = replace(FOUND, relkind=TOPIC)
     source = SimpleNamespace(
         holds_tables=False, fingerprints=lambda tables: {"orders": "as it is"}, inspect=lambda *of: (found, None)
     )
-    return survey(session_of(catalog, table), cast(Any, source), {"orders": stands})["orders"]
+    return survey(session_of(catalog, table), cast(Any, source), {"orders": stands} if stands else {})["orders"]
 
 
 @pytest.mark.parametrize(
@@ -239,6 +242,26 @@ def test_a_recovery_does_not_forget_the_key_of_a_topic(landed: Callable[..., Any
     check_keys(session_of(catalog, former), {"orders": stands})
     with pytest.raises(TableProblem, match="declare the former key again"):
         check_keys(session_of(catalog, table), {"orders": stands})
+
+
+def test_a_topic_that_was_not_declared_for_a_while_is_held_to_the_key_that_has_landed(
+    landed: Callable[..., Any],
+) -> None:
+    """Its position is forgotten then, and persons whose delete had landed under the former key were there again."""
+    former, table = declared("id", kind="kafka"), declared("code", kind="kafka")
+    catalog = landed("c", "d")
+    assert surveyed(catalog, table, None).problem is None, "an earlier release's"
+    append = append_of(session_of(catalog, former), Cycle("c", 1, datetime.now(UTC)), Written("orders", (), {}, {}))
+    catalog.load_table("raw_shop.orders").transaction().set_properties(dict(append.properties)).commit_transaction()
+    assert surveyed(catalog, former, None).problem is None
+    assert surveyed(catalog, declared(kind="kafka"), None).problem is None
+    again = str(surveyed(catalog, table, None).problem)
+    assert "under the key (id), and cannot be read again under (code)" in again and "`lakehouse ingest --once" in again
+    stands = replace(position("streaming"), state="new", versions=())
+    assert surveyed(catalog, table, stands).problem == again
+    check_keys(session_of(catalog, former), {})
+    with pytest.raises(TableProblem, match="declare the former key again"):
+        check_keys(session_of(catalog, table), {})
 
 
 def test_a_source_is_moved_to_topics_by_the_key_and_the_masks_of_its_rows_alone() -> None:

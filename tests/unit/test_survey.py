@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
+from pyiceberg.exceptions import NoSuchTableError
 from test_planning import FACTS, TABLE
 
 from ingestion.pipeline.session import Session
@@ -36,9 +37,16 @@ class Inspected:
         return self.facts, self.problem
 
 
+class NoRawTable:
+    """A catalog in which nothing has landed."""
+
+    def load_table(self, identifier: Any) -> None:
+        raise NoSuchTableError
+
+
 def surveyed(source: Inspected, times: int = 2, position: TablePosition | None = None) -> int:
     nothing = cast(Any, None)
-    session = Session(Settings(), nothing, nothing, nothing, SOURCE)
+    session = Session(Settings(), cast(Any, NoRawTable()), nothing, nothing, SOURCE)
     for _ in range(times):
         outlook = survey(session, cast(Any, source), {"orders": position} if position else {})["orders"]
         assert (outlook.facts or outlook.seen) is not None
