@@ -187,6 +187,29 @@ def test_rows_of_a_source_that_no_stage_has_any_more_stay_in_the_vault() -> None
     assert_has_all_keys(vault, full_load_of(vault))
 
 
+def test_of_several_tables_of_one_source_what_one_has_begun_again_is_not_taken_for_what_another_says() -> None:
+    """Rows from before it was begun again stay, though the other table's are as old."""
+    vault, rng = loaded(4)
+    other = (
+        "create or replace view another as"
+        " select * replace ('the.other' as record_source, hk_thing || '-' as hk_thing) from stg"
+    )
+    vault.db.execute(other)
+    nodes = vault.context["graph"]["nodes"]
+    nodes["model.p.another"] = nodes["model.p.stg"]
+    vault.context["model"].depends_on.nodes.append("model.p.another")
+    vault.db.execute("drop table rts_thing")
+    vault.db.execute("delete from properties where model = 'rts_thing'")
+    vault.models = {"rts_thing": ("rec_track_sat", {"src_pk": "hk_thing", "source_model": ["stg", "another"]})}
+    vault.load([], LATER)
+    before = contents(vault)
+    assert {row[2] for row in before["rts_thing"] if MAY in row} == {"the.source", "the.other"}
+    vault.db.execute(f"{other} where load_date > timestamptz '{MAY}'")
+    revise(vault, rng)
+    vault.load([], LATER)
+    assert contents(vault) == before
+
+
 def test_of_several_stages_what_to_do_with_rows_of_an_unknown_table_is_not_guessed() -> None:
     """They may be of a table that was renamed, and be there twice then, or of one that was removed."""
     vault, _ = loaded(4, "rts_thing")

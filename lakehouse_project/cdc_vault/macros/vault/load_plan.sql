@@ -73,11 +73,12 @@
   Which stored rows the stages say nothing of, as a condition; none where there are none. They are of a source that no stage
   has (it was removed), or from before the first row that a stage has of it (its tables were dropped, and begun again).
 
-  A source is known by its name, which a record source begins with: the rest is that of a relation or topic, which may have been
-  renamed. Of several stages nobody knows whether such rows are of a table that was renamed or of one that was removed.
+  A record source that a stage has is known in full. Another one is known by its source's name, which it begins with: the rest
+  is that of a relation or topic, which may have been renamed. Of several stages nobody knows whether such rows are of a table
+  that was renamed or of one that was removed.
 -#}
 {% macro carried_rows(inputs, src_ldts, src_source) %}
-  {%- set stages, first, known, firsts, explained = [], [], [], {}, [] -%}
+  {%- set stages, first, known, firsts, explained, renamed = [], [], [], {}, [], [] -%}
   {%- for name in inputs -%}{%- do stages.append(name.split(".")[0]) -%}{%- endfor -%}
   {%- set stages = stages | unique | list -%}
   {%- for stage in stages -%}
@@ -86,21 +87,23 @@
   {%- for source, moment in run_query("select source, cast(min(moment) as varchar) from (" ~ first | join(" union all ") ~ ") group by 1 order by 2").rows -%}
     {%- do known.append(source) -%}
     {%- do firsts.setdefault(source.split(".")[0], moment) -%}
+    {%- do explained.append(src_source ~ " = " ~ cdc_vault.sql_text(source) ~ " and " ~ src_ldts ~ " >= timestamp '" ~ moment ~ "'") -%}
   {%- endfor -%}
   {%- for source, moment in firsts.items() -%}
-    {%- do explained.append("split_part(" ~ src_source ~ ", '.', 1) = " ~ cdc_vault.sql_text(source) ~ " and " ~ src_ldts ~ " >= timestamp '" ~ moment ~ "'") -%}
+    {%- do renamed.append(
+      src_source ~ " not in (" ~ cdc_vault.sql_texts(known) ~ ") and split_part(" ~ src_source ~ ", '.', 1) = " ~ cdc_vault.sql_text(source)
+      ~ " and " ~ src_ldts ~ " >= timestamp '" ~ moment ~ "'"
+    ) -%}
   {%- endfor -%}
-  {%- set explained = explained | join(" or ") or "false" -%}
-  {%- if stages | length > 1 and known -%}
-    {%- set unknown = run_query("select distinct " ~ src_source ~ " from " ~ this ~ " where (" ~ explained ~ ") and " ~ src_source ~ " not in (" ~ cdc_vault.sql_texts(known) ~ ") order by 1").rows -%}
-    {%- for row in unknown -%}
+  {%- if stages | length > 1 and renamed -%}
+    {%- for row in run_query("select distinct " ~ src_source ~ " from " ~ this ~ " where " ~ renamed | join(" or ") ~ " order by 1").rows -%}
       {{ exceptions.raise_compiler_error(
         this ~ ": rows that landed late change what it has loaded, and it has rows of " ~ row[0] ~ ", which none of its stages has: of a table that was renamed, or removed."
         ~ " Build it anew from its stages with dbt's --full-refresh; rows of a table that was removed go then"
       ) }}
     {%- endfor -%}
   {%- endif -%}
-  {%- set condition = src_ldts ~ " <> " ~ cdc_vault.ghost_moment() ~ " and not (" ~ explained ~ ")" -%}
+  {%- set condition = src_ldts ~ " <> " ~ cdc_vault.ghost_moment() ~ " and not (" ~ ((explained + renamed) | join(" or ") or "false") ~ ")" -%}
   {{ return(condition if run_query("select 1 from " ~ this ~ " where " ~ condition ~ " limit 1").rows else none) }}
 {% endmacro %}
 
