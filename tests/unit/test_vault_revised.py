@@ -4,13 +4,14 @@ Keys stay in hubs and links, and so does all of which parsed says nothing any mo
 """
 
 import random
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from tests.unit.dbt_macros import Refused
-from tests.unit.embedded_vault import MODELS, START, Event, Vault, by_rollback, history, restore
+from tests.unit.embedded_vault import MODELS, START, WAYS, Event, Vault, by_our_restore, by_rollback, history, restore
 
 MAY = START + timedelta(days=50)
 LATER = MAY + timedelta(days=9)
@@ -173,18 +174,91 @@ def test_rows_from_before_a_parsed_table_was_begun_again_stay_in_the_vault(seed:
     assert snapshots(vault) == last, "once is enough"
 
 
+REMOVED = {
+    "hub_thing": "hk_thing", "nh_sat_row": "hk_row", "rts_thing": "hk_thing", "sat_row": "hk_row", "sts_row": "hk_row",
+    "eff_sat_row_owner": "hk_row_owner", "link_row_owner": "hk_row_owner",
+}  # fmt: skip
+
+
+def add_rows_of_a_removed_source(vault: Vault) -> None:
+    """The same as are there, of other keys."""
+    for name, key in REMOVED.items():
+        removed = f"select * replace ('b.removed' as record_source, {key} || '-' as {key}) from {name}"
+        vault.db.execute(f"insert into {name} {removed} where record_source <> 'ghost'")
+
+
+def rows_of_a_removed_source(vault: Vault) -> dict[str, Any]:
+    """By table."""
+    return {
+        name: vault.rows(f"select * from {name} where record_source = 'b.removed' order by all") for name in REMOVED
+    }
+
+
 def test_rows_of_a_source_that_no_stage_has_any_more_stay_in_the_vault() -> None:
     vault, rng = loaded(4)
-    removed = "select * replace ('b.removed' as record_source, {0} || '-' as {0}) from {1}"
-    tables = {"hub_thing": "hk_thing", "nh_sat_row": "hk_row", "rts_thing": "hk_thing", "sat_row": "hk_row"}
-    for name, key in tables.items():
-        vault.db.execute(f"insert into {name} {removed.format(key, name)} where record_source <> 'ghost'")
-    count = "select count(*) from {} where record_source = 'b.removed'"
-    before = [vault.rows(count.format(name)) for name in tables]
+    add_rows_of_a_removed_source(vault)
+    before = rows_of_a_removed_source(vault)
     revise(vault, rng)
     vault.load([], LATER)
-    assert [vault.rows(count.format(name)) for name in tables] == before
+    assert rows_of_a_removed_source(vault) == before
     assert_has_all_keys(vault, full_load_of(vault))
+
+
+def test_rows_that_stay_stay_once_more_where_their_load_was_killed_before_it_wrote_down_how_far_it_came() -> None:
+    vault, rng = loaded(4)
+    add_rows_of_a_removed_source(vault)
+    revise(vault, rng)
+    remembered = vault.rows("select * from properties where key like 'lakehouse.loaded.%'")
+    vault.load([], LATER)
+    expected = contents(vault)
+    assert all(rows_of_a_removed_source(vault).values())
+    vault.db.execute("delete from properties where key like 'lakehouse.loaded.%'")
+    vault.db.executemany("insert into properties values (?, ?, ?)", remembered)
+    vault.load([], LATER)
+    assert contents(vault) == expected
+    before = snapshots(vault)
+    vault.load([], LATER)
+    assert snapshots(vault) == before, "once is enough"
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_rows_of_a_source_that_no_stage_has_any_more_stay_in_tables_that_are_put_back(
+    way: Callable[[Vault, str, int], None],
+) -> None:
+    vault, _ = loaded(4)
+    add_rows_of_a_removed_source(vault)
+    before = rows_of_a_removed_source(vault)
+    put_back = restore(vault, list(REMOVED), way)
+    event = {"id": 1, "line": 1, "a": "new", "gone": False, "at": START + timedelta(days=9), "lsn": 9999, "seq": 1}
+    vault.load([event], LATER)
+    put_back()
+    vault.load([], LATER)
+    assert rows_of_a_removed_source(vault) == before
+    assert_has_all_keys(vault, full_load_of(vault))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_hub_that_is_put_back_has_each_key_from_who_said_it_first(way: Callable[[Vault, str, int], None]) -> None:
+    """A source that was removed may have said before the others what they say too."""
+    vault, _ = loaded(4, "hub_thing")
+    vault.db.execute("update hub_thing set record_source = 'b.removed', load_date = load_date - interval 1 day")
+    put_back = restore(vault, ["hub_thing"], way)
+    event = {"id": 77, "line": 1, "gone": False, "at": START + timedelta(days=9), "lsn": 9999, "seq": 1}
+    vault.load([event], LATER)
+    expected = contents(vault)
+    put_back()
+    vault.load([], LATER)
+    assert contents(vault) == expected
+
+
+def test_a_satellite_that_is_put_back_to_before_it_had_a_column_is_made_anew_without_an_error() -> None:
+    """What no stage says any more cannot be kept then: it lacks the column, and its hashdiffs meet no others."""
+    vault, _ = loaded(4)
+    add_rows_of_a_removed_source(vault)
+    vault.db.execute("alter table sat_row drop column b")
+    by_our_restore(vault, "sat_row", 0)
+    vault.load([], LATER)
+    assert contents(vault)["sat_row"] == contents(full_load_of(vault))["sat_row"]
 
 
 def test_of_several_tables_of_one_source_what_one_has_begun_again_is_not_taken_for_what_another_says() -> None:
@@ -221,3 +295,6 @@ def test_of_several_stages_what_to_do_with_rows_of_an_unknown_table_is_not_guess
     vault.db.execute(f"insert into rts_thing select * replace ({other}) from rts_thing")
     with pytest.raises(Refused, match=r"\.other, which none of its stages has.*--full-refresh"):
         vault.context["carried_rows"](*asked)
+    kept = vault.context["carried_rows"](*asked, keys_only=True)
+    rows = vault.rows(f"select distinct record_source from rts_thing where {kept}")
+    assert rows == [("the.other",)], "a hub or link would have each key once in any case"

@@ -20,8 +20,9 @@
   makes its `keys` (by input, columns of the stage) of something else: the hashes of its rows would meet no others. Of one
   that remembers nothing of its keys, the rows are looked at, and for the table's own key those alone that are
   `key_rows` (the end of a link is stored with the event that ended it).
-  So is one that was loaded from a table before rows of that were `revised`, except for the rows of which its stages say
-  nothing (`carried`): they count as stored, and stay. One of `keys_only` is not replaced: all is compared with it again.
+  So is one that was loaded from a table before rows of that were `revised`. One of `keys_only` is not replaced then: all is
+  compared with it again. Where a table is made anew though it may have the columns and keys that it is to have, the rows of which its
+  stages say nothing (`carried`) count as stored, and stay.
   A table that is to have ghost records gets them once (`ghosts`). `hashed` is a column of hashes, the key of ghost records: with
   another hash function no key would be found again, so a load refuses a table that was hashed by another one.
   What is remembered counts while the target still descends from the snapshot it was remembered with, which expiry keeps
@@ -41,12 +42,15 @@
   {%- set signature = local_md5((columns or []) | sort | join("|")) -%}
   {%- set redeclared = columns is not none and before.columns != signature -%}
   {%- set signatures = cdc_vault.key_signatures(keys) -%}
-  {%- set anew = redeclared and (before.columns is not none or (loaded and not cdc_vault.has_columns(columns))) -%}
+  {%- set may_fit = loaded and (not redeclared or (before.columns in (none, "of another state") and cdc_vault.has_columns(columns))) -%}
+  {%- set anew = redeclared and (before.columns is not none or (loaded and not may_fit)) -%}
   {%- set unseen = before.revised_now.items() | reject("in", before.revised.items()) | list -%}
   {%- set revised = loaded and unseen | length > 0 -%}
-  {%- set anew = anew or (loaded and cdc_vault.has_other_keys(before.get("keys"), signatures, keys, hashed, src_seq, key_rows)) -%}
-  {%- set carried = cdc_vault.carried_rows(inputs, src_ldts, src_source) if revised and not anew and not keys_only else none -%}
-  {%- set anew = anew or (revised and not keys_only) -%}
+  {%- set keys_unknown = before.get("keys") is none -%}
+  {%- set other_keys = loaded and not (anew and keys_unknown) and cdc_vault.has_other_keys(before.get("keys"), signatures, keys, hashed, src_seq, key_rows) -%}
+  {%- set anew = anew or other_keys or (revised and not keys_only) -%}
+  {%- set keeps_rows = anew and may_fit and (keys_unknown or not other_keys) -%}
+  {%- set carried = cdc_vault.carried_rows(inputs, src_ldts, src_source, keys_only) if keeps_rows else none -%}
   {%- if revised or anew -%}{%- set before = dict(before, inputs={}, days=none) -%}{%- endif -%}
   {%- if anew -%}{%- set loaded, before = false, dict(before, ghosts=false) -%}{%- endif -%}
   {%- set unsure = ghosts and not before.ghosts -%}
@@ -75,9 +79,9 @@
 
   A record source that a stage has is known in full. Another one is known by its source's name, which it begins with: the rest
   is that of a relation or topic, which may have been renamed. Of several stages nobody knows whether such rows are of a table
-  that was renamed or of one that was removed.
+  that was renamed or of one that was removed. A table of `keys_only` keeps them: it has each key once in any case.
 -#}
-{% macro carried_rows(inputs, src_ldts, src_source) %}
+{% macro carried_rows(inputs, src_ldts, src_source, keys_only=false) %}
   {%- set stages, first, known, firsts, explained, renamed = [], [], [], {}, [], [] -%}
   {%- for name in inputs -%}{%- do stages.append(name.split(".")[0]) -%}{%- endfor -%}
   {%- set stages = stages | unique | list -%}
@@ -89,7 +93,7 @@
     {%- do firsts.setdefault(source.split(".")[0], moment) -%}
     {%- do explained.append(src_source ~ " = " ~ cdc_vault.sql_text(source) ~ " and " ~ src_ldts ~ " >= timestamp '" ~ moment ~ "'") -%}
   {%- endfor -%}
-  {%- for source, moment in firsts.items() -%}
+  {%- for source, moment in firsts.items() if not keys_only -%}
     {%- do renamed.append(
       src_source ~ " not in (" ~ cdc_vault.sql_texts(known) ~ ") and split_part(" ~ src_source ~ ", '.', 1) = " ~ cdc_vault.sql_text(source)
       ~ " and " ~ src_ldts ~ " >= timestamp '" ~ moment ~ "'"
@@ -98,7 +102,8 @@
   {%- if stages | length > 1 and renamed -%}
     {%- for row in run_query("select distinct " ~ src_source ~ " from " ~ this ~ " where " ~ renamed | join(" or ") ~ " order by 1").rows -%}
       {{ exceptions.raise_compiler_error(
-        this ~ ": rows that landed late change what it has loaded, and it has rows of " ~ row[0] ~ ", which none of its stages has: of a table that was renamed, or removed."
+        this ~ ": it has to be made anew, as rows that landed late change what it has loaded or it was put back, and it has rows of " ~ row[0]
+        ~ ", which none of its stages has: of a table that was renamed, or removed."
         ~ " Build it anew from its stages with dbt's --full-refresh; rows of a table that was removed go then"
       ) }}
     {%- endfor -%}
