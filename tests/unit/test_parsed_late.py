@@ -168,3 +168,26 @@ def history(rng: random.Random) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
         op, key_of, more = event
         found.append(((op, key_of, 10 * lsn + 1, "20 00:00"), more))
     return found
+
+
+@pytest.mark.parametrize("is_late", [True, False], ids=["by a late row", "for a column"])
+def test_rows_from_before_raw_was_begun_again_stay_where_parsed_is_made_anew(is_late: bool) -> None:
+    """Raw was dropped by hand and landed again: nothing but parsed says any more what it had."""
+    parsed = Parsed("a")
+    parsed.land("c", 1, 10, "20 07:00", "20 07:01", a="before")
+    parsed.land("d", 2, 20, "20 07:30", "20 07:31")
+    parsed.load(cut=20)
+    parsed.rows("delete from raw")
+    parsed.land("r", 1, 30, "20 08:00", "20 08:01", a="A")
+    parsed.land("u", 1, 50, "20 08:30", "20 08:31", _unchanged=["a"])
+    parsed.load(cut=50)
+    if is_late:
+        parsed.replay("u", 1, 40, "20 08:10", "20 09:00", a="B")
+    else:
+        parsed.add("b")
+    assert parsed.load(cut=50) and parsed.is_revised() == is_late
+    value = "B" if is_late else "A"
+    late = [(1, "u", 40, "B")] if is_late else []
+    expected = [(1, "c", 10, "before"), (2, "d", 20, None), (1, "r", 30, "A"), *late, (1, "u", 50, value)]
+    assert parsed.rows("select id, _op, _commit_lsn, a from parsed order by _commit_lsn") == expected
+    assert not parsed.load(cut=50)

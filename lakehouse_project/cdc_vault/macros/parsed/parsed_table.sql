@@ -14,6 +14,8 @@
   What lands late, as a dead letter that is replayed, may change rows that are loaded already: one that lacks a value had it
   from the version before, and a truncate deletes each key that was there. Then parsed is made anew too, and says that it
   was `revised`, so that what is said below it is made anew as well.
+
+  A raw table that was dropped by hand and landed again lacks what parsed has from before: that stays where parsed is made anew.
 -#}
 {% macro parsed_table(source_name, table_name) -%}
   {%- set raw = source(source_name, table_name) -%}
@@ -43,8 +45,23 @@ select 1 where false
       {%- do cdc_vault.check_types(source_name ~ "." ~ table_name, raw, columns) -%}
 {{ cdc_vault.load_header(anew=anew, columns=cdc_vault.parsed_columns(columns), more={"checks": none, "revised": revised}) }}
 {{ cdc_vault.parsed_rows(raw, new_data.columns, cdc_vault.record_source(table), new_data) }}
+      {%- if anew %}
+{{ cdc_vault.and_earlier_rows(raw, columns, loaded) }}
+      {%- endif -%}
     {%- endif -%}
   {%- endif -%}
+{%- endmacro %}
+
+{#- What was loaded before the first row that raw has, as an addition to its rows; null in columns that it lacked. -#}
+{% macro and_earlier_rows(raw, columns, loaded) -%}
+  union all
+  select
+    {%- for column in cdc_vault.parsed_columns(columns) %}
+    {%- set name = cdc_vault.quoted(column.name) %}
+    cast({{ name if column.name | lower in loaded else "null" }} as {{ column.type }}) as {{ name }}{{ "," if not loop.last }}
+    {%- endfor %}
+  from {{ this }}
+  where _loaded_at < (select min(_ingested_at) from {{ raw }})
 {%- endmacro %}
 
 {#-
