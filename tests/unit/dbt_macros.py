@@ -16,6 +16,11 @@ MACROS = DBT_PACKAGE / "macros"
 MACRO = re.compile(r"\{% macro (\w+)\(.*?\{%-? endmacro %\}", re.DOTALL)
 
 
+ARRAY_JOIN = (
+    "create macro if not exists array_join(parts, delimiter) as coalesce(array_to_string(parts, delimiter), '')"
+)
+
+
 class Refused(Exception):
     """What `exceptions.raise_compiler_error` raises here."""
 

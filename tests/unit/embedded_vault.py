@@ -16,7 +16,7 @@ from typing import Any
 import duckdb
 
 from orchestration.worker.loads.facts import covers
-from tests.unit.dbt_macros import macro_texts, macros
+from tests.unit.dbt_macros import ARRAY_JOIN, macro_texts, macros
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
 COLUMNS = [
@@ -98,6 +98,7 @@ class Vault:
         self.db.execute("set TimeZone = 'UTC'")
         self.db.execute("set threads = 1")
         self.db.execute("create macro to_utf8(x) as x")
+        self.db.execute(ARRAY_JOIN)
         self.db.execute("create macro to_hex(x) as x")  # hash functions give hex here
         self.context = macros(texts or macro_texts(), **self._provided())
         self._build()

@@ -104,12 +104,21 @@
   {{ "coalesce(" ~ texts | join(", ") ~ ")" if texts | length > 1 else texts[0] }} is null
 {%- endmacro %}
 
-{#- Fingerprint of what a satellite says. A deleted row says one thing only, whatever it said before. -#}
+{#-
+  Fingerprint of what a satellite says. A deleted row says one thing only, whatever it said before.
+
+  Texts of any length are joined by `array_join`: Trino's `||` and `concat_ws` make no text of more than 1 MiB.
+-#}
 {% macro hash_diff(columns, deleted="is_deleted") -%}
   {%- set parts = [] -%}
   {%- for column in columns | sort(attribute="name", case_sensitive=true) -%}
     {%- set name = column.name | replace("\\", "\\\\") | replace("|", "\\|") | replace("=", "\\=") | replace("'", "''") -%}
-    {%- do parts.append("'" ~ name ~ "=' || " ~ cdc_vault.escaped_text(column)) -%}
+    {%- set text = cdc_vault.escaped_text(column) -%}
+    {%- if column.type in ("varchar", "varbinary") and not column.part_of -%}
+      {%- do parts.append("case when " ~ cdc_vault.quoted(column.name) ~ " is not null then array_join(array['" ~ name ~ "=', " ~ text ~ "], '') end") -%}
+    {%- else -%}
+      {%- do parts.append("'" ~ name ~ "=' || " ~ text) -%}
+    {%- endif -%}
   {%- endfor -%}
   case
       when {{ deleted }} then {{ cdc_vault.hash_of("'\\D'") }}
@@ -117,10 +126,10 @@
     end
 {%- endmacro %}
 
-{#- Texts joined by the delimiter, without those that are NULL; in groups, because a function of Trino takes 127 arguments. -#}
+{#- Texts joined by the delimiter, without those that are NULL; in groups, because Trino bounds how many an array is made of. -#}
 {% macro joined(texts) -%}
   {%- if texts | length <= 100 -%}
-    concat_ws('|', {{ texts | join(", ") }})
+    array_join(array[{{ texts | join(", ") }}], '|')
   {%- else -%}
     {%- set groups = [] -%}
     {%- for group in texts | batch(100) -%}{%- do groups.append("nullif(" ~ cdc_vault.joined(group) ~ ", '')") -%}{%- endfor -%}
