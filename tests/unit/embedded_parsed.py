@@ -48,6 +48,7 @@ class Parsed:
 
     def __init__(self, *declared: str, **policy: Any) -> None:
         self.declared, self.key, self.policy = declared, "id", policy
+        self.types: dict[str, str] = {}  # of columns that are not declared as text
         self.db = duckdb.connect()
         self.db.execute("set TimeZone = 'UTC'")
         self.db.execute("create macro json_format(x) as cast(x as varchar)")
@@ -139,6 +140,17 @@ class Parsed:
         self.db.execute(f"alter table raw add column {column} varchar")
         self.declared = (*self.declared, column)
 
+    def retype(self, column: str, data_type: str) -> None:
+        """In source, raw and declaration: raw has what landed before under another name."""
+        [[number]] = self.rows("select count(*) from duckdb_columns() where table_name = 'raw'")
+        self.db.execute(f"alter table raw rename column {column} to {column}__{number}")
+        self.db.execute(f"alter table raw add column {column} {macro('lake_type')(data_type)}")
+        self.types[column] = data_type
+
+    def is_made_anew(self) -> bool:
+        """Whether the table ever was."""
+        return bool(self.rows(f"select 1 from parsed_properties where key = '{macro('made_anew_property')()}'"))
+
     def current(self) -> list[tuple[Any, ...]]:
         """The rows of the current view, in order of the key."""
         context = self._context(has_arrived=lambda *_: True)
@@ -151,7 +163,7 @@ class Parsed:
         return self.db.execute(sql).fetchall()
 
     def _context(self, **more: Any) -> dict[str, Any]:
-        columns = {name: SimpleNamespace(name=name, data_type="text") for name in self.declared}
+        columns = {name: SimpleNamespace(name=name, data_type=self.types.get(name, "text")) for name in self.declared}
         columns = {self.key: SimpleNamespace(name=self.key, data_type="integer"), **columns}
         config = {"meta": {"raw": {"key": [self.key], "relation": "public.t", **self.policy}}}
         node = SimpleNamespace(columns=columns, config=config, source_name="s", name="t")
@@ -171,4 +183,6 @@ class Parsed:
         if then and "count_if(_op" in sql:
             self.after_look = None
             then()
+        if sql.startswith("describe "):  # in Trino's words
+            rows = [(name, kind.replace("TIMESTAMP", "timestamp(6)"), *more) for name, kind, *more in rows]
         return SimpleNamespace(rows=rows)

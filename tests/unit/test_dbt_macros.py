@@ -73,6 +73,44 @@ def test_a_declared_type_that_would_change_values_is_refused(raw: str, declared:
             check("shop.orders", None, columns)
 
 
+@pytest.mark.parametrize(
+    ("there", "declared", "fits"),
+    [
+        ("integer", "integer", True),
+        ("integer", "bigint", True),
+        ("bigint", "integer", False),
+        ("integer", "varchar", False),
+        ("varchar", "integer", False),
+        ("real", "double", True),
+        ("double", "real", False),
+        ("decimal(10,2)", "decimal(12, 2)", True),
+        ("decimal(10,2)", "decimal(8,2)", False),
+        ("decimal(10,2)", "decimal(12,4)", False),
+        ("decimal(10,2)", "varchar", False),
+        ("date", "timestamp(6)", False),
+        ("timestamp(6)", "timestamp(6) with time zone", False),
+        ("timestamp(6)", "TIMESTAMP", True),
+        ("varchar", "varchar(20)", True),
+        ("integer", "int", True),
+    ],
+)
+def test_a_column_that_cannot_get_its_declared_type_stops_the_load_with_the_remedy(
+    there: str, declared: str, fits: bool
+) -> None:
+    """Of how somebody may spell a type of a model of theirs, Trino decides."""
+    done: list[str] = []
+    fit = macro(
+        "fit_columns", table_columns=lambda _: [{"name": "v", "type": there, "comment": ""}], run_query=done.append
+    )
+    columns = [{"name": "V", "type": declared, "description": ""}]
+    if fits:
+        fit("vault.sat_x", columns)
+        assert len(done) == (there != declared)
+    else:
+        with pytest.raises(Refused, match=r"column V .*: build .*`dbt build --full-refresh --select 'a_model\+'`$"):
+            fit("vault.sat_x", columns)
+
+
 def test_the_end_of_the_day_is_read_from_a_key_too() -> None:
     """Trino has no such time, and one would stop the load: no part of the text is taken for one."""
     column = {"name": "closes", "postgres_type": "time(6) without time zone", "type": "bigint"}

@@ -191,3 +191,20 @@ def test_rows_from_before_raw_was_begun_again_stay_where_parsed_is_made_anew(is_
     expected = [(1, "c", 10, "before"), (2, "d", 20, None), (1, "r", 30, "A"), *late, (1, "u", 50, value)]
     assert parsed.rows("select id, _op, _commit_lsn, a from parsed order by _commit_lsn") == expected
     assert not parsed.load(cut=50)
+
+
+@pytest.mark.parametrize(("of", "to", "kept"), [("text", "integer", None), ("integer", "text", "7")])
+def test_values_from_before_raw_was_begun_again_stay_where_the_columns_new_type_has_them(
+    of: str, to: str, kept: str | None
+) -> None:
+    parsed = Parsed("a")
+    parsed.retype("a", of)
+    parsed.land("c", 1, 10, "20 07:00", "20 07:01", a="7")
+    parsed.load(cut=10)
+    parsed.rows("delete from raw")
+    parsed.land("r", 1, 30, "20 08:00", "20 08:01", a="7")
+    parsed.load(cut=30)
+    parsed.retype("a", to)
+    parsed.land("u", 1, 40, "20 09:00", "20 09:01", a="8")
+    assert parsed.load(cut=40) and not parsed.is_revised()
+    assert parsed.rows("select cast(a as varchar) from parsed order by _commit_lsn") == [(kept,), (None,), ("8",)]

@@ -201,6 +201,34 @@ def test_a_column_of_another_type_than_declared_stops_the_load_before_a_row_is_c
     assert parsed.current() == [(1, "1.5")]
 
 
+@pytest.mark.parametrize("is_empty", [False, True])
+def test_parsed_is_made_anew_where_a_column_cannot_get_the_type_that_is_declared_now(is_empty: bool) -> None:
+    """Raw has begun the column again: versions from before have no value in it, and one that is in no cut yet waits."""
+    parsed = Parsed("a", "b")
+    parsed.retype("a", "integer")
+    if not is_empty:
+        parsed.land("c", 1, 10, "20 08:00", "20 08:01", a=1, b="B")
+    parsed.load(cut=10)
+    parsed.retype("a", "text")
+    assert not parsed.load(cut=10, covered=False)
+    parsed.land("r", 1, 20, "20 09:00", "20 09:01", a="x1", b="B")
+    assert parsed.load(cut=20) and parsed.is_made_anew() and not parsed.is_revised()
+    former = [] if is_empty else [(10, None, "B")]
+    assert parsed.rows("select _commit_lsn, a, b from parsed order by 1") == [*former, (20, "x1", "B")]
+    assert not parsed.load(cut=20)
+
+
+def test_parsed_is_not_made_anew_where_a_column_only_gets_wider() -> None:
+    parsed = Parsed("a")
+    parsed.retype("a", "integer")
+    parsed.land("c", 1, 10, "20 08:00", "20 08:01", a=1)
+    parsed.load(cut=10)
+    parsed.rows("alter table raw alter a type bigint")
+    parsed.types["a"] = "bigint"
+    parsed.land("u", 1, 20, "20 09:00", "20 09:01", a=2)
+    assert parsed.load(cut=20) and not parsed.is_made_anew()
+
+
 def test_a_raw_table_may_be_called_as_parsed_is_in_its_own_query(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compared with itself, every new row was taken for one that is there."""
     monkeypatch.setattr(Raw, "identifier", "known")

@@ -45,6 +45,17 @@
   {{ return(there == declared or declared in others.get(there, []) or (scales | length == 2 and scales[0] | int <= scales[1] | int)) }}
 {% endmacro %}
 
+{#- Whether a column of the one Trino type has the other, or gets it by a promotion of Iceberg's; true of a type that no column of ours has. -#}
+{% macro can_become(there, declared) %}
+  {%- set before, after = cdc_vault.postgres_type_name(there), cdc_vault.postgres_type_name(declared) -%}
+  {%- set ours = ["boolean", "integer", "bigint", "real", "double", "decimal", "date", "timestamp", "timestamp with time zone", "varchar", "varbinary"] -%}
+  {%- set digits = modules.re.findall("decimal\\((\\d+), ?(\\d+)\\)", there ~ " " ~ declared | lower) -%}
+  {%- if digits | length == 2 -%}
+    {{ return(digits[0][0] | int <= digits[1][0] | int and digits[0][1] == digits[1][1]) }}
+  {%- endif -%}
+  {{ return(before == after or {"integer": "bigint", "real": "double"}.get(before) == after or after not in ours) }}
+{% endmacro %}
+
 {#-
   One value for all that Postgres calls equal, though it prints them differently: -0 and 0, 1.0 and 1.00 of a numeric that is
   kept as text, char(n) with more and less padding, citext in any case. Types of which only Postgres knows what is equal

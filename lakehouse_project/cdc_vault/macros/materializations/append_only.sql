@@ -179,7 +179,7 @@
   )
 {%- endmacro %}
 
-{#- Adds columns that are new, widens those whose type has grown (Trino refuses what is not a widening), and keeps comments. -#}
+{#- Adds columns that are new, widens those whose type has grown (what is not a widening is refused), and keeps comments. -#}
 {% macro fit_columns(relation, columns) %}
   {%- set there = {} -%}
   {%- for column in cdc_vault.table_columns(relation) -%}{%- do there.update({column.name: column}) -%}{%- endfor -%}
@@ -188,7 +188,12 @@
     {%- if column.name | lower not in there -%}
       {%- do run_query("alter table " ~ relation ~ " add column " ~ name ~ " " ~ column.type ~ " " ~ cdc_vault.comment_clause(column.description)) -%}
     {%- else -%}
-      {%- if there[column.name | lower].type != column.type | replace(", ", ",") -%}
+      {%- if not cdc_vault.can_become(there[column.name | lower].type, column.type) -%}
+        {{ exceptions.raise_compiler_error(
+          "column " ~ column.name ~ " is " ~ there[column.name | lower].type ~ " in " ~ relation ~ " and declared as " ~ column.type
+          ~ ", which it cannot become: build the table anew, and what is below it, with `dbt build --full-refresh --select '" ~ model.name ~ "+'`"
+        ) }}
+      {%- elif there[column.name | lower].type != column.type | replace(", ", ",") -%}
         {%- do run_query("alter table " ~ relation ~ " alter column " ~ name ~ " set data type " ~ column.type) -%}
       {%- endif -%}
       {%- do cdc_vault.comment_column(relation, there[column.name | lower], column.description) -%}

@@ -6,9 +6,9 @@
   is nothing to run.
 
   What a declared column says is in raw for all rows, also those loaded before it was declared, or under its former name.
-  So where parsed lacks one, it is made anew from the whole of raw. Positions and moments of publication come out the
-  same, and nothing below loads again. Until a cut covers the table it stays without the column: a column of nulls would
-  not be missed any more. The same holds for a table that was rolled back to before it was made so: it keeps the column,
+  So where parsed lacks one, it is made anew from the whole of raw; so it is where it has one of a type that cannot become the
+  declared one. Positions and moments of publication come out the same, and nothing below loads again. Until a cut covers
+  the table it stays as it is: a column of nulls would not be missed any more. The same holds for a table that was rolled back to before it was made so: it keeps the column,
   and has nulls in it.
 
   What lands late, as a dead letter that is replayed, may change rows that are loaded already: one that lacks a value had it
@@ -31,7 +31,9 @@
     {%- set newest, undone = cdc_vault.newest_loaded() -%}
     {%- set loaded = cdc_vault.loaded_columns() -%}
     {%- set lacking = columns | map(attribute="name") | map("lower") | reject("in", loaded) | list -%}
-    {%- set anew = newest is not none and (undone or lacking | length > 0) -%}
+    {%- set retyped = [] -%}
+    {%- for column in columns if not cdc_vault.can_become(loaded.get(column.name | lower, column.type), column.type) -%}{%- do retyped.append(column) -%}{%- endfor -%}
+    {%- set anew = retyped | length > 0 or newest is not none and (undone or lacking | length > 0) -%}
     {%- set new_data = cdc_vault.new_raw_rows(source_name, table_name, raw, columns, none if anew else newest) -%}
     {%- set revised = new_data and newest and (new_data.landed_late or "") > newest and cdc_vault.changes_loaded(raw, columns, newest, new_data.window) -%}
     {%- if revised and not anew -%}
@@ -52,13 +54,16 @@ select 1 where false
   {%- endif -%}
 {%- endmacro %}
 
-{#- What was loaded before the first row that raw has, as an addition to its rows; null in columns that it lacked. -#}
+{#-
+  What was loaded before the first row that raw has, as an addition to its rows; null in columns that it lacked, and for values
+  that the declared type does not have as they are.
+-#}
 {% macro and_earlier_rows(raw, columns, loaded) -%}
   union all
   select
     {%- for column in cdc_vault.parsed_columns(columns) %}
-    {%- set name = cdc_vault.quoted(column.name) %}
-    cast({{ name if column.name | lower in loaded else "null" }} as {{ column.type }}) as {{ name }}{{ "," if not loop.last }}
+    {%- set name, there = cdc_vault.quoted(column.name), loaded.get(column.name | lower, "") %}
+    try_cast({{ name if cdc_vault.keeps_values(there, column.type) else "null" }} as {{ column.type }}) as {{ name }}{{ "," if not loop.last }}
     {%- endfor %}
   from {{ this }}
   where _loaded_at < (select min(_ingested_at) from {{ raw }})
@@ -116,11 +121,11 @@ select 1 where false
 {% endmacro %}
 
 {#-
-  The columns of the table that is there. One of a release that called the flag of deletions `_deleted` is refused: a
+  The columns of the table that is there, and their types. One of a release that called the flag of deletions `_deleted` is refused: a
   second flag beside it would be null for all its rows.
 -#}
 {% macro loaded_columns() %}
-  {%- set there = cdc_vault.table_columns(this) | map(attribute="name") | list if cdc_vault.is_loaded() else [] -%}
+  {%- set there = cdc_vault.types_of(this) if cdc_vault.is_loaded() else {} -%}
   {%- if "_deleted" in there -%}
     {{ exceptions.raise_compiler_error(this ~ " is of an earlier release, its column _is_deleted is still called _deleted: run `lakehouse upgrade`, then load it again") }}
   {%- endif -%}
@@ -133,18 +138,22 @@ select 1 where false
   which fails at the first value that does not fit.
 -#}
 {% macro check_types(table, raw, columns) %}
-  {%- set landed = {} -%}
-  {%- for column in cdc_vault.table_columns(raw) -%}{%- do landed.update({column.name | lower: column.type | lower}) -%}{%- endfor -%}
+  {%- set landed = cdc_vault.types_of(raw) -%}
   {%- for column in columns -%}
     {%- set there = landed.get(column.name | lower, column.type) -%}
     {%- if not cdc_vault.keeps_values(there, column.type) -%}
       {{ exceptions.raise_compiler_error(
         table ~ ": column " ~ column.name ~ " is " ~ there ~ " in raw, and as " ~ column.postgres_type ~ " it would be " ~ column.type
-        ~ ", which changes values: declare the data_type that the source has (of a domain, its base type); where parsed has the column as "
-        ~ column.type ~ " already, run it and what is below once with --full-refresh"
+        ~ ", which changes values: declare the data_type that the source has (of a domain, its base type)"
       ) }}
     {%- endif -%}
   {%- endfor -%}
+{% endmacro %}
+
+{% macro types_of(relation) %}
+  {%- set found = {} -%}
+  {%- for column in cdc_vault.table_columns(relation) -%}{%- do found.update({column.name | lower: column.type | lower}) -%}{%- endfor -%}
+  {{ return(found) }}
 {% endmacro %}
 
 {#- Where a change stands among all changes of its source, as text of fixed width that sorts like it. -#}
