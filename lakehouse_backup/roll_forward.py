@@ -10,8 +10,7 @@ forward, but ingestion refuses the source until `lakehouse ingest --recover` has
 topics it only reads on, so where files are lacking their position goes back to what the tables have.
 
 All other tables move to their newest complete state. The next loads bring dbt's tables up to date, and build anew what
-dbt builds whole. Current views are those of the backup: a short text may not be able to follow what raw has got since,
-so each view gets its long one.
+dbt builds whole. Current views are those of the backup, and `views` has them fit these tables.
 """
 
 from __future__ import annotations
@@ -23,8 +22,6 @@ from typing import TYPE_CHECKING
 
 from ingestion.schema.positions import Position
 from ingestion.state import store
-from lakehouse.catalog.views.current_views import view_of
-from lakehouse.catalog.views.view_versions import lengthened
 from lakehouse.catalog.writing.commit import enter, move_pointer, remove, until_committed
 from lakehouse.catalog.writing.next_tables import BUILT_FROM
 from lakehouse.errors import LakehouseError
@@ -33,12 +30,12 @@ from lakehouse.settings import Settings
 from lakehouse_backup.cuts import cuts_of, newest_cuts
 from lakehouse_backup.pointers import find_pointers
 from lakehouse_backup.positions import restore_position
+from lakehouse_backup.views import fitting_views
 from maintenance.inventory.outcome import TableName
 from maintenance.inventory.session import Session
 
 if TYPE_CHECKING:
     from pyiceberg.catalog.sql import SqlCatalog
-    from pyiceberg.io import FileIO
 
 SlotOf = Callable[[str], Position | None]  # source → confirmed position of its slot; None if it cannot be read
 
@@ -81,7 +78,8 @@ def roll_forward(
                     forward.going_on.append(source)
                 else:
                     forward.to_recover[source] = reason
-            lengthen_views(states, session.catalog, session.io)
+            for view, (old, new) in fitting_views(states, settings.catalog_name, session.io, _sources(states)).items():
+                _move(states, settings.catalog_name, view, old, new)
         forget_builds(session.catalog, found.moved)
     return forward
 
@@ -103,14 +101,6 @@ def _sources(states: CatalogConnection) -> list[str]:
     if states.execute("SELECT to_regclass('lakehouse.streams')").fetchone() == (None,):
         return []
     return [row[0] for row in states.execute("SELECT source FROM lakehouse.streams ORDER BY source").fetchall()]
-
-
-def lengthen_views(states: CatalogConnection, catalog: SqlCatalog, io: FileIO) -> None:
-    """Gives the current views of all tables their long text, within a transaction."""
-    tables = [(source, table) for source in _sources(states) for table in store.read_positions(states, source)]
-    made = lengthened(catalog, io, [view_of(*table) for table in tables])
-    for item in made.views:
-        _move(states, catalog.name, item.view, item.base, item.location)
 
 
 def _move(states: CatalogConnection, catalog: str, name: tuple[str, str], old: str, new: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -121,12 +122,18 @@ SPARK = Dialect(
     spark_ident, spark_literal, "VERSION AS OF {}", "array({})", "{}[0]", "array_contains({}, {})",
     "string", _spark_cast,
 )  # fmt: skip
+_NAMED = re.compile(rf"{TRINO.version.format('([0-9]+)')} AS m\b")  # as `mirror_of` writes it
 
 
 def mirror_of(view: FreshView, at: Position, say: Dialect) -> str:
     """The mirror at the snapshot, called `m`."""
     mirror = relation_of(say, view.catalog, f"mirror_{view.source}", view.table)
     return f"{mirror} {say.version.format(at.snapshot)} AS m"
+
+
+def named_snapshots(text: str) -> set[int]:
+    """The snapshots of the mirror that a fresh view's text for Trino reads."""
+    return {int(number) for number in _NAMED.findall(text)}
 
 
 def same_key(view: FreshView, say: Dialect) -> str:

@@ -22,14 +22,14 @@ from ingestion.state import store
 from ingestion.state.lease import Lease, mirrors_of
 from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.catalog.relations import list_views, read_metadata
-from lakehouse.catalog.views.current_views import MARK, TAIL, view_of, with_past
+from lakehouse.catalog.views.current_views import CUT, MARK, TAIL, view_of, with_past
 from lakehouse.catalog.views.regular import KEPT, PREFIX, after_rewrites, newest_tag
 from lakehouse.catalog.views.view_versions import LONG, NextView, current_version, with_version, write_view
-from lakehouse.catalog.writing.commit import until_committed
+from lakehouse.catalog.writing.commit import move_pointer, until_committed
 from lakehouse.declarations.policies import ExpirePolicy
 from lakehouse.migrations import ensure_state
 from lakehouse.settings import Settings
-from lakehouse_backup.roll_forward import lengthen_views
+from lakehouse_backup.views import fitting_views
 from maintenance.actions.expire_snapshots import decide
 
 NOW = datetime(2026, 11, 26, tzinfo=UTC)
@@ -317,13 +317,46 @@ def test_a_view_gets_its_long_text_from_the_versions_that_somebody_has_left_of_i
     assert shop.text == (PAST if is_dropped else LONG_TEXT)
 
 
-def test_a_catalog_that_is_rolled_forward_has_no_short_texts(shop: Shop) -> None:
-    """Its views are those of the backup, and its raw tables have got who knows what since."""
+def rolled_forward(shop: Shop) -> None:
     shop.states.execute(
         'INSERT INTO lakehouse.positions (source, "table", epoch, lsn, state)'
         " VALUES ('shop', 'items', 1, 0, 'streaming')"
     )
-    shop.shortened(shop.seen)
     with shop.states.transaction():
-        lengthen_views(shop.states, shop.catalog, shop.catalog.file_io)
+        found = fitting_views(shop.states, shop.catalog.name, shop.catalog.file_io, ["shop"])
+        for view, moved in found.items():
+            move_pointer(shop.states, shop.catalog.name, view, *moved)
+
+
+def test_a_catalog_that_is_rolled_forward_has_no_short_texts(shop: Shop) -> None:
+    """Its views are those of the backup, and its raw tables have got who knows what since."""
+    shop.shortened(shop.seen)
+    rolled_forward(shop)
     assert shop.text == LONG_TEXT
+
+
+@pytest.mark.parametrize("becomes", ["kept", "erased", "lost"])
+def test_a_view_whose_snapshot_of_the_mirror_went_since_the_backup_reads_parsed(shop: Shop, becomes: str) -> None:
+    """An erasure had rebuilt the mirror: every query of the view failed until the next refresh."""
+    mirror = ("mirror_shop", "items")
+    shop.catalog.create_namespace_if_not_exists("mirror_shop")
+    made = shop.catalog.create_table(mirror, SCHEMA)
+    made.append(pa.table({"id": [1]}))
+    named = made.metadata.current_snapshot_id
+    text = with_past(
+        PAST, CUT, "SELECT 1", f'\nSELECT m.id FROM "lake"."mirror_shop"."items" FOR VERSION AS OF {named} AS m'
+    )
+    base = list_views(shop.catalog, [VIEW])[VIEW]
+    metadata = read_metadata(shop.catalog.file_io, base)
+    assert metadata is not None
+    location = write_view(shop.catalog.file_io, with_version(metadata, {"trino": text, "spark": "SELECT 1"}, {}))
+    move_pointer(shop.states, shop.catalog.name, VIEW, base, location)
+    if becomes != "kept":
+        shop.catalog.drop_table(mirror)
+    if becomes == "erased":
+        shop.catalog.create_table(mirror, SCHEMA, location=f"{made.location()}_again").append(pa.table({"id": [2]}))
+    rolled_forward(shop)
+    if becomes == "kept":
+        assert list_views(shop.catalog, [VIEW]) == {VIEW: location}
+    else:
+        assert shop.text == PAST

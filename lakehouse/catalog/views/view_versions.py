@@ -77,8 +77,7 @@ def _with_long(metadata: Metadata) -> Metadata:
     before = (v for v in metadata["versions"] if v["version-id"] < short["version-id"] and not _is_short(v))
     long = max(before, key=lambda version: version["version-id"], default=None)
     if long is None:
-        texts = {r["dialect"].lower(): r["sql"] for r in short["representations"]}
-        return with_version(metadata, {"trino": past_of(texts["trino"])}, {})
+        return as_made(metadata)
     return with_version(metadata, {r["dialect"]: r["sql"] for r in long["representations"]}, long["summary"])
 
 
@@ -111,8 +110,13 @@ def taken_back(catalog: SqlCatalog, io: FileIO, view: Name) -> NextView | None:
     texts = {r["dialect"].lower(): r["sql"] for r in current_version(metadata)["representations"]}
     if "trino" not in texts:
         return None
-    back = with_version(metadata, {"trino": past_of(texts["trino"])}, {})
-    return NextView(view, base, write_view(io, back))
+    return NextView(view, base, write_view(io, as_made(metadata)))
+
+
+def as_made(metadata: Metadata) -> Metadata:
+    """A version more, of dbt's text alone."""
+    texts = {r["dialect"].lower(): r["sql"] for r in current_version(metadata)["representations"]}
+    return with_version(metadata, {"trino": past_of(texts["trino"])}, {})
 
 
 def current_version(metadata: Metadata) -> Metadata:
