@@ -72,7 +72,8 @@ class MirrorReport:
 class RefreshReport:
     """The mirrors of a source after a refresh; `position` is the common cut's, None before there is one.
 
-    `aside` are the tables that are in no cut now, whose mirrors stay where they were.
+    `aside` are the tables whose mirrors stay where they were: they are in no cut now, or have not the declared columns
+    or key, as where a column was renamed in the source and the declaration has not followed.
     """
 
     source: str

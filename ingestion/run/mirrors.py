@@ -95,6 +95,7 @@ class Refresher:
     def __init__(self, session: Session, may: Callable[[], bool] = lambda: True) -> None:
         """`may` is asked before each refresh: of several followers of a source one does it."""
         self._session, self._may = session, may
+        self._aside, self._told = frozenset[str](), frozenset[str]()
         self._thread = threading.Thread(target=self._run, name=f"mirrors-{session.name}", daemon=True)
         if session.source.mirrored:
             self._thread.start()
@@ -144,3 +145,14 @@ class Refresher:
         if report.written:
             written = ", ".join(f"{m.name} {'all' if m.anew else m.changed + m.gone}" for m in report.written)
             log.info("source %r: mirrors at %s: %s", session.name, report.position, written)
+        self._tell(frozenset(report.aside))
+
+    def _tell(self, aside: frozenset[str]) -> None:
+        """Warns once of mirrors that stay where they were twice: a next cycle may have brought what was missing."""
+        if new := (aside & self._aside) - self._told:
+            log.warning(
+                "source %r: the mirrors of %s stay as they were: the tables are in no cut (see `lakehouse status`), or "
+                "their declared columns or key are not those of the source: let the declaration follow",
+                self._session.name, ", ".join(sorted(new)),
+            )  # fmt: skip
+        self._aside, self._told = aside, (self._told | new) & aside

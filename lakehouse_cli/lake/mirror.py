@@ -50,4 +50,4 @@ def _print(reports: list[RefreshReport]) -> None:
         for name in report.unchanged:
             say(f"  {name:<30}unchanged")
         for name in report.aside:
-            say(f"  {name:<30}in no cut now: its mirror stays as it was; `lakehouse status` says why")
+            say(f"  {name:<30}stays as it was: in no cut now, or its columns or key are not the declared ones")

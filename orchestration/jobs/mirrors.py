@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ingestion.mirrors.refresh import RefreshReport
 
 CHECK = "at_the_newest_cut"
+ASIDE = "its mirror stays as it was: the table is in no cut now, or its columns or key are not the declared ones"
 
 
 def mirror_definitions(source: Source) -> dg.Definitions:
@@ -105,5 +106,5 @@ def _check(report: "RefreshReport", table: RawTable) -> dg.AssetCheckResult:
         check_name=CHECK,
         passed=table.name not in report.aside,
         severity=dg.AssetCheckSeverity.WARN,
-        description="the table is in no cut now: its mirror stays as it was" if table.name in report.aside else None,
+        description=ASIDE if table.name in report.aside else None,
     )

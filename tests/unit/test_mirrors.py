@@ -133,6 +133,15 @@ def test_a_refresh_under_way_is_given_up_when_its_follower_ends(monkeypatch: pyt
     assert cancelled[:2] == ["mirrors-shop"] * 2
 
 
+def test_a_mirror_that_stays_behind_is_told_of_once_and_not_for_a_moment(caplog: pytest.LogCaptureFixture) -> None:
+    """A column that was renamed in the source kept its table's mirror behind, and nothing said so."""
+    refresher = Refresher(cast("Session", SimpleNamespace(name="shop", source=SimpleNamespace(mirrored=()))))
+    for aside in ({"orders"}, {"orders", "lines"}, {"orders"}, set[str](), {"orders"}, {"orders"}):
+        refresher._tell(frozenset(aside))
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 2 and all("the mirrors of orders stay" in said for said in told), "again once it was over"
+
+
 def test_the_file_that_a_view_named_until_now_stays_however_old_it_is(tmp_path: Path) -> None:
     """Of an idle table it was deleted by the refresh that replaced it, under a query that had just read its name."""
     names = [f"{number:05}-x.gz.metadata.json" for number in (498, 499, 500)]
