@@ -82,7 +82,7 @@ class OnTrino(Parsed):
     """The same on Trino, with tables of its own."""
 
     def __init__(self, settings: Settings) -> None:
-        self.settings, self.declared, self.key, self.policy = settings, ("v",), "id", {}
+        self.settings, self.declared, self.types, self.key, self.policy = settings, ("v",), {}, "id", {}
         types = {"timestamptz": "timestamp(6) with time zone", "varchar[]": "array(varchar)"}
         columns = {"id": "integer", "v": "varchar"} | {name: types.get(kind, kind) for name, kind in METADATA.items()}
         self.rows("create schema if not exists key_histories")
