@@ -1,6 +1,6 @@
 """What the cycle knows of each declared table before it reads: unaltered, altered, or with a problem of its own."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from pyiceberg.expressions import In
@@ -64,11 +64,11 @@ def _by_key(session: Session, outlook: Outlook, position: store.TablePosition | 
     table, facts = outlook.table, outlook.facts
     if facts is None:
         return outlook
+    former = _former_key(session, table, position)
     if position is None or not position.versions:  # it may have been declared before
-        former, then = _landed_key(session, table), f"--once {table.source}"
-        is_other = bool(table.key and former) and set(former) != set(table.key)
+        then, is_other = f"--once {table.source}", _is_another(table, former)
     else:
-        former, then = position.followed.told_apart_by, f"--resume {table.source}.{table.name}"
+        then = f"--resume {table.source}.{table.name}"
         is_other = bool(position.followed.keyed_by) and facts.keyed_by != position.followed.keyed_by
         is_other = is_other and (position.lands or position.state == "resuming")
     if not is_other or not _has_changes(session, table):
@@ -80,14 +80,20 @@ def _by_key(session: Session, outlook: Outlook, position: store.TablePosition | 
 def check_keys(session: Session, positions: Mapping[str, store.TablePosition]) -> None:
     """Raises TableProblem where changes of a topic have landed under another key: the next epoch forgets that one."""
     for table in session.source.tables:
-        position = positions.get(table.name)
-        known = position.followed.told_apart_by if position and position.versions else _landed_key(session, table)
-        if table.key and known and set(known) != set(table.key) and _has_changes(session, table):
-            raise problem_of_former_key(table, known, f"--recover {table.source}")
+        former = _former_key(session, table, positions.get(table.name))
+        if _is_another(table, former) and _has_changes(session, table):
+            raise problem_of_former_key(table, former, f"--recover {table.source}")
 
 
-def _landed_key(session: Session, table: RawTable) -> tuple[str, ...]:
-    """The key under which events of a topic have landed, of whose table the position says nothing."""
+def _is_another(table: RawTable, former: Collection[str]) -> bool:
+    """Whether both are known, the declared key and a former one, and of other columns."""
+    return bool(table.key and former) and set(former) != set(table.key)
+
+
+def _former_key(session: Session, table: RawTable, position: store.TablePosition | None) -> tuple[str, ...]:
+    """The columns of the key under which changes have landed: by the raw table, where the position says nothing."""
+    if position is not None and position.versions:
+        return tuple(position.followed.told_apart_by)
     raw = load_table(session.catalog, *table.identifier)
     return landed_key(raw) if raw is not None else ()
 
