@@ -126,7 +126,7 @@
     end
 {%- endmacro %}
 
-{#- Texts joined by the delimiter, without those that are NULL; in groups, because Trino bounds how many an array is made of. -#}
+{#- Texts joined by the delimiter, without those that are NULL; in groups, so that no array is made of more than 100. -#}
 {% macro joined(texts) -%}
   {%- if texts | length <= 100 -%}
     array_join(array[{{ texts | join(", ") }}], '|')
