@@ -5,6 +5,7 @@ from threading import Event
 from typing import Any
 
 from ingestion.sources.base import Source
+from ingestion.sources.findings import Finding
 from ingestion.state.store import Stream
 from lakehouse.declarations import Source as Declared
 from lakehouse.errors import LakehouseError
@@ -16,6 +17,11 @@ KINDS = {
     "kafka": "ingestion.sources.kafka.source",
     "debezium": "ingestion.sources.debezium.source",
 }  # modules with a function `source`
+CHECKS = {
+    "postgres": "ingestion.sources.postgres.setup",
+    "kafka": "ingestion.sources.kafka.check",
+    "debezium": "ingestion.sources.debezium.check",
+}  # modules with a function `check_source`
 MOVES = frozenset({("postgres", "debezium"), ("debezium", "postgres")})  # whose rows are the same
 
 
@@ -65,6 +71,13 @@ def source_of(settings: Settings, name: str, seconds: float | None = None, stop:
         raise (LakehouseError(f"source {name!r}: {what}") if (what := missing_extra(error)) else error) from None
     made: Source[Any] = kind.source(settings, name, seconds, stop or Event())
     return made
+
+
+def check_source(settings: Settings, declared: Declared) -> list[Finding]:
+    """What is in the way of a source's ingestion, what prepare is going to do, and what is worth knowing."""
+    module = import_module(CHECKS[declared.kind])
+    found: list[Finding] = module.check_source(settings, declared)
+    return found
 
 
 def check_former_slot(settings: Settings, name: str, stream: Stream) -> None:

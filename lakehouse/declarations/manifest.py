@@ -115,9 +115,11 @@ def rebuild(settings: Settings, models: Sequence[str], without: Sequence[str] = 
 
 
 def _dbt(settings: Settings, target_dir: Path, command: str, failure: str, *arguments: str) -> None:
-    project = settings.dbt_project_dir
+    project, program = settings.dbt_project_dir, Path(sys.executable).with_name("dbt")
+    if not program.exists():
+        raise LakehouseError(f"{failure}: there is no {program}: install lakehouse again, with its dependencies")
     line = [
-        str(Path(sys.executable).with_name("dbt")), command, "--quiet", "--no-use-colors",
+        str(program), command, "--quiet", "--no-use-colors",
         "--project-dir", str(project), "--profiles-dir", str(project),
         "--target-path", str(target_dir), "--log-path", str(target_dir), *arguments,
     ]  # fmt: skip

@@ -66,7 +66,7 @@ def migrate(connection: psycopg.Connection[Any], steps: Sequence[Step]) -> tuple
     with connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock(hashtext('lakehouse.state'))")
         missing = pending(connection, steps)
-        if connection.execute(_HAS_SCHEMA).fetchone() is None:
+        if is_new(connection):
             connection.execute("CREATE SCHEMA lakehouse")
         connection.execute(_STAMP)
         for step in missing:
@@ -76,6 +76,11 @@ def migrate(connection: psycopg.Connection[Any], steps: Sequence[Step]) -> tuple
                 (step.number, step.name, version("lakehouse")),
             )
     return missing
+
+
+def is_new(connection: psycopg.Connection[Any]) -> bool:
+    """Whether nothing was stored yet: the first command that writes makes the state, and nothing is to be migrated."""
+    return connection.execute(_HAS_SCHEMA).fetchone() is None
 
 
 def pending(connection: psycopg.Connection[Any], steps: Sequence[Step]) -> tuple[Step, ...]:

@@ -161,7 +161,7 @@ def _counted(number: int, what: str) -> str:
 
 
 def _source(settings: Settings, declarations: Declarations, name: str) -> Iterator[Line]:
-    from ingestion.sources.postgres.setup import check_source
+    from ingestion.sources.kinds import check_source
 
     found = check_source(settings, declarations.source(name))
     for finding in found:

@@ -96,9 +96,11 @@ def _rest_planned(settings: Settings) -> list[str]:
 
 
 def _state_planned(settings: Settings) -> list[str]:
-    from lakehouse.migrations import known_steps, pending
+    from lakehouse.migrations import is_new, known_steps, pending
 
     with connect_catalog(settings) as connection:
+        if is_new(connection):
+            return []
         return [f"state: step {step.number}, {step.name}" for step in pending(connection, known_steps())]
 
 

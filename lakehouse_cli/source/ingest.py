@@ -70,13 +70,9 @@ def prepare(
 
 
 def _check(settings: Settings, declarations: Declarations, names: list[str], as_json: bool) -> None:
-    from ingestion.sources.debezium.check import check_source as check_debezium
-    from ingestion.sources.kafka.check import check_source as check_kafka
-    from ingestion.sources.postgres import setup
+    from ingestion.sources.kinds import check_source
 
-    kinds = {"postgres": setup.check_source, "kafka": check_kafka, "debezium": check_debezium}
-    declared = [declarations.source(name) for name in names]
-    found = [finding for source in declared for finding in kinds[source.kind](settings, source)]
+    found = [finding for name in names for finding in check_source(settings, declarations.source(name))]
     if as_json:
         say_json([finding.as_dict() for finding in found])
     else:

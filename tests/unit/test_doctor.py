@@ -65,3 +65,20 @@ def test_no_password_is_printed_and_the_exit_status_tells(
     assert result.exit_code == 1 and "xyzzy-secret" not in result.output
     (catalog,) = [line for line in json.loads(result.stdout) if line["about"] == "catalog"]
     assert "Connection refused" in catalog["says"]
+
+
+def test_a_source_in_kafka_is_looked_at_as_one(
+    found: Callable[[], dict[str, Line]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was asked as a database, and every such source was an error."""
+    monkeypatch.setenv("LAKEHOUSE_SOURCES__CLICKS__KIND", "kafka")
+    monkeypatch.setenv("LAKEHOUSE_SOURCES__CLICKS__BOOTSTRAP_SERVERS", "127.0.0.1:1")
+    monkeypatch.setattr("ingestion.sources.kafka.check.check_source", lambda settings, source: [])
+    meta = "{raw: {topic: views}, vault: {none: events}}"
+    table = f"{{name: views, config: {{meta: {meta}}}, columns: [{{name: page, data_type: text}}]}}"
+    file = Path("dbt_project/models/sources/clicks.yml")
+    kind = "config: {meta: {kind: kafka}}"
+    file.write_text(f"sources: [{{name: clicks, schema: raw_clicks, {kind}, tables: [{table}]}}]")
+    lines = found()
+    file.unlink()
+    assert lines["clicks"].state == "ok", lines

@@ -41,5 +41,5 @@ def test_a_pin_on_a_table_that_dbt_builds_whole_is_refused_before_anything_is_wr
     erasing = Erasing(
         cast(Any, None), cast(Any, SimpleNamespace(catalog=catalog)), cast(Any, None), plan, print, cast(Any, None)
     )
-    with pytest.raises(LakehouseError, match=r"vault\.pit_person: tag or branch pin_report keeps old snapshots"):
+    with pytest.raises(LakehouseError, match=r"vault\.pit_person: pin report .*`lakehouse maintain unpin report`"):
         erasing.run([STONE.key])
