@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from ingestion import mirrors_held, pause, refresh_mirrors, resnapshot, resume
+from ingestion.mirrors.write import FAN
 from ingestion.verify import TableComparison, reconcile_raw
 from lakehouse.catalog.views.current_views import TAG
 from lakehouse.declarations.policies import MirrorPolicy, RawPolicy
@@ -117,6 +118,28 @@ def test_mirrors_follow_their_source(settings: Settings, spark: Any, form: str) 
     world.sql("BEGIN; TRUNCATE items; INSERT INTO items VALUES (7, 'after', 1, 'x'); COMMIT", "DELETE FROM pairs")
     report = at_newest(world, spark)
     assert {m.name: (m.rows, m.anew) for m in report.written} == {"items": (1, True), "pairs": (0, False)}
+
+
+@pytest.mark.slow
+def test_what_refreshes_add_is_merged_and_readers_open_few_files(
+    settings: Settings, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A refresh a minute added four files a minute until maintenance came, at night."""
+    write_position_deletes(monkeypatch)
+    world, counts = make(settings), []
+    world.sql("INSERT INTO items SELECT i, 'n', i FROM generate_series(1, 500) i")
+    at_newest(world, spark)
+    for number in range(20):
+        world.sql(
+            f"UPDATE items SET price = price + 1 WHERE id % 7 = {number % 7}",
+            f"DELETE FROM items WHERE id = {number + 1}",
+        )
+        assert at_newest(world, spark).written
+        counts.append(metadata(world, "items").current_snapshot().summary["total-data-files"])
+        assert_mirrors_equal(world)
+    assert max(map(int, counts)) <= FAN + 2, counts
+    found = reconcile_raw(world.settings, world.declarations, mirrors=True, spark=spark)
+    assert all(table.equal for table in found)
 
 
 @pytest.mark.slow

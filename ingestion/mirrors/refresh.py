@@ -21,7 +21,7 @@ from ingestion.mirrors import copies
 from ingestion.mirrors.changes import BEGINNING, Whole, changes_since, whole
 from ingestion.mirrors.columns import ColumnPlan, fit, plan_columns, schema_of
 from ingestion.mirrors.side_by_side import side_by_side
-from ingestion.mirrors.state import MirrorState, data_snapshot, read_state
+from ingestion.mirrors.state import MirrorState, added_files, data_snapshot, read_state
 from ingestion.mirrors.view_parts import Position
 from ingestion.mirrors.views import Mirrored, NextView, forget_old, next_views
 from ingestion.mirrors.write import BRANCH, SMALL_BYTES, Size, Target, write_all, write_changes
@@ -325,7 +325,10 @@ def _target(session: Session, item: _Mirror) -> Target:
 def _size(table: Table) -> Size:
     newest = table.current_snapshot()
     return Size(
-        total(newest, "total-files-size"), total(newest, "total-records"), total(newest, "total-position-deletes")
+        total(newest, "total-files-size"),
+        total(newest, "total-records"),
+        total(newest, "total-position-deletes"),
+        added_files(table.metadata),
     )
 
 

@@ -10,17 +10,20 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
-from lakehouse.catalog.open import changes_data, history
+from lakehouse.catalog.open import changes_data, history, total
 from lakehouse.files.stored import known_fields
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
+    from pyiceberg.table.metadata import TableMetadata
 
 POSITION = "lakehouse.position"  # <epoch>:<position>, for readers
 STATE = "lakehouse.mirror"
 MOMENTS = ("ingested_at", "seen")
+_OF_CHANGES = ("append", "delete")  # the operations of a refresh that writes what changed
 
 
 @dataclass(frozen=True)
@@ -75,3 +78,9 @@ def data_snapshot(table: Table) -> int | None:
     """The newest snapshot that changed rows; a compaction does not."""
     newest = next(filter(changes_data, history(table.metadata)), None)
     return newest.snapshot_id if newest else None
+
+
+def added_files(metadata: TableMetadata) -> int:
+    """How many data files refreshes have added since a mirror's files were last merged, compacted or all written."""
+    added = takewhile(lambda found: found.summary and found.summary.operation.value in _OF_CHANGES, history(metadata))
+    return sum(total(snapshot, "added-data-files") for snapshot in added)

@@ -2,7 +2,8 @@
 
 Readers of plain Iceberg know both; none has to know equality deletes. A small mirror is written anew, in one file: that
 costs less than the deletes. So is one whose deletes have become many, which happens so seldom that on average it costs
-no more than the changes themselves.
+no more than the changes themselves. What refreshes have added is merged now and then, as a reader pays for a file more
+than for its rows.
 """
 
 from __future__ import annotations
@@ -15,25 +16,29 @@ from typing import TYPE_CHECKING
 from pyiceberg.types import IcebergType
 
 from ingestion.mirrors.changes import Changes, key_range
-from lakehouse.text.sql import spark_ident
+from lakehouse.text.sql import spark_ident, spark_literal
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
 
 SMALL_BYTES = 16 * 1024 * 1024
 FILE_BYTES = 128 * 1024 * 1024
+LARGEST_BYTES = 2**50
 MANY_DELETES = 0.2  # of the rows
+MERGED_BYTES = 8 * 1024 * 1024  # a file of that size is merged no more
+FAN = 8  # files that refreshes have added become one
 BRANCH = "lakehouse_refresh"
 COUNTED = "count(*) AS changed, count_if(gone) AS gone, min(k0) AS first, max(k0) AS last"
 
 
 @dataclass(frozen=True)
 class Size:
-    """A mirror's files."""
+    """A mirror's files; `added` of them since files were last merged, compacted or all written."""
 
     bytes: int
     rows: int
     deletes: int
+    added: int = 0
 
 
 @dataclass(frozen=True)
@@ -61,7 +66,9 @@ def write_changes(spark: SparkSession, target: Target, size: Size, changes: Chan
         rows = _after(spark.table(target.table), target, changes.rows)
         write_all(target, rows, size.bytes)
     else:
-        _replace(spark, target, changes.rows, row)
+        if size.added >= FAN:
+            spark.sql(merge_sql(target))
+        _replace(spark, target, changes.rows, row, size)
     return row["changed"] - row["gone"], row["gone"]
 
 
@@ -84,7 +91,21 @@ def _after(mirror: DataFrame, target: Target, changes: DataFrame) -> DataFrame:
     return kept.select(*map(spark_ident, target.columns)).unionByName(_new_rows(target, changes))
 
 
-def _replace(spark: SparkSession, target: Target, changes: DataFrame, counted: Row) -> None:
+def merge_sql(target: Target) -> str:
+    """The statement that puts one file in the place of the small ones; the large ones stay as they are."""
+    catalog = target.table.partition(".")[0]
+    options = {
+        "target-file-size-bytes": MERGED_BYTES,
+        "min-file-size-bytes": MERGED_BYTES * 3 // 4,
+        "max-file-size-bytes": LARGEST_BYTES,
+        "min-input-files": 2,
+        "delete-ratio-threshold": 1.0,
+    }
+    given = ", ".join(f"'{name}', '{value}'" for name, value in options.items())
+    return f"CALL {catalog}.system.rewrite_data_files(table => {spark_literal(target.table)}, options => map({given}))"
+
+
+def _replace(spark: SparkSession, target: Target, changes: DataFrame, counted: Row, size: Size) -> None:
     """On a branch, so that nobody who travels in time finds the rows gone between the two commits.
 
     One MERGE would do, but its outer join shuffles and sorts all keys of the mirror: 12 s for 10,000 of 10 million
@@ -99,7 +120,8 @@ def _replace(spark: SparkSession, target: Target, changes: DataFrame, counted: R
     finally:
         spark.catalog.dropTempView(view)
     if counted["changed"] > counted["gone"]:
-        _new_rows(target, changes).writeTo(_branch(target)).append()
+        files = size.bytes * counted["changed"] // max(size.rows, 1) // FILE_BYTES + 1
+        _new_rows(target, changes).coalesce(files).writeTo(_branch(target)).append()
 
 
 def delete_sql(target: Target, view: str, first: object, last: object) -> str:

@@ -16,7 +16,7 @@ from pyiceberg.table.snapshots import Operation
 from pyiceberg.types import IntegerType, StringType
 
 from ingestion.mirrors.columns import ColumnPlan, plan_columns
-from ingestion.mirrors.state import MirrorState, read_state
+from ingestion.mirrors.state import MirrorState, added_files, read_state
 from ingestion.mirrors.views import forget_old
 from ingestion.mirrors.write import SMALL_BYTES, Size, Target, delete_sql, is_written_anew
 from ingestion.run.mirrors import Refresher
@@ -89,6 +89,18 @@ def test_small_mirrors_and_those_of_many_deletes_are_written_anew() -> None:
     large = SMALL_BYTES + 1
     assert not is_written_anew(Size(large, 1000, 100), 100)
     assert is_written_anew(Size(large, 1000, 100), 101)
+
+
+def test_the_files_that_refreshes_have_added_are_counted_until_they_are_merged() -> None:
+    def added(*operations: Operation) -> int:
+        made = mirror(*operations, properties={}).metadata
+        for snapshot in made.snapshots:
+            snapshot.summary.additional_properties = {"added-data-files": "2"}
+        return added_files(made)
+
+    assert added(Operation.OVERWRITE, Operation.DELETE, Operation.APPEND) == 4
+    assert added(Operation.APPEND, Operation.REPLACE) == 0, "a compaction, or a merge"
+    assert added(Operation.APPEND, Operation.REPLACE, Operation.APPEND) == 2
 
 
 def test_a_delete_reads_the_files_of_its_keys_alone_where_they_are_numbers() -> None:
