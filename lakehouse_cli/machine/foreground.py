@@ -96,18 +96,18 @@ def _start(child: _Child, cwd: Path, env: Mapping[str, str]) -> None:
 
 
 def _copy(child: _Child, output: IO[bytes]) -> None:
-    with child.command.log.open("ab") as log:
-        for line in output:
-            text = ANSI.sub(b"", line).decode(errors="replace").rstrip()
+    """Reads on even where nothing can be written, as to a full disk: the child would block on a pipe that is full."""
+    for line in output:
+        text = ANSI.sub(b"", line).decode(errors="replace").rstrip()
+        with suppress(OSError), child.command.log.open("ab", buffering=0) as log:
             log.write(f"{visible(text)}\n".encode())
-            log.flush()
-            _say(child, text)
+        _say(child, text)
 
 
 def _say(child: _Child, text: str) -> None:
     name = f"{child.command.name:<9}"
     prefix = f"\033[{child.color}m{name}\033[0m" if _has_colors() else name
-    with suppress(BrokenPipeError):
+    with suppress(OSError):
         print(f"{prefix} {visible(text)}", flush=True)  # noqa: T201 (the prefix has a color)
 
 

@@ -120,3 +120,31 @@ def test_names_have_colors_on_a_terminal_whose_user_wants_them(
         parent.send_signal(signal.SIGTERM)
         parent.wait(30)
     assert (b"\x1b[" in said) is has_colors
+
+
+CHATTY = """
+import sys
+from pathlib import Path
+from lakehouse_cli.machine.foreground import Command, keep_running
+
+folder = Path(sys.argv[1])
+says = "[print('x' * 99) for _ in range(10_000)]"
+marks = f"from pathlib import Path; Path({str(folder / 'marker')!r}).touch()"
+silent = "import time; time.sleep(600)"
+keep_running([Command("chatty", [sys.executable, "-c", f"{says}; {marks}; {silent}"], folder / "full.log")], folder, {})
+"""
+
+
+def test_a_child_goes_on_while_the_disk_of_its_log_is_full(tmp_path: Path) -> None:
+    """Nobody read its pipe any more, so that it hung in a message, even after there was room again."""
+    (tmp_path / "full.log").symlink_to("/dev/full")
+    with open("/dev/full", "w") as full:
+        parent = subprocess.Popen(
+            [sys.executable, "-c", CHATTY, str(tmp_path)], stdout=full, cwd=Path(__file__).parents[2]
+        )
+    try:
+        wait_for(lambda: (tmp_path / "marker").exists(), seconds=20)
+        assert parent.poll() is None
+    finally:
+        parent.send_signal(signal.SIGTERM)
+        parent.wait(30)
