@@ -1,5 +1,6 @@
 """What a mart is made of, beside rows of appended tables: the macros that say so, over a small graph."""
 
+import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -52,14 +53,35 @@ def read(name: str) -> dict[str, Any]:
 def test_all_that_a_mart_is_made_of_is_found_through_views_and_other_marts() -> None:
     found = read("report")
     assert found["tables"] == ["marts.hub", "marts.parsed"] and found["current"] == ["current_shop__items"]
-    assert found["code"] == ["code of current_shop__items", "code of hub_v1", "code of shown"]
+    assert found["views"] == ["marts.current_shop__items", "marts.hub_v1", "marts.shown"]
     assert found["marts"] == ["marts.dim", "next marts.fact"], "what it names itself is read as it will be"
     assert found["others"] == ["marts.codes", "marts.made", "other.noted"]
     assert not found["whole"]
 
 
 def test_a_stage_over_views_alone_reads_appended_tables_and_nothing_else() -> None:
-    nothing = {"code": [], "current": [], "marts": [], "others": []}
+    nothing = {"views": [], "code": [], "current": [], "marts": [], "others": []}
     assert read("hub_v1") == {"tables": ["marts.hub"], "whole": True, **nothing}
     assert read("shown")["whole"] is False, "it reads a mart, too"
     assert read("fact")["code"] == ["code of short"]
+
+
+def test_a_view_counts_as_it_was_made_whoever_looks_and_one_without_a_checksum_by_its_code() -> None:
+    """A mart was signed with the project's code of a view that was still made of the former."""
+    made, asked = {"marts.shown": "[definition 1a]", "marts.foreign": None}, list[str]()
+
+    def run_query(sql: str) -> SimpleNamespace:
+        asked.append(sql)
+        return SimpleNamespace(rows=[(view, text) for view, text in made.items() if f"'{view}'" in sql])
+
+    def views_as_made(views: dict[str, str], given: dict[str, str]) -> str:
+        stubs = {"run_query": run_query, "target": SimpleNamespace(database="lake")}
+        return str(macro("views_as_made", env_var=lambda *_: json.dumps(given), **stubs)(views))
+
+    code = {"marts.shown": "its code", "marts.foreign": "other code"}
+    expected = "marts.foreign:other code marts.shown:[definition 1a]"
+    assert views_as_made(code, {}) == expected and len(asked) == 1, "all in one statement"
+    assert views_as_made({**code, "marts.shown": "edited"}, {"marts.foreign": ""}) == expected
+    assert "marts.foreign" not in asked.pop()
+    assert views_as_made(code, {"marts.foreign": "", "marts.shown": "[definition 1a]"}) == expected and len(asked) == 1
+    assert views_as_made({}, {}) == "" and len(asked) == 1

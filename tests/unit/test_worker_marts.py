@@ -54,6 +54,21 @@ def test_tests_of_a_mart_that_was_not_built_are_skipped(demo_tasks: tuple[dict[s
     assert {result.unique_id: result.status for result in results} == dict.fromkeys(tests, "skipped")
 
 
+def test_the_views_that_a_build_makes_are_looked_at_when_they_are_made(
+    demo_tasks: tuple[dict[str, Any], tuple[Task, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mart is signed with the definition that it was built from: not with that of before its own build."""
+    manifest, (*_, marts) = demo_tasks
+    graph = Graph(manifest)
+    monkeypatch.setattr("orchestration.worker.marts.marts.definitions", lambda _, views: dict.fromkeys(views, "[…]"))
+    built = Marts(load_settings(), None, None, manifest, graph)  # type: ignore[arg-type]
+    models = graph.models_of(marts, marts.tables)
+    read = built._views(models)
+    assert read and set(read.values()) == {"[…]"} and "vault.sat_store_details_v1" in read
+    made = next(key for key, node in graph.nodes.items() if node.get("alias") == "sat_store_details_v1")
+    assert built._views([*models, made]).keys() == read.keys() - {"vault.sat_store_details_v1"}
+
+
 def recording(manifest: dict[str, Any], graph: Graph, built: list[str], monkeypatch: pytest.MonkeyPatch) -> Marts:
     """Builds nothing, and adds the names of what it was to build."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 import uuid
 from collections.abc import Collection, Mapping
@@ -19,9 +20,12 @@ if TYPE_CHECKING:
     from pyiceberg.catalog.sql import SqlCatalog
     from pyiceberg.io import FileIO
 
+    from lakehouse.catalog.lake_catalog import LakeCatalog
+
 Metadata = dict[str, Any]
 Name = tuple[str, str]
 KEPT_VERSIONS = 3
+DEFINITION = re.compile(r"\[(?:current )?definition [0-9a-f]+\]")  # in the comment: see view.sql
 LONG = "lakehouse.long"  # in the summary of a version with a short text: the version with the long one
 
 _read: LRUCache[str, Metadata] = LRUCache(1024)  # by location: such a file never changes
@@ -95,6 +99,13 @@ def known_metadata(io: FileIO, location: str) -> Metadata | None:
         with _lock:
             _read[location] = known
     return known
+
+
+def definitions(catalog: LakeCatalog, views: Collection[Name]) -> dict[Name, str]:
+    """Of those of the names that are views, the checksum that dbt has left in the comment; empty where there is none."""
+    found = {view: known_metadata(catalog.file_io, location) for view, location in list_views(catalog, views).items()}
+    comments = {view: (metadata or {}).get("properties", {}).get("comment", "") for view, metadata in found.items()}
+    return {view: match[0] if (match := DEFINITION.search(comment)) else "" for view, comment in comments.items()}
 
 
 def taken_back(catalog: SqlCatalog, io: FileIO, view: Name) -> NextView | None:

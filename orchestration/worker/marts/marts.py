@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from lakehouse.catalog.next_names import next_name
 from lakehouse.catalog.relations import list_views
+from lakehouse.catalog.views.view_versions import definitions
 from lakehouse.catalog.writing.next_tables import BUILT_FROM, building_next
 from lakehouse.settings import Settings
 from orchestration.assets.built_by_key import built_by_key
@@ -81,13 +82,19 @@ class Marts:
             variables = {
                 "LAKEHOUSE_NEXT": "1", "LAKEHOUSE_CUTS": "{}", "LAKEHOUSE_TABLE_SIZES": json.dumps(sizes),
                 **SELECTED_ALONE, "LAKEHOUSE_BUILT_FROM": json.dumps(built), "LAKEHOUSE_CHANGES": json.dumps(changed),
-                "LAKEHOUSE_SESSION_PROPERTIES": json.dumps(session),
+                "LAKEHOUSE_VIEWS": json.dumps(self._views(models)), "LAKEHOUSE_SESSION_PROPERTIES": json.dumps(session),
             }  # fmt: skip
             results = self._dbt.run("run", [self._graph.nodes[model]["name"] for model in models], variables)
             results += self.test(self._graph.tests_of_marts(models, without), results, variables)
             sound |= sound_tables(self._manifest, {result.unique_id: result.status for result in results})
             self._note({name: note for name, note in notes.items() if name in sound}, stored)
         return results
+
+    def _views(self, models: Collection[str]) -> dict[str, str]:
+        """The checksums of the views that the models read, but for those that the build makes: see rebuilt_table.sql."""
+        read = frozenset[str]().union(*(self._graph.seen_through_views(self._graph.nodes[model]) for model in models))
+        views = [table_of(self._graph.nodes[view]) for view in self._graph.views(read) - set(models)]
+        return {".".join(view): text for view, text in definitions(self._catalog, views).items()}
 
     def _changes(
         self, models: Sequence[str], stored: "Mapping[TableKey, Table]"

@@ -4,8 +4,8 @@
   New data means that a row came or went: the number of rows of each table tells, and the newest snapshot that has changed any,
   through compaction and expiry. Both are those of the newest state, which after a restore in place is not the newest snapshot.
   They come from snapshot summaries; nothing is counted. Of another mart it is what that was built from; of what is neither, as
-  a seed, the snapshot; of a current view the refresh of its mirror that last brought it past what it cannot follow. The SQL of
-  views in between counts as its own does. What the mart was built from stands in its own properties, written by the same
+  a seed, the snapshot; of a current view the refresh of its mirror that last brought it past what it cannot follow. Of views in
+  between counts what stands in Trino: a build that does not make them reads them as they were before a change of the project. What the mart was built from stands in its own properties, written by the same
   statement that builds it. Where it is known which of its rows change, those alone are built (`by_key.sql`).
 -#}
 {% materialization rebuilt_table, adapter='trino' %}
@@ -13,7 +13,7 @@
   {%- set existing = cdc_vault.existing_relation(relation) -%}
   {%- set read = cdc_vault.tables_read(model.unique_id) -%}
   {%- set sizes = cdc_vault.table_sizes(read.tables) if read.tables else "" -%}
-  {%- set signature = local_md5(sql ~ sizes ~ cdc_vault.states_of_others(read) ~ cdc_vault.mirrors_passed(read.current) ~ read.code | sort | join) -%}
+  {%- set signature = local_md5(sql ~ sizes ~ cdc_vault.states_of_others(read) ~ cdc_vault.mirrors_passed(read.current) ~ cdc_vault.views_as_made(read.views) ~ read.code | sort | join) -%}
 
   {{ run_hooks(pre_hooks) }}
   {%- if existing is not none and existing.is_table and not should_full_refresh() and cdc_vault.built_from(existing) == signature -%}
@@ -49,12 +49,12 @@
 {% endmaterialization %}
 
 {#-
-  The nearest appended `tables` below a model, seen through views; `whole`: it reads nothing else. Beside them the `code` of
-  models in between that store nothing, the `current` views among them, the nearest `marts`, as they are read, and the `others`:
-  seeds, sources, and what dbt makes otherwise.
+  The nearest appended `tables` below a model, seen through views; `whole`: it reads nothing else. Beside them the `views` in
+  between, by name their code, the `current` ones among them, the `code` of what is ephemeral, the nearest `marts`, as they are
+  read, and the `others`: seeds, sources, and what dbt makes otherwise.
 -#}
 {% macro tables_read(id) %}
-  {%- set waiting, seen, found = [id], [], {"tables": [], "whole": true, "code": [], "current": [], "marts": [], "others": []} -%}
+  {%- set waiting, seen, found = [id], [], {"tables": [], "whole": true, "views": {}, "code": [], "current": [], "marts": [], "others": []} -%}
   {%- for _ in range(10000) if waiting -%}
     {%- set next = waiting.pop() -%}
     {%- set node = graph.nodes.get(next) or graph.get("sources", {}).get(next) -%}
@@ -66,8 +66,10 @@
       {%- if kind != "view" -%}{%- do found.update(whole=false) -%}{%- endif -%}
       {%- if node and (next == id or kind in ("view", "ephemeral")) -%}{%- do waiting.extend(node.depends_on.nodes) -%}{%- endif -%}
       {%- if next == id or not node -%}
-      {%- elif kind in ("view", "ephemeral") -%}
+      {%- elif kind == "ephemeral" -%}
         {%- do found.code.append(node.raw_code) -%}
+      {%- elif kind == "view" -%}
+        {%- do found.views.update({node.schema ~ "." ~ node.alias: node.raw_code}) -%}
         {%- if cdc_vault.is_current_view(node) -%}{%- do found.current.append(node.alias) -%}{%- endif -%}
       {%- elif kind == "rebuilt_table" -%}
         {%- set mart = api.Relation.create(node.database, node.schema, node.alias) -%}
@@ -139,6 +141,24 @@
     {%- set passed = cdc_vault.table_property(mirror, "lakehouse.passed") if mirror is not none else told -%}
     {%- if passed -%}{%- do found.append(schema ~ "." ~ table.name ~ ":" ~ passed) -%}{%- endif -%}
   {%- endfor -%}
+  {{ return(found | sort(case_sensitive=true) | join(" ")) }}
+{% endmacro %}
+
+{#-
+  As text, the checksum in the comment of each of these views (`view.sql`), or the code of one without. `LAKEHOUSE_VIEWS` (by
+  view) gives it to who has looked already.
+-#}
+{% macro views_as_made(views) %}
+  {%- set made, found = fromjson(env_var("LAKEHOUSE_VIEWS", "{}")), [] -%}
+  {%- set comments -%}
+    {%- for view in views if view not in made %}
+    {{ "union all" if not loop.first }}
+    select '{{ view }}', regexp_extract(comment, '\[(current )?definition [0-9a-f]+\]') from system.metadata.table_comments
+    where catalog_name = '{{ target.database }}' and schema_name = '{{ view.split(".")[0] | lower }}' and table_name = '{{ view.split(".")[1] | lower }}'
+    {%- endfor -%}
+  {%- endset -%}
+  {%- for row in (run_query(comments).rows if comments else []) -%}{%- do made.update({row[0]: row[1]}) -%}{%- endfor -%}
+  {%- for view, code in views.items() -%}{%- do found.append(view ~ ":" ~ (made.get(view) or code)) -%}{%- endfor -%}
   {{ return(found | sort(case_sensitive=true) | join(" ")) }}
 {% endmacro %}
 
