@@ -102,7 +102,7 @@ def known_metadata(io: FileIO, location: str) -> Metadata | None:
 
 
 def definitions(catalog: LakeCatalog, views: Collection[Name]) -> dict[Name, str]:
-    """Of those of the names that are views, the checksum that dbt has left in the comment; empty where there is none."""
+    """The checksum that dbt has left in the comment of each view; empty where there is none. Omits what is no view."""
     found = {view: known_metadata(catalog.file_io, location) for view, location in list_views(catalog, views).items()}
     comments = {view: (metadata or {}).get("properties", {}).get("comment", "") for view, metadata in found.items()}
     return {view: match[0] if (match := DEFINITION.search(comment)) else "" for view, comment in comments.items()}

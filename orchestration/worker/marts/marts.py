@@ -91,7 +91,7 @@ class Marts:
         return results
 
     def _views(self, models: Collection[str]) -> dict[str, str]:
-        """The checksums of the views that the models read, but for those that the build makes: see rebuilt_table.sql."""
+        """The checksums of the views that are read, but for those that the build makes: see rebuilt_table.sql."""
         read = frozenset[str]().union(*(self._graph.seen_through_views(self._graph.nodes[model]) for model in models))
         views = [table_of(self._graph.nodes[view]) for view in self._graph.views(read) - set(models)]
         return {".".join(view): text for view, text in definitions(self._catalog, views).items()}
