@@ -66,7 +66,7 @@ METRICS: Mapping[str, Metric] = {
     "lakehouse_table_bytes": Metric("gauge", ("source", "table"), "Size of a raw table's files."),
     # of the watch: Dagster, servers, backup
     "lakehouse_job_last_success_timestamp_seconds": Metric("gauge", ("job",), "End of the job's last successful run."),
-    "lakehouse_job_failures": Metric("gauge", ("job",), "Failed runs since the job's last successful one."),
+    "lakehouse_job_failures": Metric("gauge", ("job",), "Failed runs since the last one that left no failed table."),
     "lakehouse_failed_checks": Metric("gauge", ("severity",), "Asset checks whose last evaluation failed."),
     "lakehouse_sensor_failures": Metric("gauge", ("sensor",), "Failed ticks since the sensor's last other one."),
     "lakehouse_worker_up": Metric("gauge", (), "1 if a worker lives."),

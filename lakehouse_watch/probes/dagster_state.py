@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, LiteralString
 
@@ -29,6 +29,7 @@ HEARTBEAT_SECONDS = 120.0
 TICK_SECONDS = 75.0  # two more ticks of a sensor fail before it is told
 SILENT_SECONDS = 90.0  # each sensor of ours ticks once a minute
 LEFT_BEHIND_SECONDS = 600.0  # or every three
+HELD = ".dagster/lakehouse_held"  # what a run has not loaded, and why: see orchestration/runs/state/load_state.py
 BY_HAND = "__ASSET_JOB"  # materialized in the UI: whoever did it looks at it
 BELOW_MARTS = ("raw_", "parsed.", "vault.")
 FOUND = re.compile(r"Got (\d+) results?, configured to \w+ if != 0")
@@ -42,7 +43,8 @@ _RUNS: LiteralString = """WITH RECURSIVE jobs AS (
  SELECT (SELECT r.pipeline_name FROM runs r WHERE r.pipeline_name > jobs.pipeline_name ORDER BY 1 LIMIT 1)
  FROM jobs WHERE jobs.pipeline_name IS NOT NULL)
  SELECT ended.* FROM jobs CROSS JOIN LATERAL (
- SELECT id, pipeline_name, run_id, status, start_time, end_time FROM runs
+ SELECT id, pipeline_name, run_id, status, start_time, end_time,
+ (SELECT value FROM run_tags WHERE run_tags.run_id = runs.run_id AND key = %s) FROM runs
  WHERE pipeline_name = jobs.pipeline_name AND status IN ('SUCCESS', 'FAILURE') ORDER BY id DESC LIMIT %s) AS ended
  WHERE jobs.pipeline_name <> %s ORDER BY coalesce(end_time, 0), id"""
 _CHECKS: LiteralString = """WITH evaluated AS (
@@ -74,7 +76,7 @@ _LOADED: LiteralString = """SELECT EXISTS (SELECT FROM event_logs WHERE run_id =
 
 @dataclass(frozen=True)
 class Run:
-    """A run that ended."""
+    """A run that ended; `left` are the tables that have failed, in it or before, and that it has not loaded."""
 
     number: int
     job: str
@@ -82,6 +84,12 @@ class Run:
     succeeded: bool
     started: float | None
     ended: float | None
+    left: tuple[str, ...] = ()
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether nothing of the job fails. A run succeeds also if it leaves out a table that is tried again later."""
+        return self.succeeded and not self.left
 
 
 def read_runs(settings: Settings) -> Reading:
@@ -89,7 +97,7 @@ def read_runs(settings: Settings) -> Reading:
     with _connect(settings) as connection:
         if not _is_used(connection):
             return Reading()
-        found, there = connection.execute(_RUNS, (RECENT_RUNS, BY_HAND)).fetchall(), declared_still(settings)
+        found, there = connection.execute(_RUNS, (HELD, RECENT_RUNS, BY_HAND)).fetchall(), declared_still(settings)
         runs = [run for run in map(_run, found) if there is None or there.has_job(run.job)]
         ticks = connection.execute(_TICKS, (RECENT_TICKS, LEFT_BEHIND_SECONDS)).fetchall()
         age = connection.execute(_HEARTBEAT).fetchone()
@@ -137,9 +145,13 @@ def _failing_checks(connection: psycopg.Connection[Any]) -> dict[tuple[str, str]
 
 
 def failing_runs(runs: Sequence[Run]) -> list[Run]:
-    """The newest run of each job, if it failed."""
+    """Of each job whose newest run is not sound, the run that failed last, with what is left behind by now.
+
+    Where that was too long ago to be among these, it is the newest one.
+    """
     newest = {run.job: run for run in runs}
-    return [newest[job] for job in sorted(newest) if not newest[job].succeeded]
+    failed = newest | {run.job: run for run in runs if not run.succeeded}
+    return [replace(failed[job], left=newest[job].left) for job in sorted(newest) if not newest[job].is_sound]
 
 
 def _is_loaded_since(connection: psycopg.Connection[Any], run: Run) -> bool:
@@ -149,12 +161,14 @@ def _is_loaded_since(connection: psycopg.Connection[Any], run: Run) -> bool:
 
 
 def measure_runs(runs: Sequence[Run]) -> Iterator[Sample]:
-    """Last success and failures since, by job."""
+    """By job, the last success, and the failures since the last one that has left nothing behind."""
     for job in sorted({run.job for run in runs}):
         mine = [run for run in runs if run.job == job]
-        successes = [index for index, run in enumerate(mine) if run.succeeded]
-        yield sample("lakehouse_job_failures", len(mine) - 1 - (successes[-1] if successes else -1), job=job)
-        if successes and (ended := mine[successes[-1]].ended) is not None:
+        since = max((index for index, run in enumerate(mine) if run.is_sound), default=-1) + 1
+        failures = sum(not run.succeeded for run in mine[since:])
+        yield sample("lakehouse_job_failures", max(failures, not mine[-1].is_sound), job=job)
+        successes = [run for run in mine if run.succeeded]
+        if successes and (ended := successes[-1].ended) is not None:
             yield sample("lakehouse_job_last_success_timestamp_seconds", ended, job=job)
 
 
@@ -224,7 +238,8 @@ def _run_failed(run: Run, connection: psycopg.Connection[Any], settings: Setting
     url = f"http://{settings.dagster.host}:{settings.dagster.port}/runs/{run.run_id}"
     error = _error(run.run_id, lambda: connection.execute(_ERRORS, (run.run_id,)).fetchone())
     told = f"run {run.run_id[:8]} of {run.job} has failed: {error}"
-    return Occasion(f"run/{run.job}", told, f"{url}; a load is retried")
+    left = f"; left behind until then: {', '.join(run.left)}" if run.left else ""
+    return Occasion(f"run/{run.job}", told, f"{url}; a load is retried{left}")
 
 
 _known_errors: dict[str, str] = {}
@@ -297,8 +312,15 @@ def _tick(body: str) -> tuple[str, str]:
 
 
 def _run(row: tuple[Any, ...]) -> Run:
-    number, job, run_id, status, started, ended = row
-    return Run(number, job, run_id, status == "SUCCESS", started, ended)
+    number, job, run_id, status, started, ended, held = row
+    return Run(number, job, run_id, status == "SUCCESS", started, ended, _left(run_id, held))
+
+
+def _left(run_id: str, held: str | None) -> tuple[str, ...]:
+    """The tables that have failed, without those that only wait; none if the run did not come to record them."""
+    state = json.loads(held or "{}")
+    tables = state.get("tables", {}) if state.get("by") == run_id else {}
+    return tuple(sorted(table for table, (tries, *_) in tables.items() if tries))
 
 
 def _is_used(connection: psycopg.Connection[Any]) -> bool:

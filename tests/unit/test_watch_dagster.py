@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -24,6 +24,8 @@ from lakehouse_watch.probes import dagster_state
 from lakehouse_watch.probes.dagster_state import _checks_failed, _evaluation, read_checks, read_runs
 from lakehouse_watch.probes.limits import declared_still
 from lakehouse_watch.probes.still_there import Declared
+from orchestration.runs import tags
+from orchestration.runs.state.load_state import HeldTable, LoadState, pack_state
 from orchestration.worker.reports import report_tables
 from tests.unit.throwaway_postgres import throwaway_postgres
 
@@ -83,9 +85,9 @@ def instance(settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         yield made
 
 
-def run(instance: dg.DagsterInstance, job: str, **broken: bool) -> None:
+def run(instance: dg.DagsterInstance, job: str, **broken: bool) -> str:
     BROKEN.update({"orders": False, "check": False} | broken)
-    DEFS.resolve_job_def(job).execute_in_process(instance=instance, raise_on_error=False)
+    return DEFS.resolve_job_def(job).execute_in_process(instance=instance, raise_on_error=False).run_id
 
 
 def by_key(occasions: tuple[Occasion, ...]) -> dict[str, Occasion]:
@@ -130,6 +132,39 @@ def test_a_failed_load_is_over_when_the_worker_has_loaded_the_table(
     assert [occasion.key for occasion in read_runs(settings).occasions] == ["run/load_shop"]
     report_tables(instance, "load_shop", hub, {}, {"raw_shop.orders": 7})
     assert not read_runs(settings).occasions
+
+
+def test_a_failed_load_is_not_over_while_runs_of_the_other_tables_succeed(
+    instance: dg.DagsterInstance, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next run leaves out what has failed, by design, and succeeds: the alert ended and began with each retry."""
+    monkeypatch.setattr(dagster_state, "RECENT_RUNS", 3)
+
+    def ended(succeeds: bool, left: Mapping[str, int]) -> None:
+        made = run(instance, "load_shop", orders=not succeeds)
+        held = {table: HeldTable(tries, datetime.now(UTC), None) for table, tries in left.items()}
+        instance.add_run_tags(made, {tags.HELD: pack_state(LoadState(made, None, held))})
+
+    def told() -> list[str]:
+        return [f"{found.summary}; {found.to_do}" for found in read_runs(settings).occasions]
+
+    def failures() -> list[float]:
+        return [s.value for s in read_runs(settings).samples if s.name == "lakehouse_job_failures"]
+
+    ended(True, {"vault.hub_other": 0})
+    assert not told() and failures() == [0], "what waits for others has not failed"
+    ended(False, {"vault.hub_store": 1, "vault.hub_other": 0})
+    [first] = told()
+    assert first.endswith("left behind until then: vault.hub_store")
+    ended(True, {"vault.hub_store": 1})
+    assert told() == [first] and failures() == [1]
+    ended(False, {"vault.hub_store": 2})
+    assert len(told()) == 1 and failures() == [2]
+    for _ in range(dagster_state.RECENT_RUNS):
+        ended(True, {"vault.hub_store": 2})
+    assert len(told()) == 1 and failures() == [1], "the failure itself is long ago"
+    ended(True, {})
+    assert not told() and failures() == [0]
 
 
 def test_a_run_that_could_not_start_is_told(instance: dg.DagsterInstance, settings: Settings) -> None:
