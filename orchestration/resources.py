@@ -17,7 +17,7 @@ from lakehouse.declarations.manifest import load_manifest
 from lakehouse.declarations.project import project_maintenance
 from lakehouse.servers.database import connect_catalog
 from lakehouse.settings import Settings, load_settings
-from orchestration.runs.arrivals import Read, never_arrived
+from orchestration.runs.arrivals import Read, never_arrived, not_there
 from orchestration.runs.code import code_version
 from orchestration.runs.processes.presence import is_served, writing
 from orchestration.runs.processes.workers import sign
@@ -153,8 +153,7 @@ class Lake(dg.ConfigurableResource):
 
         settings = self.settings()
         with closing(open_catalog(settings)) as catalog, closing(connect_catalog(settings)) as connection:
-            there = catalog.load_tables(tables)
-            return [table for table in tables if table not in there] + never_arrived(connection, catalog, reads)
+            return not_there(catalog, tables) + never_arrived(connection, catalog, reads)
 
     @contextmanager
     def next_tables(self, tables: Mapping[TableKey, Mapping[str, str]]) -> "Iterator[set[TableKey]]":

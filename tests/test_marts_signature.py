@@ -81,8 +81,8 @@ def test_a_mart_is_built_whenever_anything_that_it_is_made_of_is_another_one(
 def test_a_mart_is_built_again_once_a_view_is_made_anew_that_was_a_former_one_when_it_was_built(
     settings: Settings, tmp_path: Path
 ) -> None:
-    """A build of marts does not make the views of parsed and vault: a mart was signed with SQL of a view that it had not
-    read, and was never built again. Of a view with a variable nothing told at all.
+    """A build of marts does not make the views of parsed and vault: a mart was signed with SQL that it had not read,
+    and was never built again. Of a view with a variable nothing told at all.
     """
     folder, server = tmp_path / "stranger", dbt_environment(settings)
     view = VIEW.format(shown="{{ var('said', 'upper') }}(name)")

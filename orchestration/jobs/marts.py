@@ -8,7 +8,7 @@ import dagster as dg
 from lakehouse.catalog.views.current_views import view_of
 from lakehouse.declarations import Declarations
 from orchestration.assets.dbt_assets import marts_assets
-from orchestration.assets.translator import MARTS, is_raw, is_view, layer
+from orchestration.assets.translator import MARTS, is_raw, is_view, layer, node_key
 from orchestration.resources import TableKey
 from orchestration.runs import arrivals, tags
 from orchestration.sensors.new_data import Watch, new_data_sensor
@@ -59,15 +59,16 @@ def mirrors_read(manifest: dict[str, Any]) -> dict[TableKey, TableKey]:
 def _read(manifest: dict[str, Any], models: list[dict[str, Any]]) -> tuple[set[TableKey], set[TableKey]]:
     """The nearest upstream tables, whose snapshots show new data for the marts, and the views in between."""
     found, views = set[TableKey](), set[TableKey]()
-    waiting, visited = list(models), set()
+    nodes, waiting, visited = {**manifest["sources"], **manifest["nodes"]}, list(models), set()
     while waiting:
         node = waiting.pop()
         for parent in node["depends_on"]["nodes"]:
-            upstream = manifest["nodes"].get(parent)
-            if upstream is None or parent in visited:
+            upstream = nodes.get(parent)
+            if upstream is None or parent in visited or _is_elsewhere(upstream, node):
                 continue
             visited.add(parent)
-            key = (upstream["schema"], upstream["alias"])
+            schema, name = node_key(upstream).path
+            key = (schema, name)
             if is_view(upstream):
                 views.add(key)
             if is_view(upstream) or layer(upstream) == MARTS:
@@ -75,6 +76,14 @@ def _read(manifest: dict[str, Any], models: list[dict[str, Any]]) -> tuple[set[T
             else:
                 found.add(key)
     return found, views
+
+
+def _is_elsewhere(source: dict[str, Any], reader: dict[str, Any]) -> bool:
+    """Whether it is a source that our catalog does not know by this name: of another one, or in capitals."""
+    if source["resource_type"] != "source":
+        return False
+    is_lower = all(part.islower() for part in node_key(source).path)
+    return not is_lower or source["database"] != reader["database"]
 
 
 def _marts(manifest: dict[str, Any]) -> list[dict[str, Any]]:

@@ -35,6 +35,16 @@ def in_cuts(connection: CatalogConnection, tables: Collection[Name]) -> list[Nam
     return [table for table in tables if table in covered]
 
 
+def not_there(catalog: LakeCatalog, tables: Collection[Name]) -> list[Name]:
+    """Those of the tables that the catalog has neither as a table nor as a view, which a source may be."""
+    from lakehouse.catalog.relations import list_views
+
+    there = catalog.load_tables(tables)
+    missing = [table for table in tables if table not in there]
+    views = list_views(catalog, missing)
+    return [table for table in missing if table not in views]
+
+
 def never_arrived(connection: CatalogConnection, catalog: LakeCatalog, reads: Sequence[Read]) -> list[Name]:
     """Those of the raw tables that are in no cut, and of which no model has rows.
 

@@ -25,7 +25,7 @@ from lakehouse.servers.retry import Unreachable
 from lakehouse.servers.trino import answers
 from orchestration.assets.groups import groups_read, load_groups
 from orchestration.resources import TableKey
-from orchestration.runs.arrivals import in_cuts, never_arrived, raw_read
+from orchestration.runs.arrivals import in_cuts, never_arrived, not_there, raw_read
 from orchestration.runs.processes.presence import serve, withdraw, writing_if_free
 from orchestration.runs.state.load_state import pause
 from orchestration.runs.state.loaded import last_worker_load
@@ -447,8 +447,7 @@ class Worker:
         """
         if not task.marts:
             return set()
-        missing = set(task.tables) - set(self._catalog.load_tables(task.tables))
-        missing |= set(never_arrived(self._connection, self._catalog, self._raw))
+        missing = not_there(self._catalog, task.tables) + never_arrived(self._connection, self._catalog, self._raw)
         return set(self._graph.models_of(task, missing, with_views=True))
 
     def _exist(self, task: Task) -> bool:

@@ -18,6 +18,7 @@ from lakehouse.servers.retry import Unreachable
 from lakehouse.settings import load_settings
 from orchestration.assets.translator import MARTS, is_view, layer
 from orchestration.factory import ARRIVED
+from orchestration.jobs.marts import tables_read
 from orchestration.runs.subset import failing_checks
 from orchestration.worker.budget import AGAIN_SECONDS, MOST_SECONDS, SHARE, TestBudget
 from orchestration.worker.dbt.many_tests import counts_rows, one_query
@@ -362,3 +363,41 @@ def test_what_reads_a_seed_or_a_snapshot_of_dbt_is_reached_and_a_snapshot_is_lef
     assert dim in seeded.models_of(marts, [("reference", "extra")]) and seeded.of_readers() == of_readers
     assert not seeded.made_by_dbt_alone(retail) and not seeded.made_by_dbt_alone(marts)
     assert taken.made_by_dbt_alone(retail) == ["snapshot.lakehouse.extra"] and not taken.made_by_dbt_alone(marts)
+
+
+def test_a_mart_of_a_source_that_is_no_raw_table_is_built_for_its_news(
+    demo_tasks: tuple[dict[str, Any], tuple[Task, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody looked at such a table: the mart was as of the last change of anything else, and while a worker lived a
+    new one was not built at all.
+    """
+    manifest, dim = demo_tasks[0], "model.lakehouse.dim_store"
+    mart, raw = manifest["nodes"][dim], "source.lakehouse.retail.stores"
+    view = {**mart, "alias": "shown", "config": {"materialized": "view"}}
+    view["depends_on"] = {"nodes": ["source.other.noted"]}
+    meta = manifest["sources"]["source.lakehouse.meta.cuts"]
+    sources = {
+        "source.other.noted": meta | {"schema": "other", "identifier": "noted", "unique_id": "source.other.noted"},
+        "source.other.elsewhere": meta | {"schema": "other", "identifier": "elsewhere", "database": "postgres"},
+        "source.other.capitals": meta | {"schema": "other", "identifier": "Capitals"},
+    }
+    read = [*mart["depends_on"]["nodes"], raw, "view.shown", "source.other.elsewhere", "source.other.capitals"]
+    nodes = {**manifest["nodes"], dim: {**mart, "depends_on": {"nodes": read}}, "view.shown": view}
+    children = {**manifest["child_map"], "source.other.noted": ["view.shown"], "view.shown": [dim]}
+    changed = {**manifest, "nodes": nodes, "sources": {**manifest["sources"], **sources}, "child_map": children}
+    before = set(tables_read(manifest))
+    assert set(tables_read(changed)) - before == {("other", "noted"), ("raw_retail", "stores")}
+    task, graph = Task("build_marts", tables_read(changed), marts=True), Graph(changed)
+    assert dim in graph.models_of(task, [("other", "noted")])
+
+    worker, views = object.__new__(Worker), dict[tuple[str, str], str]()
+    there = dict.fromkeys(before | {("raw_retail", "stores")})
+    for name, value in {
+        "_graph": graph, "_catalog": SimpleNamespace(load_tables=lambda _: there), "_connection": None, "_raw": (),
+    }.items():  # fmt: skip
+        monkeypatch.setattr(worker, name, value, raising=False)
+    monkeypatch.setattr("orchestration.worker.worker.never_arrived", lambda *_: [])
+    monkeypatch.setattr("lakehouse.catalog.relations.list_views", lambda _, names: views)
+    assert dim in worker._unloaded(task), "it is not there yet"
+    views["other", "noted"] = "a view of somebody else"
+    assert not worker._unloaded(task)
