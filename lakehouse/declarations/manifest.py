@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from lakehouse.declarations.folders import project_folders
+from lakehouse.declarations.lines import PROJECT_FILE
 from lakehouse.declarations.yaml_files import check_yaml
 from lakehouse.errors import LakehouseError
 from lakehouse.files.private_files import private_dir
@@ -22,9 +24,7 @@ from lakehouse.servers.trino import is_here
 from lakehouse.settings import DBT_PACKAGE, Settings, check_project
 
 CONNECTION = ("host", "port", "http_scheme", "user", "catalog", "ca")
-_PARTS = (
-    "dbt_project.yml", "profiles.yml", "packages.yml", "models", "macros", "tests", "seeds", "dbt_packages",
-)  # fmt: skip
+_PARTS = (PROJECT_FILE, "profiles.yml", "packages.yml", "dbt_packages")  # beside the folders that the first one names
 
 
 def manifest_path(settings: Settings) -> Path:
@@ -79,7 +79,8 @@ def project_fingerprint(settings: Settings) -> str:
     """A hash of names, sizes and times of the files that `dbt parse` reads, and of the connection."""
     project_dir = settings.dbt_project_dir
     digest = hashlib.sha256(f"{project_dir}\0{settings.trino}".encode())
-    for root in (*(project_dir / part for part in _PARTS), DBT_PACKAGE):
+    parts = (*_PARTS, *project_folders(project_dir))
+    for root in (*(project_dir / part for part in parts), DBT_PACKAGE):
         for file in sorted(root.rglob("*")) if root.is_dir() else [root]:
             if file.is_file() and "__pycache__" not in file.parts:
                 stat = file.stat()

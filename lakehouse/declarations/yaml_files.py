@@ -8,10 +8,10 @@ from pathlib import Path
 
 import yaml
 
+from lakehouse.declarations.folders import project_folders
 from lakehouse.declarations.lines import PROJECT_FILE, refuse
 from lakehouse.text.spelling import unknown
 
-FOLDERS = ("models", "macros", "tests", "seeds", "snapshots")
 COLUMN_KEYS = (
     "name", "description", "data_type", "config", "meta", "tests", "data_tests", "tags", "quote", "docs",
     "constraints", "granularity",
@@ -31,7 +31,7 @@ def check_yaml(project_dir: Path) -> None:
 
 def _files(project_dir: Path) -> Iterator[Path]:
     yield from (file for file in [project_dir / PROJECT_FILE] if file.exists())
-    for folder in FOLDERS:
+    for folder in project_folders(project_dir):
         files = (project_dir / folder).rglob("*")
         yield from sorted(file for file in files if file.suffix in (".yml", ".yaml") and file.is_file())
 

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse.declarations.manifest import load_manifest
+from lakehouse.declarations.folders import project_folders
+from lakehouse.declarations.manifest import load_manifest, project_fingerprint
 from lakehouse.declarations.yaml_files import check_yaml, mistakes
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
@@ -87,6 +88,31 @@ def test_the_first_mistake_of_a_project_is_named_with_its_file_before_dbt_reads_
         "dbt_project/dbt_project.yml:2: key `name` is there twice, first on line 1: keep one, or put both into one "
         "(and 2 more)"
     )
+
+
+def test_files_are_looked_for_wherever_dbt_reads_some(tmp_path: Path) -> None:
+    """A snapshot of dbt that was added, or a model in a folder of one's own, was not seen: nothing was parsed again."""
+    project = tmp_path / "dbt_project"
+    (project / "models").mkdir(parents=True)
+    settings = Settings(home=tmp_path / "home", project_dir=tmp_path)
+
+    def is_seen(file: str) -> bool:
+        before = project_fingerprint(settings)
+        (project / file).parent.mkdir(exist_ok=True)
+        (project / file).write_text("a: 1\na: 2\n")
+        try:
+            with pytest.raises(LakehouseError, match=file):
+                check_yaml(project)
+            return project_fingerprint(settings) != before
+        finally:
+            (project / file).unlink()
+
+    assert all(is_seen(f"{folder}/one.yml") for folder in ("models", "macros", "tests", "seeds", "snapshots"))
+    stated = "model-paths: [models, ours]\nsnapshot-paths: [taken]\ntest-paths:\ndocs-paths: [docs]\n"
+    (project / "dbt_project.yml").write_text(stated)
+    assert all(is_seen(f"{folder}/one.yml") for folder in ("models", "ours", "taken", "tests", "docs"))
+    (project / "dbt_project.yml").write_text("model-paths: [\n")
+    assert "models" in project_folders(project), "whoever reads it says what is wrong"
 
 
 def test_the_files_of_this_project_have_none() -> None:
