@@ -5,21 +5,23 @@ A test that is mended under another name, such as one with another list of value
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lakehouse.declarations import Declarations, RawTable, Source
+from lakehouse.declarations.project import project_pins
 from lakehouse.declarations.unread import unread_tables
 
-OF_SOURCES = ("load_", "mirror_", "reconcile_", "verify_erasures_")  # how jobs of one source begin
+OF_PROJECT = ("load_", "mirror_", "reconcile_", "verify_erasures_", "pin_", "build_marts")  # how its jobs begin
+MARTS = "marts"  # the tag or schema of what the last of these builds
 IN_THE_CUT = "in_the_cut"  # the check that each raw table has
 
 
 @dataclass(frozen=True)
 class Declared:
-    """Sources, their jobs, and checks by table and name."""
+    """Sources, the jobs that are made of declarations, and checks by table and name."""
 
     sources: frozenset[str]
     jobs: frozenset[str]
@@ -30,8 +32,8 @@ class Declared:
         return (f"raw_{source}.{table}", IN_THE_CUT) in self.checks
 
     def has_job(self, job: str) -> bool:
-        """Whether it is no job of a source that is gone."""
-        return job in self.jobs or not job.startswith(OF_SOURCES)
+        """Whether it is no job of something that is gone; those of maintenance are in each project."""
+        return job in self.jobs or not job.startswith(OF_PROJECT)
 
 
 def declared_in(manifest: Mapping[str, Any], declared: Declarations, project_dir: Path) -> Declared:
@@ -40,7 +42,7 @@ def declared_in(manifest: Mapping[str, Any], declared: Declarations, project_dir
     ours = {check for table in declared.tables for check in _checks(table, (table.source, table.name) in unread)}
     return Declared(
         frozenset(source.name for source in declared.sources),
-        frozenset(job for source in declared.sources for job in _jobs(source)),
+        frozenset({*_jobs(declared.sources), *_of_all_sources(manifest, project_dir)}),
         frozenset(ours | set(_tests(manifest))),
     )
 
@@ -55,10 +57,18 @@ def _checks(table: RawTable, is_unread: bool) -> Iterator[tuple[str, str]]:
     yield from [(mirror, "at_the_newest_cut")] if table.is_mirrored else []
 
 
-def _jobs(source: Source) -> Iterator[str]:
-    yield from (f"{kind}{source.name}" for kind in OF_SOURCES[1:])
-    for table in source.tables:
-        yield f"load_{source.name}" if table.load.job == "shared" else f"load_{source.name}_{table.name}"
+def _jobs(sources: Iterable[Source]) -> Iterator[str]:
+    for table in (table for source in sources for table in source.tables):
+        yield f"load_{table.source}" if table.load.job == "shared" else f"load_{table.source}_{table.name}"
+        yield from [f"mirror_{table.source}"] if table.is_mirrored else []
+        yield from [f"reconcile_{table.source}"] if table.is_compared else []
+        yield from [f"verify_erasures_{table.source}"] if table.personal else []
+
+
+def _of_all_sources(manifest: Mapping[str, Any], project_dir: Path) -> Iterator[str]:
+    yield from (f"pin_{kind}" for kind in project_pins(project_dir))
+    models = (node for node in manifest["nodes"].values() if node["resource_type"] == "model")
+    yield from ["build_marts"] if any(MARTS in (node["schema"], *node["tags"]) for node in models) else []
 
 
 def _tests(manifest: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

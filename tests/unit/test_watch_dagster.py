@@ -1,6 +1,7 @@
 """Dagster as the watch sees it: written by Dagster into its database, read from outside."""
 
 import json
+import shutil
 import time
 from collections.abc import Collection, Iterator, Mapping
 from datetime import UTC, datetime
@@ -16,6 +17,8 @@ from dagster._daemon.types import DaemonHeartbeat
 from dagster_shared.error import SerializableErrorInfo
 
 from lakehouse.catalog.open import SnapshotFact
+from lakehouse.declarations import Declarations
+from lakehouse.declarations.manifest import load_manifest
 from lakehouse.metrics import REGISTRY
 from lakehouse.settings import Settings, load_settings
 from lakehouse_stack.home.instance import with_driver
@@ -23,7 +26,7 @@ from lakehouse_watch.alerts import Occasion
 from lakehouse_watch.probes import dagster_state
 from lakehouse_watch.probes.dagster_state import _checks_failed, _evaluation, read_checks, read_runs
 from lakehouse_watch.probes.limits import declared_still
-from lakehouse_watch.probes.still_there import Declared
+from lakehouse_watch.probes.still_there import Declared, declared_in
 from orchestration.runs import tags
 from orchestration.runs.state.load_state import HeldTable, LoadState, pack_state
 from orchestration.worker.reports import report_tables
@@ -232,7 +235,23 @@ def test_each_check_and_job_of_the_project_is_known(home: Path, defs: dg.Definit
     }
     assert {check for check in checks if check[1] != "lag_within_limits"} <= there.checks
     assert ("raw_retail.stores", "read_by_a_model") not in there.checks, "its models were written since"
-    assert {job.name for job in defs.resolve_all_job_defs() if not there.has_job(job.name)} == set()
+    jobs = {job.name for job in defs.resolve_all_job_defs()}
+    assert {job for job in jobs if not there.has_job(job)} == set() and there.jobs <= jobs
+
+
+def test_a_job_of_pins_or_marts_that_the_project_has_no_more_is_known_to_be_gone(home: Path, tmp_path: Path) -> None:
+    """Its last run had failed, and no other one came: the alert stayed for ever."""
+    manifest = load_manifest(load_settings(home=home))
+    shutil.copy(load_settings().dbt_project_dir / "dbt_project.yml", tmp_path)
+    declared, project = Declarations(sources=()), tmp_path / "dbt_project.yml"
+    there = declared_in(manifest, declared, tmp_path)
+    assert there.has_job("build_marts") and there.has_job("maintain") and not there.has_job("pin_month_end")
+    month_end = "pins: {month_end: {cron: '0 0 1 * *', keep_days: 400}}"
+    project.write_text(project.read_text().replace("vars:\n", f"vars:\n  {month_end}\n"))
+    marts = [key for key, node in manifest["nodes"].items() if "marts" in node["tags"]]
+    left = {key: node for key, node in manifest["nodes"].items() if key not in marts}
+    there = declared_in({**manifest, "nodes": left}, declared, tmp_path)
+    assert there.has_job("pin_month_end") and not there.has_job("pin_quarter") and not there.has_job("build_marts")
     assert not there.has_job("load_shop") and not there.has_job("reconcile_shop")
 
 
