@@ -21,11 +21,12 @@ from orchestration.jobs.loads import load_definitions, loads_of
 from orchestration.jobs.mirrors import mirror_definitions
 from orchestration.resources import Lake, TableKey
 from orchestration.runs import tags
+from orchestration.runs.arrivals import ARRIVED
 
 if TYPE_CHECKING:
     from ingestion import SourceReport, TableReport
 
-CHECK, ARRIVED, READ = "columns_as_declared", "in_the_cut", "read_by_a_model"
+CHECK, READ = "columns_as_declared", "read_by_a_model"
 Unread = Mapping[tuple[str, str], str]
 Rows = Mapping[TableKey, Mapping[str, int]]
 OPERATIONS = {"r": "snapshot", "c": "inserted", "u": "updated", "d": "deleted", "t": "truncated"}

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from time import monotonic
+from typing import Any
 
 import dagster as dg
 from dagster._core.definitions.job_base import InMemoryJob
@@ -22,8 +23,9 @@ from dagster._core.workspace.load import location_origins_from_yaml_paths
 from lakehouse.declarations.manifest import load_manifest
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
+from orchestration.assets.blocking_checks import blocking_checks, blocking_tests
 from orchestration.jobs import marts
-from orchestration.resources import Lake
+from orchestration.resources import Lake, TableKey
 from orchestration.runs import arrivals
 from orchestration.runs.dependencies import reason_to_skip
 from orchestration.runs.failures import failure_message
@@ -109,8 +111,11 @@ def _run_unblocked(
     stop: Stop,
 ) -> Outcome:
     """Runs the job without the tables that wait for others; unsuccessful if failed tables were left out."""
-    failed = waiting_for_checks(instance, repository, job) | waiting_for_others(instance, repository, job)
-    waiting = waiting_for_tables(repository.asset_graph, job, _never_loaded(settings, job)) | failed
+    manifest = load_manifest(settings)
+    missing = _never_loaded(manifest, job)
+    blocking = blocking_checks(blocking_tests(manifest).values(), missing)
+    failed = waiting_for_checks(instance, repository, job, blocking) | waiting_for_others(instance, repository, job)
+    waiting = waiting_for_tables(repository.asset_graph, job, map(dg.AssetKey, missing)) | failed
     for reason in sorted(set(waiting.values())):
         tables = sorted(name for name, why in waiting.items() if why == reason)
         say(f"{job.name}  left out: {tables[0]}{f' and {len(tables) - 1} more' if tables[1:] else ''}: {reason}")
@@ -124,11 +129,11 @@ def _run_unblocked(
     return outcome
 
 
-def _never_loaded(settings: Settings, job: dg.JobDefinition) -> Iterator[dg.AssetKey]:
-    if job.name == marts.JOB:
-        manifest, lake = load_manifest(settings), Lake()
-        reads = arrivals.raw_read(lake.declarations(), manifest)
-        yield from map(dg.AssetKey, lake.never_loaded(marts.tables_read(manifest), reads))
+def _never_loaded(manifest: dict[str, Any], job: dg.JobDefinition) -> list[TableKey]:
+    if job.name != marts.JOB:
+        return []
+    lake = Lake()
+    return lake.never_loaded(marts.tables_read(manifest), arrivals.raw_read(lake.declarations(), manifest))
 
 
 def _job(repository: dg.RepositoryDefinition, name: str) -> dg.JobDefinition:

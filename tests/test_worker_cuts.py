@@ -10,7 +10,7 @@ import pytest
 from ingestion import pause, resume
 from lakehouse.declarations.policies import RawPolicy
 from lakehouse.settings import Settings
-from orchestration.factory import ARRIVED
+from orchestration.runs.arrivals import ARRIVED
 from orchestration.runs.subset import failing_checks
 from orchestration.worker.loop import open_worker
 from tests.readers import declared_as_is, project_of

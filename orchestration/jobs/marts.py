@@ -7,6 +7,7 @@ import dagster as dg
 
 from lakehouse.catalog.views.current_views import view_of
 from lakehouse.declarations import Declarations
+from orchestration.assets.blocking_checks import blocking_tests
 from orchestration.assets.dbt_assets import marts_assets
 from orchestration.assets.translator import MARTS, is_raw, is_view, layer, node_key
 from orchestration.resources import TableKey
@@ -35,6 +36,7 @@ def marts_definitions(manifest: dict[str, Any], declared: Declarations) -> dg.De
         mirrors=mirrors,
         confirm_after=timedelta(minutes=min(freshness)) / 2 if freshness else None,
         reads=arrivals.raw_read(declared, manifest),
+        tests=frozenset(blocking_tests(manifest).values()),
     )
     return dg.Definitions(
         assets=[marts_assets(manifest, (*reads, *mirrors))], jobs=[job], sensors=[new_data_sensor(watch, job)]

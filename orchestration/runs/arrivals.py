@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from lakehouse.servers.database import CatalogConnection
 
 Name = tuple[str, str]
+ARRIVED = "in_the_cut"  # the check of each raw table
 IN_CUTS = "SELECT source, unnest(cut_tables) FROM lakehouse.streams"
 
 

@@ -56,9 +56,12 @@ def waiting_for_others(
 
 
 def waiting_for_checks(
-    instance: dg.DagsterInstance, repository: dg.RepositoryDefinition, job: dg.JobDefinition
+    instance: dg.DagsterInstance,
+    repository: dg.RepositoryDefinition,
+    job: dg.JobDefinition,
+    blocking: Collection[dg.AssetCheckKey],
 ) -> dict[str, str]:
-    """The job's tables downstream of tables whose blocking check fails, each with the reason.
+    """The job's tables downstream of tables of which one of the `blocking` checks fails, each with the reason.
 
     A job that ingests never waits: it checks the tables itself.
     """
@@ -68,7 +71,8 @@ def waiting_for_checks(
     own = set(job.asset_layer.executable_asset_keys)
     reads = upstream(graph, own) - own
     found: dict[str, str] = {}
-    for check in failing_checks(instance, [key for key in graph.asset_check_keys if key.asset_key in reads]):
+    known = graph.asset_check_keys.intersection(blocking)
+    for check in failing_checks(instance, [key for key in known if key.asset_key in reads]):
         why = f"check {check.name} of {name_of(check.asset_key)} fails"
         found |= dict.fromkeys(map(name_of, downstream(graph, [check.asset_key]) & own), why)
     return found

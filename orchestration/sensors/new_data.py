@@ -1,7 +1,7 @@
 """The new-data sensor: compares Iceberg metadata with the run history and launches a job for new data."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
@@ -9,6 +9,7 @@ from typing import Any
 import dagster as dg
 
 from lakehouse.errors import LakehouseError
+from orchestration.assets.blocking_checks import blocking_checks
 from orchestration.resources import Lake, TableKey
 from orchestration.runs import tags
 from orchestration.runs.arrivals import Read
@@ -36,8 +37,8 @@ LOADED_AT = time.monotonic()
 class Watch:
     """What a sensor watches: tables of the lake and, for a job that ingests, their source.
 
-    `first_day` is set for partitioned jobs only; `reads` are the raw tables that marts are made of in the end, and
-    `mirrors` those of current views among what they read.
+    `first_day` is set for partitioned jobs only; `reads` are the raw tables that marts are made of in the end,
+    `mirrors` those of current views among what they read, and `tests` the checks of tests that hold marts back.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Watch:
     first_day: date | None = None
     reads: Sequence[Read] = ()
     mirrors: tuple[TableKey, ...] = ()
+    tests: Collection[dg.AssetCheckKey] = ()
 
 
 class CannotInspectError(LakehouseError):
@@ -78,7 +80,8 @@ def new_data_sensor(watch: Watch, job: Any) -> dg.SensorDefinition:
         history = with_worker(read_history(context.instance, job.name, whole), load)
         if history.failures or history.state.tables:  # else nothing depends on it, and it takes 30 ms
             seen = replace(seen, code=lake.code_version())
-        seen = with_dependencies(seen, missing, context.instance, repository, whole, history)
+        blocking = blocking_checks(watch.tests, missing)
+        seen = with_dependencies(seen, missing, blocking, context.instance, repository, whole, history)
         decision = decide(job.name, seen, history, datetime.now(UTC), watch.confirm_after)
         if isinstance(decision, Launch):
             return request(watch, decision, seen, history, whole, lake.code_version())
@@ -98,6 +101,7 @@ def observe(lake: Lake, watch: Watch, job: str) -> Observed:
 def with_dependencies(
     seen: Observed,
     missing: Sequence[TableKey],
+    blocking: Collection[dg.AssetCheckKey],
     instance: dg.DagsterInstance,
     repository: dg.RepositoryDefinition,
     job: dg.JobDefinition,
@@ -108,7 +112,7 @@ def with_dependencies(
     keys = named(graph.get_all_asset_keys(), {*seen.newest, *history.state.tables})
     waiting = (
         waiting_for_tables(graph, job, map(dg.AssetKey, missing))
-        | waiting_for_checks(instance, repository, job)
+        | waiting_for_checks(instance, repository, job, blocking)
         | waiting_for_others(instance, repository, job)
     )
     return replace(seen, derived=derived_tables(graph, job, keys), waiting=waiting)

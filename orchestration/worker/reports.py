@@ -8,12 +8,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
-from dagster_dbt.asset_utils import get_asset_check_key_for_test
 
 from orchestration.assets.dbt_assets import snapshot_metadata
-from orchestration.assets.translator import LakeTranslator, node_key
-from orchestration.factory import ARRIVED
 from orchestration.resources import TableKey
+from orchestration.runs.arrivals import ARRIVED
 from orchestration.runs.partitions import incremental_days
 from orchestration.runs.state.loaded import loaded_metadata
 from orchestration.runs.subset import failing_checks
@@ -129,23 +127,6 @@ def report_arrivals(instance: dg.DagsterInstance, tables: Iterable[TableKey]) ->
             asset_key=key.asset_key, check_name=key.name, passed=True, description="rows of it were published again"
         )
         instance.report_runless_asset_event(evaluation)
-
-
-def check_keys(manifest: Mapping[str, Any], tests: Iterable[str]) -> dict[str, dg.AssetCheckKey]:
-    """The checks that tests are in Dagster, by the test's unique id."""
-    translator = LakeTranslator()
-    keys = {test: get_asset_check_key_for_test(manifest, translator, test, project=None) for test in tests}
-    return {test: key for test, key in keys.items() if key is not None}
-
-
-def checks_of_all(manifest: Mapping[str, Any], tests: Collection[str]) -> dict[str, dg.AssetCheckKey]:
-    """The same of each test. Of one that reads several tables and is attached to none, Dagster makes no check: a run
-    fails with it, but the worker has no run. It counts against the first table that it reads.
-    """
-    nodes = {**manifest["sources"], **manifest["nodes"]}
-    read = {test: sorted(manifest["nodes"][test]["depends_on"]["nodes"]) for test in tests}
-    own = {test: dg.AssetCheckKey(node_key(nodes[ids[0]]), nodes[test]["name"]) for test, ids in read.items() if ids}
-    return own | check_keys(manifest, tests)
 
 
 def report_tests(

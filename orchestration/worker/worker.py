@@ -23,6 +23,7 @@ from lakehouse.errors import LakehouseError
 from lakehouse.metrics import REGISTRY, sample
 from lakehouse.servers.retry import Unreachable
 from lakehouse.servers.trino import answers
+from orchestration.assets.blocking_checks import blocking_tests, check_keys
 from orchestration.assets.groups import groups_read, load_groups
 from orchestration.resources import TableKey
 from orchestration.runs.arrivals import in_cuts, never_arrived, not_there, raw_read
@@ -40,8 +41,6 @@ from orchestration.worker.marts.marts import Marts
 from orchestration.worker.mirrors import Mirrors
 from orchestration.worker.plan import Graph, Task, table_of, tasks
 from orchestration.worker.reports import (
-    check_keys,
-    checks_of_all,
     days_left_failed,
     red_tables,
     report_arrivals,
@@ -215,7 +214,7 @@ class Worker:
         self._marts = Marts(self._settings, self._catalog, self._dbt, self._manifest, self._graph)
         self._groups = load_groups(self._manifest)
         self._reads = groups_read(self._manifest, self._graph.nodes, self._groups)
-        self._checks = checks_of_all(self._manifest, self._graph.tests_of(list(self._graph.nodes)))
+        self._checks = blocking_tests(self._manifest)
         self._mart_checks = check_keys(self._manifest, self._graph.tests)
         self._telling = Telling(self._settings, self._instance, self._catalog, self._graph, self._checks.values())
         self._tests.forget(self._graph.tests.keys())
@@ -431,7 +430,7 @@ class Worker:
         return red_tables(self._instance, [*own, *(table_of(self._graph.nodes[model]) for model in loaded)])
 
     def _held(self, task: Task) -> set[str]:
-        """The marts downstream of a table whose blocking check fails; the check runs again, for it may be mended."""
+        """The marts downstream of a table whose blocking test fails; the test runs again, for it may be mended."""
         if not task.marts:
             return set()
         keys = failing_checks(self._instance, list(self._checks.values()))

@@ -16,17 +16,16 @@ from lakehouse.catalog.open import SnapshotFact
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.retry import Unreachable
 from lakehouse.settings import load_settings
+from orchestration.assets.blocking_checks import check_keys, checks_of_all
 from orchestration.assets.translator import MARTS, is_view, layer
-from orchestration.factory import ARRIVED
 from orchestration.jobs.marts import tables_read
+from orchestration.runs.arrivals import ARRIVED
 from orchestration.runs.subset import failing_checks
 from orchestration.worker.budget import AGAIN_SECONDS, MOST_SECONDS, SHARE, TestBudget
 from orchestration.worker.dbt.many_tests import counts_rows, one_query
 from orchestration.worker.dbt.warm_dbt import NodeResult
 from orchestration.worker.plan import Graph, Task, table_of
 from orchestration.worker.reports import (
-    check_keys,
-    checks_of_all,
     red_tables,
     report_arrivals,
     report_tables,
