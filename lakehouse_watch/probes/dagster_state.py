@@ -47,11 +47,13 @@ _RUNS: LiteralString = """WITH RECURSIVE jobs AS (
  (SELECT value FROM run_tags WHERE run_tags.run_id = runs.run_id AND key = %s) FROM runs
  WHERE pipeline_name = jobs.pipeline_name AND status IN ('SUCCESS', 'FAILURE') ORDER BY id DESC LIMIT %s) AS ended
  WHERE jobs.pipeline_name <> %s ORDER BY coalesce(end_time, 0), id"""
+# By the order of events: a row is made when the check is planned, and a clock may have been ahead.
 _CHECKS: LiteralString = """WITH evaluated AS (
- SELECT id, asset_key, check_name, execution_status, evaluation_event_timestamp AS at FROM asset_check_executions
+ SELECT id, asset_key, check_name, execution_status, evaluation_event_storage_id AS event FROM asset_check_executions
  WHERE id > (SELECT coalesce(max(id), 0) FROM asset_check_executions) - %s AND execution_status <> 'PLANNED'),
- newest AS (SELECT asset_key, check_name, max(at) AS at FROM evaluated GROUP BY asset_key, check_name)
- SELECT e.asset_key, e.check_name, c.evaluation_event FROM evaluated AS e JOIN newest USING (asset_key, check_name, at)
+ newest AS (SELECT asset_key, check_name, max(event) AS event FROM evaluated GROUP BY asset_key, check_name)
+ SELECT e.asset_key, e.check_name, c.evaluation_event FROM evaluated AS e
+ JOIN newest USING (asset_key, check_name, event)
  LEFT JOIN asset_check_executions AS c ON c.id = e.id AND e.execution_status = 'FAILED' ORDER BY e.id"""
 # Of a sensor that others have left behind, the last tick says nothing: it is turned off, or gone.
 _TICKS: LiteralString = """WITH recent AS (

@@ -28,7 +28,9 @@ from lakehouse_watch.probes.dagster_state import _checks_failed, _evaluation, re
 from lakehouse_watch.probes.limits import declared_still
 from lakehouse_watch.probes.still_there import Declared, declared_in
 from orchestration.runs import tags
+from orchestration.runs.state.evaluations import newest_evaluations
 from orchestration.runs.state.load_state import HeldTable, LoadState, pack_state
+from orchestration.runs.subset import failing_checks
 from orchestration.worker.reports import report_tables
 from tests.unit.throwaway_postgres import throwaway_postgres
 
@@ -300,6 +302,31 @@ def test_the_newest_evaluation_counts_and_not_the_check_that_was_planned_last(
     event = dg.DagsterEvent("ASSET_CHECK_EVALUATION", planned.job_name, event_specific_data=failed)
     instance.report_dagster_event(event, planned.run_id)
     assert [occasion.key for occasion in read_checks(settings).occasions] == ["check/vault.hub_store"]
+
+
+@pytest.mark.parametrize("passed", [True, False])
+def test_a_clock_that_was_ahead_does_not_have_the_last_word(
+    instance: dg.DagsterInstance, settings: Settings, passed: bool
+) -> None:
+    """What it had said of a check stayed so until its time had come: marts waited, or were built, for as long."""
+    key = dg.AssetCheckKey(hub.key, "unique_key")
+
+    def tell(passed: bool) -> None:
+        told = dg.AssetCheckEvaluation(asset_key=key.asset_key, check_name=key.name, passed=passed)
+        instance.report_runless_asset_event(told)
+
+    assert settings.dagster.storage_url is not None
+    tell(not passed)
+    with psycopg.connect(settings.dagster.storage_url.get_secret_value(), autocommit=True) as clock:
+        clock.execute(
+            "UPDATE asset_check_executions"
+            " SET evaluation_event_timestamp = evaluation_event_timestamp + interval '1 hour'"
+        )
+    assert failing_checks(instance, [key]) == ([key] if passed else [])
+    tell(passed)
+    assert failing_checks(instance, [key]) == ([] if passed else [key])
+    assert len(read_checks(settings).occasions) == (0 if passed else 1)
+    assert newest_evaluations(instance, [key])[key].at <= datetime.now(UTC)
 
 
 def test_a_failed_check_says_how_many_rows_and_a_mart_where_to_look_first() -> None:

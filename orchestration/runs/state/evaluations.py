@@ -2,7 +2,8 @@
 
 Dagster itself answers with the check that was planned last. A run that waits, or that was killed before it came to the
 check, would hide that the check fails; and one that was planned before another evaluation was made has its result in a
-row before that one's.
+row before that one's. So the event tells which is newer, by the number that the database has given it: a clock that was
+ahead for a while, of whoever evaluates, would have the last word until its time has come.
 """
 
 from collections.abc import Collection
@@ -42,15 +43,16 @@ def _query(keys: Collection[tuple[str, str]]) -> Any:
     """Selects from Dagster's own table, as the pinned release has it."""
     from sqlalchemy import DateTime, and_, column, func, select, table
 
-    names = ("id", "asset_key", "check_name", "execution_status", "evaluation_event")
+    names = ("asset_key", "check_name", "execution_status", "evaluation_event", "evaluation_event_storage_id")
     rows = table("asset_check_executions", *map(column, names), column("evaluation_event_timestamp", DateTime)).c
+    at, event = rows.evaluation_event_timestamp, rows.evaluation_event_storage_id
     is_asked = and_(
         rows.asset_key.in_({asset for asset, _ in keys}),
         rows.check_name.in_({name for _, name in keys}),
         rows.execution_status != "PLANNED",
     )
     newest = (
-        select(rows.asset_key, rows.check_name, func.max(rows.evaluation_event_timestamp).label("at"))
+        select(rows.asset_key, rows.check_name, func.max(event).label("event"))
         .where(is_asked)
         .group_by(rows.asset_key, rows.check_name)
         .subquery()
@@ -58,13 +60,12 @@ def _query(keys: Collection[tuple[str, str]]) -> Any:
     is_newest = and_(
         rows.asset_key == newest.c.asset_key,
         rows.check_name == newest.c.check_name,
-        rows.evaluation_event_timestamp == newest.c.at,
+        event == newest.c.event,
     )
     return (
-        select(rows.asset_key, rows.check_name, newest.c.at, rows.execution_status, rows.evaluation_event)
+        select(rows.asset_key, rows.check_name, at, rows.execution_status, rows.evaluation_event)
         .join(newest, is_newest)
         .where(is_asked)
-        .order_by(rows.id)
     )
 
 
