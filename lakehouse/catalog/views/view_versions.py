@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from hashlib import md5
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -102,10 +103,17 @@ def known_metadata(io: FileIO, location: str) -> Metadata | None:
 
 
 def definitions(catalog: LakeCatalog, views: Collection[Name]) -> dict[Name, str]:
-    """The checksum that dbt has left in the comment of each view; empty where there is none. Omits what is no view."""
+    """What tells one view from another by that name, as the macro `views_as_made` asks it; omits what is no view."""
     found = {view: known_metadata(catalog.file_io, location) for view, location in list_views(catalog, views).items()}
-    comments = {view: (metadata or {}).get("properties", {}).get("comment", "") for view, metadata in found.items()}
-    return {view: match[0] if (match := DEFINITION.search(comment)) else "" for view, comment in comments.items()}
+    return {view: _definition(metadata) for view, metadata in found.items() if metadata}
+
+
+def _definition(metadata: Metadata) -> str:
+    """The checksum that dbt has left in the comment, or that of the SQL."""
+    if stated := DEFINITION.search(metadata.get("properties", {}).get("comment", "")):
+        return stated[0]
+    texts = {r["dialect"].lower(): r["sql"] for r in current_version(metadata)["representations"]}
+    return md5(texts["trino"].encode(), usedforsecurity=False).hexdigest() if "trino" in texts else ""
 
 
 def taken_back(catalog: SqlCatalog, io: FileIO, view: Name) -> NextView | None:

@@ -145,19 +145,23 @@
 {% endmacro %}
 
 {#-
-  As text, the checksum in the comment of each of these views (`view.sql`), or the code of one without. `LAKEHOUSE_VIEWS` (by
-  view) gives it to who has looked already.
+  As text, what Trino has of each of these views: the checksum in its comment (`view.sql`) or, of one that dbt-trino has made, that of
+  its SQL; the project's code where that cannot be told. `LAKEHOUSE_VIEWS` (by view) gives it to who has looked already.
 -#}
 {% macro views_as_made(views) %}
   {%- set made, found = fromjson(env_var("LAKEHOUSE_VIEWS", "{}")), [] -%}
-  {%- set comments -%}
+  {%- set definitions -%}
     {%- for view in views if view not in made %}
+    {%- set schema, name = view.split(".") %}
     {{ "union all" if not loop.first }}
-    select '{{ view }}', regexp_extract(comment, '\[(current )?definition [0-9a-f]+\]') from system.metadata.table_comments
-    where catalog_name = '{{ target.database }}' and schema_name = '{{ view.split(".")[0] | lower }}' and table_name = '{{ view.split(".")[1] | lower }}'
+    select '{{ view }}', coalesce(
+      (select regexp_extract(comment, '\[(current )?definition [0-9a-f]+\]') from system.metadata.table_comments
+       where catalog_name = '{{ target.database }}' and schema_name = '{{ schema | lower }}' and table_name = '{{ name | lower }}'),
+      (select lower(to_hex(md5(to_utf8(view_definition)))) from "{{ target.database }}".information_schema.views
+       where table_schema = '{{ schema | lower }}' and table_name = '{{ name | lower }}'))
     {%- endfor -%}
   {%- endset -%}
-  {%- for row in (run_query(comments).rows if comments else []) -%}{%- do made.update({row[0]: row[1]}) -%}{%- endfor -%}
+  {%- for row in (run_query(definitions).rows if definitions else []) -%}{%- do made.update({row[0]: row[1]}) -%}{%- endfor -%}
   {%- for view, code in views.items() -%}{%- do found.append(view ~ ":" ~ (made.get(view) or code)) -%}{%- endfor -%}
   {{ return(found | sort(case_sensitive=true) | join(" ")) }}
 {% endmacro %}
