@@ -21,6 +21,7 @@ from pyiceberg.avro.codecs import KNOWN_CODECS
 from pyiceberg.avro.decoder import new_decoder
 
 from erasure.rows import POSITION, SEQUENCE
+from erasure.targets import ANY_NAMES
 from maintenance.inventory.lake import StoredObject, list_objects
 
 if TYPE_CHECKING:
@@ -80,7 +81,8 @@ def search(io: PyArrowFileIO, parts: Iterable[tuple[SubjectData, Table]], values
             found.traces.append(Trace(str(file.subject.target), file.path, len(holding), "rows of the subject"))
     needles = _needles({*values, *found.values}, files, found)
     for file in files:
-        if file.subject.target.treatment == "rebuild" and file.path not in held and (rows := file.with_text(needles)):
+        is_any = file.subject.target.treatment in ANY_NAMES
+        if is_any and file.path not in held and (rows := file.with_text(needles)):
             found.traces.append(Trace(str(file.subject.target), file.path, rows, VALUE))
     spelled = [text for needle in needles for text in spellings(needle)]
     for location, listed in objects.items():
@@ -122,7 +124,7 @@ class _File:
         return rows.rename_columns([names[there] for there in rows.column_names])
 
     def _names(self, schema: pa.Schema) -> list[str]:
-        if self.subject.target.treatment == "rebuild":  # a replaced table may give its ids to other columns
+        if self.subject.target.treatment in ANY_NAMES:  # a replaced table may give its ids to other columns
             return list(schema.names)
         names = {f.field_id: f.name for f in self.table.schema().fields}
         return [names.get(int((column.metadata or {}).get(FIELD_ID, b"-1")), column.name) for column in schema]
@@ -187,7 +189,7 @@ def _needles(values: set[str], files: Sequence[_File], found: Search) -> set[str
     wanted |= {value[:BOUND] for value in wanted}
     own = set(wanted)
     for file in files:
-        if own and file.subject.target.treatment != "rebuild":
+        if own and file.subject.target.treatment not in ANY_NAMES:
             for texts in file.strangers_texts():
                 own -= {n for n in own if pc.any(pc.match_substring(texts, n)).as_py()}
     found.own = values & own

@@ -111,10 +111,11 @@ class Erasing:
         concerned = {trace.table for trace in seen.traces} | self._condemned(plan.parts)
         whole = [part for part in plan.derived if part.target.treatment == "rebuild"]
         mirrors = [part.target for part in plan.derived if part.target.treatment == "drop"]
+        failures = [part.target for part in plan.derived if part.target.treatment == "discard"]
         for name in sorted(concerned | {str(part.target) for part in whole}):
             expire.check_references(self._load(name))
-        for mirror in mirrors:
-            if (there := load_table(self.catalog, *mirror.identifier)) is not None:
+        for dropped in (*mirrors, *failures):
+            if (there := load_table(self.catalog, *dropped.identifier)) is not None:
                 expire.check_references(there)
         expire.check_copies(self.catalog, [part.target.identifier for part in plan.parts])
         tombstones.keep(self.settings, io, self.states, [stone for stone in stones if stone.id not in known])
@@ -122,11 +123,13 @@ class Erasing:
         for mirror in mirrors:
             self._mirror(mirror, erasure)
         for part in plan.derived:
-            if part.target.treatment not in ("rebuild", "drop") and str(part.target) in concerned:
+            if part.target.treatment in ("empty", "collapse", "delete") and str(part.target) in concerned:
                 await_readers(self.settings)
                 self._derived(part, erasure)
         if whole:  # always: an earlier run may have been killed before this step
             self._whole(whole, erasure)
+        for target in failures:
+            self._discard(target, erasure)
         erasure.unreadable_records = count_unreadable(plan, self.catalog)
         self._prove(io, plan.parts, seen.values, erasure)
         if not erasure.left:
@@ -170,6 +173,16 @@ class Erasing:
         if deleted := drop_mirror(self.settings, self.writer.catalog, self.states, target.identifier):
             erasure.tables[str(target)] = Done(str(target), deleted=deleted, rebuilt=True)
         refresh(replace(self.writer, lease=self.mirrors), self.states)
+
+    def _discard(self, target: Target, erasure: Erasure) -> None:
+        """Drops rows that a test has stored. Files that a killed run leaves of them are found as nobody's."""
+        await_readers(self.settings)
+        if (table := load_table(self.catalog, *target.identifier)) is not None:
+            self.say(f"dropping {target}")
+            with self.states.transaction():
+                remove(self.states, self.writer.catalog.name, target.identifier)
+            deleted = _delete_files(open_io(self.settings), self.states, target.identifier, table.location())
+            erasure.tables[str(target)] = Done(str(target), deleted=deleted)
 
     def _derived(self, part: SubjectData, erasure: Erasure) -> None:
         self.say(f"rewriting {part.target}")
@@ -227,13 +240,16 @@ def drop_mirror(settings: Settings, catalog: LakeCatalog, states: CatalogConnect
 
     The current view reads parsed alone from then on, until the next refresh.
     """
-    location = location_of(catalog, mirror)
     _unlist(catalog, states, mirror)
-    io = open_io(settings)
+    return _delete_files(open_io(settings), states, mirror, location_of(catalog, mirror))
+
+
+def _delete_files(io: PyArrowFileIO, states: CatalogConnection, name: tuple[str, str], location: str) -> int:
+    """Deletes every object at the place of a table that the catalog does not list any more; returns how many."""
     paths = {stored.path for stored in list_objects(io, location)}
     delete_objects(io, paths)
     removed.forget(states, paths)
-    tombstones.forget_files_to_delete(states, mirror)
+    tombstones.forget_files_to_delete(states, name)
     return len(paths)
 
 

@@ -9,13 +9,14 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from erasure.proof import Trace
-from erasure.targets import OF_THE_VAULT, lake_names, undeclared
+from erasure.targets import OF_THE_VAULT, STORED, lake_names, undeclared
 from lakehouse.catalog.next_names import next_name
 from lakehouse.declarations import RawTable
 from maintenance.inventory.lake import Lake, directory
 from maintenance.inventory.outcome import TableName
 
 DROP = "dbt's project does not know this table, which may hold the subject: drop it, or declare it as a source of dbt"
+MADE_BY_DBT = STORED | {"seed", "test"}  # a test may store the rows that fail it
 DELETE = "no table owns these files, which may hold the subject: delete the folder, unless a load is writing it now"
 
 
@@ -23,11 +24,11 @@ def strays(
     lake: Lake, warehouse: str, manifest: Mapping[str, Any], table: RawTable, targets: Collection[tuple[str, str]]
 ) -> list[Trace]:
     """Unknown tables with personal columns, and folders of data files without a table, in the schemas of the raw table
-    and of dbt's models. `targets` are known too. Pure."""
-    models = [node for node in manifest.get("nodes", {}).values() if node["resource_type"] == "model"]
-    schemas = {table.identifier[0], table.mirror_identifier[0], *(node["schema"] for node in models)}
+    and of what dbt makes. `targets` are known too. Pure."""
+    nodes = [node for node in manifest.get("nodes", {}).values() if node["resource_type"] in MADE_BY_DBT]
+    schemas = {table.identifier[0], table.mirror_identifier[0], *(node["schema"] for node in nodes)}
     schemas |= {next_name((schema, ""))[0] for schema in schemas}  # a build that broke off may have left files there
-    known = {*targets, *((node["schema"], node["alias"]) for node in models)}
+    known = {*targets, *((node["schema"], node["alias"]) for node in nodes)}
     known |= {(source["schema"], source["identifier"]) for source in manifest.get("sources", {}).values()}
     known |= {(f"mirror_{s.removeprefix('raw_')}", name) for s, name in known if s.startswith("raw_")}
     known |= set(map(next_name, known))

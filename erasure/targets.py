@@ -2,7 +2,7 @@
 
 In every layer but the marts a column keeps its name from table to table, so personal data is in columns of the declared
 names, and in those of the raw table that are not declared. Views store nothing and pass columns on. A table that dbt
-builds whole is rebuilt, whatever its column names.
+builds whole is rebuilt, whatever its column names. The rows that a test has stored are dropped.
 
 A hub's hash key identifies the subject. The name of a key column does not: in marts, and in tables with hash keys, an
 `id` may be another entity's.
@@ -18,15 +18,18 @@ from lakehouse.declarations import RawTable
 from lakehouse.declarations.vault.names import EVENT
 from lakehouse.errors import LakehouseError
 
-Treatment = Literal["empty", "collapse", "delete", "rebuild", "drop"]
+Treatment = Literal["empty", "collapse", "delete", "rebuild", "drop", "discard"]
 """What happens to the subject's rows. `empty`: personal columns become null. `collapse`: the same in a satellite, and
 rows that equal the version before are deleted. `delete`: they are deleted. `rebuild`: dbt rebuilds the table. `drop`:
-the table, a mirror, is dropped with all its files and made anew."""
+the table, a mirror, is dropped with all its files and made anew. `discard`: the table, of rows that failed a test, is
+dropped with all its files; the next test makes it."""
 
+ANY_NAMES = frozenset({"rebuild", "discard"})  # treatments of tables whose columns may have any names
 WHOLE = frozenset({"table", "rebuilt_table"})
 NOT_STORED = frozenset({"view", "ephemeral"})
 OF_THE_VAULT = frozenset(EVENT)  # columns of its own, which its tables have whatever the source has
 KEEP_NAMES = frozenset({"parsed", "current", "stage", "vault", "timelines"})  # folders below models
+STORED = frozenset({"model", "snapshot"})
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,7 @@ def mirror_target(table: RawTable) -> Target:
 def derived_targets(
     table: RawTable, manifest: Mapping[str, Any], columns_of: Callable[[tuple[str, str]], tuple[str, ...] | None]
 ) -> tuple[Target, ...]:
-    """The tables below a raw table that hold its personal columns, in dbt's order.
+    """The tables below a raw table that hold its personal columns, in dbt's order, then rows that its tests stored.
 
     `columns_of` returns a stored table's columns, or None if it is not in the lake. Raises LakehouseError for a table
     whose rows cannot be found by key.
@@ -89,35 +92,40 @@ def derived_targets(
     targets: list[Target] = []
     for unique_id in _in_order(nodes):
         node = nodes[unique_id]
-        above = carrying.keys() & set(node["depends_on"]["nodes"])
+        above = carrying.keys() & parents(node)
         if not above:
             continue
-        keeps_names = all(carrying[parent] for parent in above) and node["fqn"][1] in KEEP_NAMES
+        is_named = all(carrying[parent] for parent in above)
+        keeps_names = is_named and layer(node) in KEEP_NAMES
+        has_key = keeps_names or (is_named and is_snapshot(node) and above == parents(node))
         is_stored = node["config"].get("materialized") not in NOT_STORED
         found = columns_of((node["schema"], node["alias"])) if is_stored else None
         if found is None:
             carrying[unique_id] = keeps_names
-        elif target := _target(table, node, found, keeps_names, unknown):
+        elif target := _target(table, node, found, has_key, unknown):
             carrying[unique_id] = keeps_names
             targets.append(target)
-    return tuple(targets)
+    tests = (n for n in nodes.values() if n["resource_type"] == "test" and carrying.keys() & parents(n))
+    failures = dict.fromkeys((test["schema"], test["alias"]) for test in tests)
+    return (*targets, *(Target(name, "discard") for name in failures if columns_of(name) is not None))
 
 
 def _target(
-    table: RawTable, node: Mapping[str, Any], columns: tuple[str, ...], keeps_names: bool, unknown: frozenset[str]
+    table: RawTable, node: Mapping[str, Any], columns: tuple[str, ...], has_key: bool, unknown: frozenset[str]
 ) -> Target | None:
     there = {name.lower() for name in columns}
     personal = {name.lower() for name in lake_names(table, (*table.personal, *table.raw.personal))}
     satellites = {f"sat_{name}": policy for name, policy in (table.vault.satellites if table.vault else {}).items()}
-    if node["fqn"][1] == "parsed":
+    if layer(node) == "parsed":
         personal |= undeclared(table, columns)
-    elif node["name"] in satellites:
+    elif node["name"] in satellites or is_snapshot(node):
         personal |= unknown - OF_THE_VAULT
     identifier, carried = (node["schema"], node["alias"]), frozenset(personal & there)
     key = tuple(name.lower() for name in lake_names(table, table.key))
     hash_key = f"hk_{table.vault.hub.name}" if table.vault and table.vault.hub else None
-    is_whole, is_hashed = node["config"].get("materialized") in WHOLE, hash_key in there
-    is_own = set(key) <= there and (is_whole or keeps_names) and not any(name.startswith("hk_") for name in there)
+    named = there & unique_key(node) if is_snapshot(node) else there  # any other is null in rows from before it came
+    is_whole, is_hashed = node["config"].get("materialized") in WHOLE, hash_key in named
+    is_own = set(key) <= named and (is_whole or has_key) and not any(name.startswith("hk_") for name in there)
     found_by = (hash_key,) if is_hashed and hash_key else key if is_own else ()
     if is_whole:
         return Target(identifier, "rebuild", found_by, carried, is_hashed=is_hashed, model=node["name"])
@@ -126,8 +134,7 @@ def _target(
     if not found_by:
         raise LakehouseError(
             f"{node['original_file_path']}: {node['name']} holds {', '.join(sorted(carried))} of {table.source}."
-            f"{table.name}, and no column identifies the subject: {f'give it {hash_key}, or ' if hash_key else ''}"
-            "let dbt build it whole (`rebuilt_table`)"
+            f"{table.name}, and {_remedy(node, hash_key)}"
         )
     hashdiff = next((name for name in columns if name.startswith("hd_")), None)
     treatment: Treatment = "empty" if hashdiff is None else "delete"
@@ -136,11 +143,43 @@ def _target(
     return Target(identifier, treatment, found_by, carried, is_hashed=is_hashed, hashdiff=hashdiff, model=node["name"])
 
 
+def _remedy(node: Mapping[str, Any], hash_key: str | None) -> str:
+    if is_snapshot(node):
+        by_hash = f", or with unique_key {hash_key}" if hash_key else ""
+        return (
+            f"its unique_key does not identify the subject: drop {node['schema']}.{node['alias']}, then let dbt take "
+            f"it without these columns{by_hash}"
+        )
+    give = f"give it {hash_key}, or " if hash_key else ""
+    return f"no column identifies the subject: {give}let dbt build it whole (`rebuilt_table`)"
+
+
 def undeclared(table: RawTable, columns: Iterable[str]) -> frozenset[str]:
     """Columns of a raw or parsed table that are not or no longer declared, or now excluded, in lower case."""
     declared = {name.lower() for name in lake_names(table, table.landed)}
     others = {name.lower() for name in columns} - declared
     return frozenset(name for name in others if not name.startswith("_"))
+
+
+def is_snapshot(node: Mapping[str, Any]) -> bool:
+    """Whether it is a snapshot of dbt's, which keeps the versions of rows that it has seen."""
+    return bool(node["resource_type"] == "snapshot")
+
+
+def unique_key(node: Mapping[str, Any]) -> frozenset[str]:
+    """The columns by which a snapshot tells rows apart, in lower case."""
+    stated = node["config"].get("unique_key") or ()
+    return frozenset(name.lower() for name in ([stated] if isinstance(stated, str) else stated))
+
+
+def layer(node: Mapping[str, Any]) -> str | None:
+    """The folder below models that a model is in; None of others."""
+    return node["fqn"][1] if node["resource_type"] == "model" else None
+
+
+def parents(node: Mapping[str, Any]) -> frozenset[str]:
+    """What it reads; a seed reads nothing."""
+    return frozenset(node["depends_on"].get("nodes", ()))
 
 
 def _source_id(table: RawTable, manifest: Mapping[str, Any]) -> str:
@@ -153,16 +192,16 @@ def _source_id(table: RawTable, manifest: Mapping[str, Any]) -> str:
 
 
 def _in_order(nodes: Mapping[str, Any]) -> list[str]:
-    """Models, parents first."""
+    """Models and snapshots, parents first."""
     ordered: dict[str, None] = {}
 
     def visit(unique_id: str) -> None:
         if unique_id in nodes and unique_id not in ordered:
-            for parent in nodes[unique_id]["depends_on"]["nodes"]:
+            for parent in sorted(parents(nodes[unique_id])):
                 visit(parent)
             ordered[unique_id] = None
 
     for unique_id, node in sorted(nodes.items()):
-        if node["resource_type"] == "model":
+        if node["resource_type"] in STORED:
             visit(unique_id)
-    return [unique_id for unique_id in ordered if nodes[unique_id]["resource_type"] == "model"]
+    return [unique_id for unique_id in ordered if nodes[unique_id]["resource_type"] in STORED]

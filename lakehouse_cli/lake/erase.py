@@ -116,6 +116,8 @@ def _print_preview(plan: Plan, look: Search, problem: str | None, as_json: bool)
         say(f"{name:<40} {sum(f.rows for f in mine):>8,} rows in {len(mine):,} files, its old snapshots are expired")
     for name in whole:
         say(f"{name:<40} is rebuilt, its old snapshots are expired")
+    for name in (str(part.target) for part in plan.derived if part.target.treatment == "discard"):
+        say(f"{name:<40} is dropped: a test stored rows there, and the next one does again")
     if not look.traces:
         say("the lake contains no personal data of the subject")
     if problem:

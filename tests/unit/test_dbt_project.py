@@ -11,6 +11,8 @@ import pytest
 import yaml
 
 from lakehouse.declarations import declarations_from
+from lakehouse.declarations.manifest import project_fingerprint
+from lakehouse.settings import load_settings
 from orchestration.assets.translator import demand
 from scaffold import diagram, models_of, plan
 
@@ -83,6 +85,16 @@ def test_every_raw_column_is_in_the_vault_or_declared_ignored(manifest: dict[str
             for column in source["columns"]:
                 used = any(f"'{column}'" in code for code in readers)
                 assert used != (column in ignored), f"{stage}.{column}"
+
+
+@pytest.mark.parametrize("folder", ["models", "macros", "tests", "seeds", "snapshots"])
+def test_a_change_in_any_folder_of_dbt_is_noticed(tmp_path: Path, folder: str) -> None:
+    """A snapshot that was added was not, so that an erasure did not know it."""
+    settings = load_settings(home=tmp_path).model_copy(update={"project_dir": tmp_path})
+    before = project_fingerprint(settings)
+    (made := settings.dbt_project_dir / folder / "people.sql").parent.mkdir(parents=True)
+    made.touch()
+    assert project_fingerprint(settings) != before
 
 
 def test_identifiers_of_runs_stay_out_of_the_vars_so_that_dbt_never_parses_again(manifest: dict[str, Any]) -> None:

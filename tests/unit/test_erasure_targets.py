@@ -30,7 +30,8 @@ def project(home: Path) -> tuple[Declarations, dict[str, Any]]:
 
 def test_the_tables_that_hold_customers_are_found_from_the_graph(project: tuple[Declarations, dict[str, Any]]) -> None:
     declarations, manifest = project
-    columns = {(n["schema"], n["alias"]): tuple(n["columns"]) for n in manifest["nodes"].values() if "alias" in n}
+    models = (node for node in manifest["nodes"].values() if node["resource_type"] == "model")
+    columns = {(model["schema"], model["alias"]): tuple(model["columns"]) for model in models}
     found = derived_targets(declarations.source("retail").table("customers"), manifest, columns.get)
     assert {(str(place), place.treatment) for place in found} == {
         ("parsed.parsed_retail__customers", "empty"),
@@ -129,6 +130,91 @@ def test_an_appended_table_beyond_the_layers_that_keep_names_is_refused_without_
         derived_targets(table(personal=("name",)), below(PARSED, view, orders), {("vault", "orders"): columns}.get)
 
 
+def with_nodes(manifest: dict[str, Any], *nodes: dict[str, Any]) -> dict[str, Any]:
+    """The graph with nodes of other kinds, as dbt describes them."""
+    manifest["nodes"] |= {f"{node['resource_type']}.{node['name']}": node for node in nodes}
+    return manifest
+
+
+def node_of(kind: str, name: str, schema: str, *parents: str, **config: Any) -> dict[str, Any]:
+    return {
+        "resource_type": kind, "name": name, "schema": schema, "alias": name, "fqn": ["lakehouse", schema, name],
+        "config": config, "depends_on": {"nodes": list(parents)}, "original_file_path": f"{kind}s/{name}.sql",
+    }  # fmt: skip
+
+
+def snapshot(name: str, unique_key: str | list[str], *parents: str) -> dict[str, Any]:
+    """A snapshot of dbt's, in a folder that is called as one of models."""
+    kept = node_of("snapshot", name, "snapshots", *parents, materialized="snapshot", unique_key=unique_key)
+    return kept | {"fqn": ["lakehouse", "parsed", name]}
+
+
+def failures(name: str, parent: str) -> dict[str, Any]:
+    return node_of("test", name, "dbt_test__audit", parent, materialized="test", store_failures=True)
+
+
+SEED = node_of("seed", "names", "lookup") | {"depends_on": {"macros": []}}
+KEPT = ("id", "name", "Fax", "dbt_scd_id", "dbt_updated_at", "dbt_valid_from", "dbt_valid_to")
+
+
+@pytest.mark.parametrize("unique_key", ["id", ["ID"]])
+def test_a_snapshot_of_dbt_is_emptied_by_its_key_and_what_is_made_of_it_is_built_anew(
+    unique_key: str | list[str],
+) -> None:
+    """Neither was looked at, and it was said that nothing was left."""
+    manifest = with_nodes(
+        below(PARSED), snapshot("people_history", unique_key, "model.parsed_people"), SEED,
+        node_of("model", "seen", "marts", "snapshot.people_history", "seed.names", materialized="rebuilt_table"),
+    )  # fmt: skip
+    there = {
+        ("raw_shop", "people"): ("id", "name", "Fax"), PARSED[:2]: ("id", "name"),
+        ("snapshots", "people_history"): KEPT, ("marts", "seen"): ("who",),
+    }  # fmt: skip
+    _, kept, made = derived_targets(table(personal=("name",)), manifest, there.get)
+    assert (kept.identifier, kept.treatment, kept.key) == (("snapshots", "people_history"), "empty", ("id",))
+    assert kept.personal == {"name", "fax"}, "of its own columns dbt needs every value"
+    assert (made.identifier, made.treatment) == (("marts", "seen"), "rebuild")
+
+
+@pytest.mark.parametrize(
+    ("unique_key", "parents", "columns"),
+    [
+        ("id || tier", ["model.parsed_people"], KEPT),
+        ("id", ["model.parsed_people", "model.parsed_orders"], KEPT),
+        ("id", ["model.parsed_people"], ("hk_person", *KEPT)),
+    ],
+)
+def test_a_snapshot_whose_rows_its_key_does_not_find_is_refused(
+    unique_key: str, parents: list[str], columns: tuple[str, ...]
+) -> None:
+    """A column that is not of its unique key is null in the rows from before the snapshot had it."""
+    people = table({"hub": "person", "satellites": {"a": {"columns": ["name"], "personal": True}}})
+    manifest = with_nodes(below(PARSED), snapshot("people_history", unique_key, *parents))
+    with pytest.raises(
+        LakehouseError,
+        match=r"^snapshots/people_history.sql: people_history holds name of shop.people, and its unique_key does not "
+        r"identify the subject: drop snapshots.people_history, then let dbt take it without .*unique_key hk_person$",
+    ):
+        derived_targets(people, manifest, {("snapshots", "people_history"): columns}.get)
+    by_hash = with_nodes(below(PARSED), snapshot("people_history", "hk_person", *parents))
+    there = {("snapshots", "people_history"): ("hk_person", *KEPT)}
+    (kept,) = derived_targets(people, by_hash, there.get)
+    assert (kept.key, kept.is_hashed) == (("hk_person",), True)
+
+
+def test_rows_that_a_test_has_stored_are_dropped_whatever_their_columns() -> None:
+    """They are whole rows, or values under another name. Of tests that store none there is no table."""
+    manifest = with_nodes(
+        below(PARSED, ("marts", "seen", "rebuilt_table")), failures("not_null_name", "source.shop.people"),
+        failures("unique_name", "model.seen"), failures("stores_none", "model.seen"), failures("other", "model.orders"),
+    )  # fmt: skip
+    there = {("marts", "seen"): ("who",), ("dbt_test__audit", "not_null_name"): ("id", "name")}
+    there |= {("dbt_test__audit", name): ("unique_field",) for name in ("unique_name", "other")}
+    found = derived_targets(table(personal=("name",)), manifest, there.get)
+    discarded = [(f"dbt_test__audit.{name}", "discard") for name in ("not_null_name", "unique_name")]
+    assert [(str(place), place.treatment) for place in found] == [("marts.seen", "rebuild"), *discarded]
+
+
 def lake_of(tables: dict[str, tuple[str, ...] | None], files: list[str], staged: tuple[str, ...] = ()) -> Lake:
     """A lake of tables with columns (None: the metadata cannot be read), each with a file, and of other files."""
     names = {TableName(*name.split(".")): columns for name, columns in tables.items()}
@@ -166,6 +252,20 @@ def test_tables_and_folders_that_no_project_knows_are_named_with_what_to_do() ->
     assert found["marts/orders-0"].why.startswith("2 data files") and "delete the folder" in found["marts/orders-0"].why
     mine = {("raw_shop", "people"), ("raw_shop", "people_before")}
     assert [f.table for f in strays(lake, "s3://w", {}, people, mine)] == []
+
+
+def test_what_snapshots_tests_and_seeds_of_the_project_have_made_is_known_and_what_former_ones_made_is_not() -> None:
+    lake = lake_of(
+        {
+            "snapshots.kept": ("id", "name"), "snapshots.former": ("id", "name"), "dbt_test__audit.unique": ("name",),
+            "dbt_test__audit.former": ("name",), "lookup.names": ("name",),
+        },
+        ["s3://w/dbt_test__audit/killed-0/data/a.parquet"],
+    )  # fmt: skip
+    manifest = with_nodes(below(PARSED), snapshot("kept", "id", "model.parsed_people"), failures("unique", "x"), SEED)
+    manifest["sources"]["source.shop.people"] |= {"schema": "raw_shop", "identifier": "people"}
+    found = {trace.table for trace in strays(lake, "s3://w", manifest, table(personal=("name",)), ())}
+    assert found == {"snapshots.former", "dbt_test__audit.former", "dbt_test__audit/killed-0"}
 
 
 def test_what_a_killed_build_of_a_mart_has_left_is_found_and_nobody_is_told_to_drop_the_mart() -> None:
