@@ -1,13 +1,15 @@
 """`lakehouse uninstall`: nothing of this installation stays in the sources, and none of its servers runs."""
 
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import Annotated
 
 import typer
 
 from lakehouse.errors import LakehouseError
+from lakehouse.servers.database import connect_catalog
 from lakehouse.servers.embedded import is_sample
+from lakehouse.servers.retry import Unreachable
 from lakehouse.settings import Settings, load_settings
 from lakehouse.text.shown import say
 from lakehouse_cli.alone import alone
@@ -48,7 +50,18 @@ def _slots_out_of_reach(settings: Settings) -> list[str]:
     return out_of_reach(settings, slots)
 
 
+def _refuse_writers(settings: Settings) -> None:
+    """Raises LakehouseError while somebody ingests, topics too; a catalog that does not answer knows of nobody."""
+    from ingestion.state.lease import refuse_writers
+
+    if settings.catalog_url is not None:
+        with suppress(Unreachable), connect_catalog(settings) as states:
+            refuse_writers(states)
+
+
 def _take_back_and_end(settings: Settings, sources: Sequence[str], delete_data: bool, dry_run: bool) -> None:
+    if not dry_run:
+        _refuse_writers(settings)
     if failed := [name for name in sources if not _taken_back(settings, name, dry_run)]:
         raise LakehouseError(f"{', '.join(failed)}: something stays there, so nothing was stopped: run this again")
     if dry_run:

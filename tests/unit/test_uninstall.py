@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from ingestion.state import store
+from ingestion.state import lease, store
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import DebeziumSettings, Settings, SourceSettings, load_settings
 from lakehouse_cli.alone import alone
@@ -23,6 +23,28 @@ def test_nothing_is_taken_away_below_a_running_dev(tmp_path: Path, monkeypatch: 
     assert ended == []
     uninstalling.uninstall(delete_data=True, yes=True)
     assert ended == [True]
+
+
+def test_nothing_is_taken_away_below_a_follower_of_topics(
+    catalog_settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has no slot that would refuse, and went on in a home that was gone. Of a second source it was told too late."""
+    touched = list[str]()
+    shop = SourceSettings(url=SecretStr("postgresql://127.0.0.1:1/shop"))
+    settings = catalog_settings.model_copy(update={"sources": {"shop": shop}})
+    monkeypatch.setattr(uninstalling, "load_settings", lambda: settings)
+    monkeypatch.setattr(uninstalling, "_taken_back", lambda settings, name, dry_run: not touched.append(name))
+    monkeypatch.setattr(uninstalling, "_end", lambda settings, delete_data: touched.append("servers"))
+    with store.connect_catalog(settings) as states:
+        store.ensure_state(states)
+        following = lease.acquire(states, "clicks", 30, "follow")
+        assert following is not None
+        with pytest.raises(LakehouseError, match=r"^source 'clicks': .* is at work: stop it, then run this again$"):
+            uninstalling.uninstall(delete_data=True, yes=True)
+        assert touched == []
+        lease.release(states, following)
+    uninstalling.uninstall(delete_data=True, yes=True)
+    assert touched == ["shop", "servers"]
 
 
 @pytest.fixture
