@@ -84,7 +84,7 @@ def _clusters_planned(settings: Settings) -> list[str]:
 
     if not _is_embedded(settings):
         return []
-    found = old_clusters(find_placement(settings.home, stack_settings().system_dir))
+    found = old_clusters(find_placement(settings.home, stack_settings().system_dir, make=False))
     lines = [f"{old}: stop the servers, migrate it, keep the old data beside it" for old in found]
     return lines + [f"sources: {RECOVER}" for old in found if old.name == "sources"]
 
@@ -175,8 +175,10 @@ def _users_planned(settings: Settings) -> list[str]:
     from lakehouse_stack.home.config import stack_settings
     from lakehouse_stack.processes.accounts import find_server_placement
 
-    placed = find_server_placement(settings.home, stack_settings().system_dir) if _is_embedded(settings) else None
-    if placed is None or placed.account is None:
+    if not _is_embedded(settings):
+        return []
+    placed = find_server_placement(settings.home, stack_settings().system_dir, make=False)
+    if placed.account is None:
         return []
     objects = {settings.home / "data" / "s3", placed.data / "s3"}
     if not any(folder.exists() and folder.stat().st_uid == 0 for folder in objects):

@@ -43,7 +43,8 @@ def inspect(settings: Settings) -> tuple[ServerStatus, ...]:
         )
     if not any(pid_file(settings, name).exists() for name in KAFKA_SERVERS):
         ports = {name: port for name, port in ports.items() if name not in KAFKA_SERVERS}
-    servers = build_servers(settings, stack_settings(), ports, ensure_credentials(credentials_file(settings)))
+    credentials = ensure_credentials(credentials_file(settings))
+    servers = build_servers(settings, stack_settings(), ports, credentials, make=False)
     with ThreadPoolExecutor(len(servers)) as pool:  # in parallel: a hanging server must not delay the others
         return tuple(pool.map(lambda server: _status(server, settings), servers))
 

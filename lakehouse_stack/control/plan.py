@@ -22,11 +22,15 @@ from lakehouse_stack.templates.render import render
 
 
 def build_servers(
-    settings: Settings, stack: StackSettings, ports: Mapping[str, int], credentials: Mapping[str, str]
+    settings: Settings,
+    stack: StackSettings,
+    ports: Mapping[str, int],
+    credentials: Mapping[str, str],
+    make: bool = True,
 ) -> tuple[Server, ...]:
-    """All servers. Nothing is started; only the data folder of Postgres is created."""
+    """All servers. Nothing is started; only the folders of their data are made, and not even these without `make`."""
     home = settings.home
-    placement = find_server_placement(home, stack.system_dir)
+    placement = find_server_placement(home, stack.system_dir, make)
     access, jar = access_dir(placement.config), settings.artifacts / artifact("s3proxy").target
     s3 = s3_server(home, placement, jar, ports["s3"], stack.s3_heap_mb, credentials)
     trino = trino_server(
@@ -58,7 +62,7 @@ def build_servers(
     if set(KAFKA_SERVERS) <= set(ports):
         java = java_home(settings)
         kafka = kafka_servers(home, placement, java, settings.artifacts, ports, stack.kafka_heap_mb)
-    return (*_postgres_servers(settings, stack, ports, credentials), s3, trino, reads, serve, *kafka)
+    return (*_postgres_servers(settings, stack, ports, credentials, make), s3, trino, reads, serve, *kafka)
 
 
 def java_home(settings: Settings) -> Path:
@@ -70,10 +74,10 @@ def java_home(settings: Settings) -> Path:
 
 
 def _postgres_servers(
-    settings: Settings, stack: StackSettings, ports: Mapping[str, int], credentials: Mapping[str, str]
+    settings: Settings, stack: StackSettings, ports: Mapping[str, int], credentials: Mapping[str, str], make: bool
 ) -> tuple[Server, Server]:
     """Two clusters, so that a restored source does not roll the catalog back."""
-    home, placement = settings.home, find_placement(settings.home, stack.system_dir)
+    home, placement = settings.home, find_placement(settings.home, stack.system_dir, make)
     sources = postgres_server(
         "sources",
         ports["sources"],

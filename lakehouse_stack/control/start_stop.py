@@ -36,7 +36,7 @@ from lakehouse_stack.home.credentials import ensure_credentials
 from lakehouse_stack.home.pathnames import credentials_file, pid_file, ports_file, run_dir
 from lakehouse_stack.home.ports import is_free, plan_ports, read_ports, write_ports
 from lakehouse_stack.processes import process
-from lakehouse_stack.processes.accounts import find_server_placement, system_folder
+from lakehouse_stack.processes.accounts import find_server_placement, system_data, system_folder
 from lakehouse_stack.processes.ownership import adopt
 from lakehouse_stack.servers.postgres_versions import refuse_other_versions
 from lakehouse_stack.servers.serve import PROGRAM
@@ -104,7 +104,7 @@ def down(settings: Settings) -> list[str]:
 
 def delete_home(settings: Settings) -> None:
     """Deletes the home and, where root's servers could not enter it, their data elsewhere; they must not run."""
-    for folder in (system_folder(settings.home, stack_settings().system_dir), settings.home):
+    for folder in (system_data(settings.home, stack_settings().system_dir, make=False), settings.home):
         shutil.rmtree(folder, ignore_errors=not folder.exists())
 
 

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import count
 from pathlib import Path
 
 from lakehouse.errors import LakehouseError
@@ -40,19 +41,14 @@ class Placement:
     programs: Path
 
 
-def find_placement(home: Path, system_dir: Path) -> Placement:
-    """Chooses account and folders, and creates the data folder.
+def find_placement(home: Path, system_dir: Path, make: bool = True) -> Placement:
+    """Chooses account and folders, and makes what is missing of these; without `make` it only looks.
 
-    Raises LakehouseError if root has no user to run Postgres as.
+    Raises LakehouseError if root has no user to run Postgres as, or the home is a copy.
     """
-    data, programs = home / "data", packaged_programs()
-    data.mkdir(parents=True, exist_ok=True)
-    if os.geteuid() != 0:
-        return Placement(None, data, programs)
-    account = _first_of(POSTGRES)
-    if not can_enter(data, account):
-        data = _system_data(home, system_dir)
-    if not can_enter(programs, account):
+    account, programs = _first_of(POSTGRES) if os.geteuid() == 0 else None, packaged_programs()
+    data = _data(home, account, system_dir, make)
+    if make and account is not None and not can_enter(programs, account):
         programs = copy_programs(programs, system_dir)
     return Placement(account, data, programs)
 
@@ -67,27 +63,37 @@ class ServerPlacement:
     account: Account | None
     data: Path
     config: Path
-    system_dir: Path
+    system_dir: Path | None  # None: nothing is copied there
 
     def program(self, path: Path) -> Path:
         """The path of a program or library at which the account can read it."""
-        return path if self.account is None else reachable(path, self.account, self.system_dir)
+        if self.account is None or self.system_dir is None:
+            return path
+        return reachable(path, self.account, self.system_dir)
 
 
-def find_server_placement(home: Path, system_dir: Path) -> ServerPlacement:
+def find_server_placement(home: Path, system_dir: Path, make: bool = True) -> ServerPlacement:
     """Chooses account and folders. The owner of existing objects stays their owner, whatever accounts come later.
 
-    Raises LakehouseError if root has no user to run servers as.
+    Makes what is missing of the folders; without `make` it only looks. Raises LakehouseError if root has no user to run
+    servers as, or the home is a copy.
     """
-    data = home / "data"
-    data.mkdir(parents=True, exist_ok=True)
-    if os.geteuid() != 0:
+    account = _first_of(OTHERS) if os.geteuid() == 0 else None
+    data = _data(home, account, system_dir, make)
+    if account is None:
         return ServerPlacement(None, data, home / "run", system_dir)
-    account, config = _first_of(OTHERS), home / "config"
-    if not can_enter(data, account):
-        data = _system_data(home, system_dir)
-        config = data / "config"
-    return ServerPlacement(_owner(data / "s3") or account, data, config, system_dir)
+    config = home / "config" if data == home / "data" else data / "config"
+    return ServerPlacement(_owner(data / "s3") or account, data, config, system_dir if make else None)
+
+
+def _data(home: Path, account: Account | None, system_dir: Path, make: bool) -> Path:
+    data = home / "data"
+    if make:
+        data.mkdir(parents=True, exist_ok=True)
+    there = next(folder for folder in (data, *data.parents) if folder.exists())
+    if account is None or can_enter(there, account):
+        return data
+    return system_data(home, system_dir, make)
 
 
 def packaged_programs() -> Path:
@@ -172,28 +178,54 @@ def system_folder(home: Path, system_dir: Path) -> Path:
     return system_dir / hashlib.sha256(str(home).encode()).hexdigest()[:16]
 
 
-def _system_data(home: Path, system_dir: Path) -> Path:
-    """This home's folder below the system folder; a new one if the home was deleted and re-created.
+def system_data(home: Path, system_dir: Path, make: bool = True) -> Path:
+    """This home's folder below the system folder, also if the home was moved since; without `make`, where that is now.
 
-    The folder of the deleted home is moved to `<folder>.former`, which replaces an older one.
+    A new one is made if there is none. What another home, deleted or moved, has left in its place is kept beside it as
+    `<folder>.former`. Raises LakehouseError if the home is a copy of one that is still there.
     """
-    identity = home / "run" / "id"
-    if not identity.exists():
-        write_private(identity, secrets.token_hex(8))
-    folder = system_folder(home, system_dir)
-    owner = folder / "id"
-    if owner.exists() and owner.read_text() == identity.read_text():
-        return folder
-    if folder.exists():
-        former = folder.with_name(f"{folder.name}.former")
-        shutil.rmtree(former, ignore_errors=True)
-        folder.rename(former)
-    folder.mkdir(parents=True)
-    for parent in (system_dir, folder):
-        parent.chmod(0o711)
-    write_private(folder / "home", f"{home}\n")
-    write_private(owner, identity.read_text())
+    identity, folder = home / "run" / "id", system_folder(home, system_dir)
+    own = _text(identity)
+    if make and not own:
+        write_private(identity, own := secrets.token_hex(8))
+    found = folder if own and _text(folder / "id") == own else _of_moved_home(home, own, system_dir)
+    if not make:
+        return found or folder
+    if found != folder:
+        if folder.exists():
+            folder.rename(_former(folder))
+        if found is not None:
+            found.rename(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        for parent in (system_dir, folder):
+            parent.chmod(0o711)
+    for name, text in (("home", f"{home}\n"), ("id", own)):
+        if _text(folder / name) != text:
+            write_private(folder / name, text)
     return folder
+
+
+def _of_moved_home(home: Path, own: str, system_dir: Path) -> Path | None:
+    """The folder of the home that had this identity elsewhere; raises LakehouseError if that is there, too."""
+    folder = next((id_.parent for id_ in sorted(system_dir.glob("*/id")) if own and _text(id_) == own), None)
+    former = Path(_text(folder / "home").removesuffix("\n")) if folder else None
+    if former is not None and _text(former / "run" / "id") == own:
+        raise LakehouseError(
+            f"{home} is a copy of {former}, or another path to it, and the data is in {folder}: use {former}; a copy "
+            f"that is to begin without data needs an identity of its own: remove {home / 'run' / 'id'}"
+        )
+    return folder
+
+
+def _former(folder: Path) -> Path:
+    """A free name for a folder whose home is gone: what was in it is nobody's to delete."""
+    names = (folder.with_name(f"{folder.name}.former{number if number > 1 else ''}") for number in count(1))
+    return next(name for name in names if not name.exists())
+
+
+def _text(path: Path) -> str:
+    """What is in a file; nothing where there is none."""
+    return path.read_text() if path.is_file() else ""
 
 
 def copy_programs(programs: Path, system_dir: Path) -> Path:

@@ -48,7 +48,7 @@ def _folders(settings: Settings) -> tuple[Path, ...]:
     home = _existing(settings.home)
     if not credentials_file(settings).exists():
         return (home,)
-    return home, find_server_placement(settings.home, stack_settings().system_dir).data
+    return home, _existing(find_server_placement(settings.home, stack_settings().system_dir, make=False).data)
 
 
 def _existing(path: Path) -> Path:

@@ -7,32 +7,92 @@ from pathlib import Path
 
 import pytest
 
+from lakehouse.errors import LakehouseError
 from lakehouse.settings import load_settings
 from lakehouse_stack.control.start_stop import down
-from lakehouse_stack.processes.accounts import _system_data
+from lakehouse_stack.processes import accounts
+from lakehouse_stack.processes.accounts import (
+    Account,
+    find_placement,
+    find_server_placement,
+    system_data,
+    system_folder,
+)
 from lakehouse_stack.servers.postgres import remove_stale_lock
 
 
 def test_a_home_finds_its_data_again_and_one_made_anew_leaves_the_former_data(tmp_path: Path) -> None:
     home, system = tmp_path / "home", tmp_path / "system"
-    folder = _system_data(home, system)
+    folder = system_data(home, system)
     (folder / "catalog").mkdir()
     written = (folder / "id").stat().st_mtime_ns
-    assert _system_data(home, system) == folder and (folder / "catalog").exists()
+    assert system_data(home, system) == folder and (folder / "catalog").exists()
     assert (folder / "id").stat().st_mtime_ns == written, "who only looks writes nothing"
     for lost in ("anew", ""):
         (home / "run" / "id").write_text(lost)
-        assert _system_data(home, system) == folder and not (folder / "catalog").exists()
+        assert system_data(home, system) == folder and not (folder / "catalog").exists()
         assert (folder.with_name(f"{folder.name}.former") / "catalog").exists()
         (folder / "catalog").mkdir()
 
 
+def test_a_home_that_was_moved_finds_its_data_again(tmp_path: Path) -> None:
+    """It came up as an empty lake, and what was made at its former place later deleted the data."""
+    home, new, system = tmp_path / "home", tmp_path / "new", tmp_path / "system"
+    (system_data(home, system) / "catalog").mkdir()
+    home.rename(new)
+    assert (system_data(new, system, make=False) / "catalog").exists(), "who only looks sees it too"
+    folder = system_data(new, system)
+    assert folder == system_folder(new, system) and (folder / "catalog").exists()
+    assert (folder / "home").read_text() == f"{new}\n" and [each.parent for each in system.glob("*/id")] == [folder]
+    new.rename(home)
+    (system_data(new, system) / "catalog").mkdir()  # another lake, where the home was in between
+    assert (system_data(home, system) / "catalog").exists()
+    assert len([*system.glob("*/catalog")]) == 2
+
+
+def test_a_copy_of_a_home_does_not_take_its_data(tmp_path: Path) -> None:
+    home, copy, system = tmp_path / "home", tmp_path / "copy", tmp_path / "system"
+    folder = system_data(home, system)
+    shutil.copytree(home, copy)
+    refused = f"^{copy} is a copy of {home}, .* the data is in {folder}: use {home}; "
+    for make in (True, False):
+        with pytest.raises(LakehouseError, match=refused):
+            system_data(copy, system, make)
+    (copy / "run" / "id").unlink()
+    assert system_data(copy, system) != folder == system_data(home, system)
+
+
+def test_what_a_home_has_left_is_never_deleted(tmp_path: Path) -> None:
+    home, system = tmp_path / "home", tmp_path / "system"
+    for number in range(3):
+        (system_data(home, system) / str(number)).touch()
+        shutil.rmtree(home)
+    system_data(home, system)
+    assert sorted(file.name for file in system.glob("*/[0-9]")) == ["0", "1", "2"]
+
+
+def test_who_only_looks_makes_nothing_and_moves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `doctor` and `upgrade --check`, which change nothing: as root they made folders and copied programs."""
+    home, system = tmp_path / "home", tmp_path / "system"
+    monkeypatch.setattr(accounts, "_first_of", lambda names: Account(names[0], 1, 1))
+    monkeypatch.setattr(accounts, "can_enter", lambda *_: False)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    for _ in range(2):
+        before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+        found = find_server_placement(home, system, make=False)
+        assert found.data == find_placement(home, system, make=False).data
+        assert found.program(Path("/bin/true")) == Path("/bin/true")
+        assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+        system_data(tmp_path / "home", system)
+        (home / "run" / "id").write_text("of a home that was made anew")
+
+
 def test_an_owner_that_was_cut_off_while_it_was_written_deletes_nothing(tmp_path: Path) -> None:
     home, system = tmp_path / "home", tmp_path / "system"
-    folder = _system_data(home, system)
+    folder = system_data(home, system)
     (folder / "catalog").mkdir()
     (folder / "id").write_text("")
-    _system_data(home, system)
+    system_data(home, system)
     assert (folder.with_name(f"{folder.name}.former") / "catalog").exists()
 
 
@@ -53,7 +113,7 @@ def test_servers_of_a_deleted_home_end_wherever_their_data_is(tmp_path: Path, mo
     for name, value in {"HOME": "home", "STACK_SYSTEM_DIR": "system"}.items():
         monkeypatch.setenv(f"LAKEHOUSE_{name}", str(tmp_path / value))
     monkeypatch.setenv("LAKEHOUSE_CONFIG", os.devnull)
-    data = _system_data(tmp_path / "home", tmp_path / "system") / "s3"
+    data = system_data(tmp_path / "home", tmp_path / "system") / "s3"
     data.mkdir()
     shutil.rmtree(tmp_path / "home")
     (tmp_path / "java").symlink_to("/bin/sleep")

@@ -28,7 +28,7 @@ def test_nothing_is_taken_away_below_a_running_dev(tmp_path: Path, monkeypatch: 
 def test_nothing_is_taken_away_below_a_follower_of_topics(
     catalog_settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has no slot that would refuse, and went on in a home that was gone. Of a second source it was told too late."""
+    """It has no slot that would refuse, and went on in a home that was gone."""
     touched = list[str]()
     shop = SourceSettings(url=SecretStr("postgresql://127.0.0.1:1/shop"))
     settings = catalog_settings.model_copy(update={"sources": {"shop": shop}})
