@@ -8,7 +8,7 @@ again are filtered. If two unpublished states diverge, the one that no slot has 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
@@ -17,15 +17,17 @@ from typing import TYPE_CHECKING, Any
 from ingestion.schema.positions import Position
 from ingestion.sink.cuts import CUTS
 from ingestion.state import stored
-from lakehouse_backup.metadata_files import load, metadata_files, newest_by_storage
-from maintenance.inventory.cuts import newest_row, rows_of
+from lakehouse_backup.metadata_files import default_relation, load, metadata_files, newest_by_storage
+from maintenance.inventory.cuts import newest_row, rows_of, sources_of
 from maintenance.inventory.lake import list_relations
+from maintenance.inventory.outcome import TableName
 from maintenance.inventory.session import Session
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
 MAX_STATES = 20  # metadata files of meta.cuts that are read
+SlotOf = Callable[[str], Position | None]  # source → confirmed position of its slot; None if it cannot be read
 
 
 @dataclass(frozen=True, order=True)
@@ -44,19 +46,31 @@ class Cut:
         return found
 
 
-def newest_cuts(session: Session, slots: Mapping[str, Position | None]) -> tuple[Table | None, dict[str, Cut]]:
-    """The newest state of meta.cuts that contains everything the slots have passed, and each source's cut in it."""
-    relation = next((r for r in list_relations(session.catalog) if r.name == CUTS), None)
-    table = (load(session, relation.name) or newest_by_storage(session, relation)) if relation else None
+@dataclass(frozen=True)
+class Newest:
+    """The newest state of meta.cuts that contains everything the slots have passed, each source's cut in it, also of
+    sources that the backup does not know, and their slots."""
+
+    tip: Table | None = None
+    cuts: dict[str, Cut] = field(default_factory=dict)
+    slots: dict[str, Position | None] = field(default_factory=dict)
+
+
+def newest_cuts(session: Session, known: Collection[str], slot_of: SlotOf) -> Newest:
+    """Finds it. `known` are the sources of the backup."""
+    known_to_backup = (r for r in list_relations(session.catalog) if r.name == CUTS)
+    relation = next(known_to_backup, None) or default_relation(session, TableName(*CUTS))
+    table = load(session, relation.name) or newest_by_storage(session, relation)
     if table is None:
-        return None, {}
+        return Newest()
     files = metadata_files(session.io, table)
     states = diverging_states(list(islice((state for state in files.states() if files.is_complete(state)), MAX_STATES)))
     if not states:
-        return table, {}
+        return Newest(table)
+    slots = {source: slot_of(source) for source in sorted({*known}.union(*map(sources_of, states)))}
     found = [{source: cut for source in slots if (cut := _newest_of(state, source)) is not None} for state in states]
     chosen = choose(found, slots)
-    return states[chosen], found[chosen]
+    return Newest(states[chosen], found[chosen], slots)
 
 
 def diverging_states(states: Sequence[Table]) -> list[Table]:

@@ -121,12 +121,13 @@ def _created_since(
     session: Session, cuts: Mapping[str, Cut], tip: Table | None, raw: RawStates
 ) -> dict[TableName, str]:
     known, until = {relation.name for relation in list_relations(session.catalog)}, _end_of(tip)
-    wanted = {TableName("meta", name) for name in SCHEMAS}
+    wanted = {TableName(*CUTS), *(TableName("meta", name) for name in SCHEMAS)}
     wanted |= {TableName(f"raw_{source}", name) for source, cut in cuts.items() for name in cut.snapshots}
     made = {}
     for name in sorted(wanted - known):
-        table = newest_by_storage(session, default_relation(session, name))
-        found = _state_of(metadata_files(session.io, table), name, cuts, until, raw) if table is not None else None
+        found, table = tip, newest_by_storage(session, default_relation(session, name))
+        if name != CUTS:
+            found = _state_of(metadata_files(session.io, table), name, cuts, until, raw) if table is not None else None
         if found is not None:
             session.catalog.create_namespace_if_not_exists(name.namespace)
             made[name] = found.metadata_location

@@ -9,12 +9,23 @@ from ingestion.schema.positions import Position
 from ingestion.schema.transaction_offsets import TransactionOffsets
 from ingestion.state import store
 from lakehouse.servers.database import CatalogConnection
+from lakehouse.settings import Settings, SourceSettings
 from lakehouse_backup.cuts import Cut, newest_held
 from lakehouse_backup.metadata_files import default_relation, load, metadata_files, newest_by_storage
 from maintenance.inventory.outcome import TableName
 from maintenance.inventory.session import Session
 
 UNKNOWN = "restored from a backup"  # as system identifier: ingestion refuses the source and names the remedy
+
+
+def begin_stream(states: CatalogConnection, settings: Settings, source: str) -> None:
+    """Records a stream that the backup does not know, for ingestion would take the source for one that it never read.
+
+    Raises LakehouseError if the source has no connection: nobody knows its kind then.
+    """
+    configured = settings.connection(source)
+    slot = (configured.slot or f"lakehouse_{source}") if isinstance(configured, SourceSettings) else ""
+    store.create_stream(states, source, slot, store.Cluster(UNKNOWN, 0), 0, configured.kind)
 
 
 def restore_position(

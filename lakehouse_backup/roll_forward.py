@@ -4,6 +4,9 @@ The catalog's current positions are lost, but each cut is also a row of `meta.cu
 the rows it covers, and names the snapshot of each table. For each source, `cuts` finds the newest cut, `pointers` moves
 the catalog pointers of its tables to the metadata files with those snapshots, and `positions` sets its position.
 
+A source that was added since the backup has its raw tables entered as of its newest cut, and is recovered; one that has
+cuts and no files any more was removed.
+
 A source continues from its slot if only rows were ingested since the backup and all its tables were found at the cut.
 If a table was altered, added, parked or resumed since, or lacks files, its state is unknown. Its rows are still rolled
 forward, but ingestion refuses the source until `lakehouse ingest --recover` has compared it with the tables. From
@@ -15,21 +18,20 @@ dbt builds whole. Current views are those of the backup, and `views` has them fi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ingestion.schema.positions import Position
 from ingestion.state import store
 from lakehouse.catalog.writing.commit import enter, move_pointer, remove, until_committed
 from lakehouse.catalog.writing.next_tables import BUILT_FROM
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import CatalogConnection
 from lakehouse.settings import Settings
-from lakehouse_backup.cuts import cuts_of, newest_cuts
+from lakehouse_backup.cuts import SlotOf, cuts_of, newest_cuts
 from lakehouse_backup.pointers import find_pointers
-from lakehouse_backup.positions import restore_position
+from lakehouse_backup.positions import begin_stream, restore_position
 from lakehouse_backup.views import fitting_views
 from maintenance.inventory.outcome import TableName
 from maintenance.inventory.session import Session
@@ -37,7 +39,7 @@ from maintenance.inventory.session import Session
 if TYPE_CHECKING:
     from pyiceberg.catalog.sql import SqlCatalog
 
-SlotOf = Callable[[str], Position | None]  # source → confirmed position of its slot; None if it cannot be read
+ADDED = "it was added since the backup"
 
 
 @dataclass
@@ -56,8 +58,9 @@ def roll_forward(
     """Rolls all tables and positions forward. `warehouse_is_complete`: no object was lost."""
     with closing(Session(settings)) as session, store.connect_catalog(settings) as states:
         say("finding the newest cuts")
-        slots = {source: slot_of(source) for source in _sources(states)}
-        tip, cuts = newest_cuts(session, slots)
+        known = _sources(states)
+        newest = newest_cuts(session, known, slot_of)
+        tip, cuts = newest.tip, newest.cuts
         found = find_pointers(session, cuts, tip, say)
         tables = [str(name) for name in (*found.moved, *found.made)]
         forward = RollForward(tables=tables, gone=[str(name) for name in found.gone])
@@ -68,16 +71,24 @@ def roll_forward(
                 _move(states, settings.catalog_name, name, old, new)
             for name in found.gone:
                 remove(states, settings.catalog_name, name)
-            for source, cut in cuts.items():
+            added = _added(cuts.keys() - {*known}, found.made)
+            for source in added:
+                try:
+                    begin_stream(states, settings, source)
+                except LakehouseError as error:
+                    forward.to_recover[source] = f"{ADDED}: {error}, then restore again"
+            for source in _sources(states):
+                if (cut := cuts.get(source)) is None:
+                    continue
                 behind = found.behind.get(source, {})
                 former = cuts_of(tip, source) if tip is not None else ()
                 reason = restore_position(
-                    states, session, source, cut, slots[source], warehouse_is_complete, behind, former
+                    states, session, source, cut, newest.slots[source], warehouse_is_complete, behind, former
                 )
                 if reason is None:
                     forward.going_on.append(source)
                 else:
-                    forward.to_recover[source] = reason
+                    forward.to_recover[source] = ADDED if source in added else reason
             for view, (old, new) in fitting_views(states, settings.catalog_name, session.io, _sources(states)).items():
                 _move(states, settings.catalog_name, view, old, new)
         forget_builds(session.catalog, found.moved)
@@ -95,6 +106,11 @@ def forget_builds(catalog: SqlCatalog, tables: Collection[TableName]) -> None:
             name,
             lambda table: (RemovePropertiesUpdate(removals=[BUILT_FROM]),) if BUILT_FROM in table.properties else (),
         )
+
+
+def _added(unknown: Iterable[str], made: Collection[TableName]) -> list[str]:
+    """Those of the sources that have raw tables; the cuts of sources that were removed stay."""
+    return sorted(source for source in unknown if any(name.namespace == f"raw_{source}" for name in made))
 
 
 def _sources(states: CatalogConnection) -> list[str]:

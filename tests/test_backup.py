@@ -127,6 +127,31 @@ def test_a_table_that_was_altered_since_the_backup_has_to_be_recovered_and_keeps
 
 
 @pytest.mark.slow
+def test_a_source_that_was_added_since_the_backup_has_to_be_recovered_and_keeps_its_history(
+    settings: Settings, spark: Any, tmp_path: Path
+) -> None:
+    """It was taken for one that nobody had read yet, and what the lake had of it for nobody's files."""
+    from ingestion import recover_source
+
+    make_backup(settings, tmp_path, catalog_only=True)
+    world = make_world(settings, ORDERS, TABLES, lease_seconds=2)
+    for first in (1, 1001):
+        fill(world, first, 100)
+        world.ingest(spark)
+    raw = world.raw("orders")
+    destroy_catalog(world.settings)
+    done = restore_backup(world.settings, tmp_path)
+    assert done.forward.to_recover.get(world.source.name) == "it was added since the backup", done.forward
+    assert world.raw("orders") == raw
+    world.sql("DELETE FROM orders WHERE id = 1")
+    with pytest.raises(LakehouseError, match=r"restored from a backup.*--recover"):
+        world.ingest(spark)
+    recover_source(world.settings, world.declarations, world.source.name, spark)
+    assert_right(world)
+    assert world.raw("orders")[: len(raw)] == raw
+
+
+@pytest.mark.slow
 def test_the_warehouse_that_was_lost_too_comes_back_as_it_was_backed_up(
     settings: Settings, spark: Any, tmp_path: Path
 ) -> None:

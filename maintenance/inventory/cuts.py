@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThanOrEqual, LessThanOrEqual
+from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo, GreaterThanOrEqual, LessThanOrEqual
 
 from lakehouse.catalog.open import load_table
 from lakehouse.catalog.relations import LISTED, Layer
@@ -55,6 +55,11 @@ def rows_of(cuts: Table, source: str) -> Iterator[dict[str, Any]]:
     rows = rows.sort_by([(name, "descending") for name in ORDER])
     for first in range(0, rows.num_rows, ROWS_AT_ONCE):
         yield from rows.slice(first, ROWS_AT_ONCE).to_pylist()
+
+
+def sources_of(cuts: Table) -> set[str]:
+    """The sources that have cuts in a state of `meta.cuts`."""
+    return set(_read(cuts, AlwaysTrue(), ("source",)).column("source").unique().to_pylist())
 
 
 def _columns(cuts: Table) -> tuple[str, ...]:

@@ -1,5 +1,6 @@
 """Positions in the state: text that its source writes, beside the number of release 0.1."""
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -8,8 +9,10 @@ from types import SimpleNamespace
 from typing import Any, cast, get_args
 
 import psycopg
+import pyarrow as pa
 import pytest
 from memory_source import Offsets
+from pydantic import SecretStr
 
 from ingestion.schema.facts import TableFacts
 from ingestion.schema.offsets import Offsets as TopicOffsets
@@ -24,9 +27,11 @@ from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.errors import LakehouseError
 from lakehouse.migrations import ensure_state, known_steps, migrate
 from lakehouse.settings import DebeziumSettings, KafkaSettings, Settings, SourceSettings, load_settings
+from lakehouse_backup import roll_forward
 from lakehouse_backup.cuts import Cut, newest_cuts
-from lakehouse_backup.positions import restore_position
+from lakehouse_backup.positions import UNKNOWN, restore_position
 
+PEOPLE = pa.schema([("id", pa.int64())])
 AT, CUT_AT, POINT = Lsn.parse("0/3C87757"), Lsn.parse("16/B374D848"), Lsn.parse("0/3C87700")
 
 
@@ -112,12 +117,55 @@ def test_a_restored_catalog_takes_the_position_of_a_cut_as_its_source_wrote_it(
     cut = SinkCut(1, at, datetime.now(UTC), ())
     publish.publish(catalog_settings, postgres_catalog, lease, Publication("c", "web", 1, (), cut=cut))
     session = cast(Any, SimpleNamespace(catalog=postgres_catalog, io=postgres_catalog.file_io))
-    _, cuts = newest_cuts(session, {"web": slot, "shop": None})
+    cuts = newest_cuts(session, ("web", "shop"), {"web": slot}.get).cuts
     for complete, reached in ((False, at), (True, Offsets((3, 4)))):
         restore_position(states, session, "web", cuts["web"], slot, complete, {"items": ()}, ())
         stream = store.read_stream(states, "web")
         assert stream is not None and (stream.cut_position, stream.position) == (at, reached)
     assert Cut(1, 5, datetime.now(UTC), {}).position("postgres") == Lsn(6), "of a release that kept the number alone"
+
+
+@pytest.mark.parametrize("is_first", [False, True])
+def test_a_source_that_was_added_since_the_backup_is_told_and_its_tables_are_entered(
+    states: Any, catalog_settings: Settings, postgres_catalog: LakeCatalog, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, is_first: bool,
+) -> None:  # fmt: skip
+    """Not a word was said of it, its slot was somebody else's, and its history was nobody's files. The cuts of a source
+    that was removed are there, too. A backup from before the first cut does not know the table of cuts."""
+    at, crm = Lsn.parse("0/500"), SourceSettings(url=SecretStr("postgresql://127.0.0.1:1/crm"), slot="s_crm")
+    settings = catalog_settings.model_copy(update={"warehouse": f"file://{tmp_path}", "sources": {"crm": crm}})
+    ensure_state(states)
+    for source in ("shop", "crm", "removed", "unconnected"):
+        if source != "shop":
+            store.create_stream(states, source, f"s_{source}", store.Cluster("7", 1), 3)
+        lease = leases.acquire(states, source, 60, "once")
+        assert lease is not None
+        name = (f"raw_{source}", "people")
+        postgres_catalog.create_namespace_if_not_exists(name[0])
+        table = postgres_catalog.create_table(name, PEOPLE, location=f"file://{tmp_path}/{name[0]}/people")
+        table.append(pa.Table.from_pylist([{"id": 1}], PEOPLE))
+        cut = SinkCut(1, at, datetime.now(UTC), ("people",))
+        publish.publish(settings, postgres_catalog, lease, Publication(f"c_{source}", source, 1, (), cut=cut))
+    shutil.rmtree(tmp_path / "raw_removed")
+    states.execute("DELETE FROM lakehouse.streams WHERE source NOT IN ('shop', 'bank')")
+    others = "'raw_crm', 'raw_removed', 'raw_unconnected'" + (", 'meta'" if is_first else "")
+    states.execute(f"DELETE FROM iceberg_tables WHERE table_namespace IN ({others})")
+    session = SimpleNamespace(
+        catalog=postgres_catalog, io=postgres_catalog.file_io, settings=settings, close=lambda: None
+    )
+    monkeypatch.setattr(roll_forward, "Session", lambda settings: session)
+
+    forward = roll_forward.roll_forward(settings, lambda source: None, True)
+
+    assert forward.to_recover.keys() == {"shop", "crm", "unconnected"}
+    assert forward.to_recover["crm"] == "it was added since the backup"
+    assert "source 'unconnected' has no connection: set" in forward.to_recover["unconnected"]
+    assert {"raw_crm.people", "raw_unconnected.people"} <= {*forward.tables}
+    assert postgres_catalog.load_table(("raw_crm", "people")).scan().to_arrow().num_rows == 1
+    stream = store.read_stream(states, "crm")
+    assert stream is not None and (stream.slot, stream.position, stream.cut_tables) == ("s_crm", at, ["people"])
+    assert stream.system_identifier == UNKNOWN
+    assert [store.read_stream(states, source) for source in ("removed", "unconnected")] == [None, None]
 
 
 def test_a_topic_whose_table_lacks_files_is_not_read_on_from_the_cut(

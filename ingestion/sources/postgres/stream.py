@@ -103,7 +103,7 @@ def _check_slot_is_ours(of: Configured, connection: SourceConnection, stream: st
 
 def _check_identity(of: Configured, stream: store.Stream, publication: int) -> None:
     where = f"source {of.name!r}"
-    if stream.publication_oid != publication:
+    if stream.publication_oid not in (0, publication):  # 0: of a restored stream, which is another cluster's, too
         raise LakehouseError(
             f"{where}: publication {of.publication!r} was dropped and made again; Postgres did not record the "
             f"changes in between; {_remedy(of)}"
