@@ -44,13 +44,16 @@ def remove(
 def _remove_table(settings: Settings, name: str, drop_tables: bool, dry_run: bool, yes: bool) -> None:
     from ingestion import forget, nobody_ingests, source_status
     from ingestion.sources.postgres.setup import removal_statements
-    from scaffold import declared_alone, declaring_file, without_table
+    from scaffold import declared_alone, declaring_file, models_of, plan, without_table
 
     declared = declared_alone(settings)
     table = declared.named(name)
     file = declaring_file(settings.dbt_project_dir, table.source)
     after = without_table(file, table.source, table.name)
     show_change(settings, file, after)
+    left = accepted(settings, file, after)
+    gone = plan(settings.dbt_project_dir, table.source, models_of(left, table.source))
+    undeclaring.show_readers(settings, table.source, gone, drop_tables, dry_run, table.name)
     statements = removal_statements(settings, table.source, table.relation)
     ingested = table.name in {each.name for each in source_status(settings, table.source).tables}
     others = {each.name for each in declared.sources} - {table.source}
@@ -61,7 +64,6 @@ def _remove_table(settings: Settings, name: str, drop_tables: bool, dry_run: boo
         return
     _agreed(f"--drop-tables drops the history of {name}" if drop_tables else "", yes)
     refuse_changed(file)
-    left = accepted(settings, file, after)
     with nobody_ingests(settings, table.source):  # a follower that still declares the table would snapshot it again
         _leave_publication(settings, table, statements, dry_run)
         if ingested:
@@ -95,6 +97,7 @@ def _remove_source(settings: Settings, source: str, drop_tables: bool, dry_run: 
     found = droppable(settings, source, declared - {source}) if drop_tables else []
     if files is not None:
         undeclaring.show(settings, files)
+        undeclaring.show_readers(settings, source, files.models, drop_tables, dry_run)
     if (found or files) and not dry_run:
         drop(settings, found, dry_run=True)
         why = f"source {source!r} is declared" if files is not None else f"--drop-tables drops the history of {source}"

@@ -1,5 +1,6 @@
 """Takes a source out of the project: its declaration, and what scaffold wrote of it and nobody has edited."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -58,6 +59,47 @@ def show(settings: Settings, found: Undeclared) -> None:
     for change in found.models:
         what = "stays" if change.kind == "yours" else change.kind
         say(f"{what:<8}{change.path.relative_to(settings.dbt_project_dir)}")
+
+
+def readers(settings: Settings, source: str, gone: Iterable["Change"], table: str | None = None) -> list[str]:
+    """The files of models that people have written and that read what goes: raw tables of the source, or that one, and
+    models that are `gone`. Raises LakehouseError where the project does not parse."""
+    from lakehouse.declarations.manifest import load_manifest
+    from scaffold import is_own
+
+    project, manifest = settings.dbt_project_dir, load_manifest(settings)
+    files = {str(change.path.relative_to(project)) for change in gone if change.kind == "gone"}
+    goes = {key for key, node in manifest["nodes"].items() if node["original_file_path"] in files}
+    goes |= {
+        key
+        for key, node in manifest["sources"].items()
+        if node["source_name"] == source and table in (None, node["name"])
+    }
+    left = (node for key, node in manifest["nodes"].items() if key not in goes)
+    found = {n["original_file_path"] for n in left if not goes.isdisjoint(n["depends_on"].get("nodes", ()))}
+    texts = {file: (project / file).read_text() for file in found if file.endswith((".sql", ".py"))}
+    return sorted(file for file, text in texts.items() if not is_own(text))
+
+
+def show_readers(
+    settings: Settings, source: str, gone: Iterable["Change"], drop_tables: bool, dry_run: bool,
+    table: str | None = None,
+) -> None:  # fmt: skip
+    """Prints the readers. Raises LakehouseError where they would lose the tables with their history."""
+    name = source if table is None else f"{source}.{table}"
+    try:
+        found = readers(settings, source, gone, table)
+    except LakehouseError as error:
+        if drop_tables:
+            raise LakehouseError(f"{name}: nothing was dropped, as nobody knows what reads it: {error}") from None
+        return  # without --drop-tables nothing is lost, and the end says what is wrong
+    for file in found:
+        say(f"{'reads':<8}{file}")
+    if found and drop_tables and not dry_run:
+        raise LakehouseError(
+            f"{name}: nothing was dropped, because {', '.join(found)} would read what is gone: change them first, or "
+            "leave --drop-tables out"
+        )
 
 
 def refuse_changed(settings: Settings, found: Undeclared) -> None:

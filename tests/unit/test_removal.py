@@ -16,7 +16,7 @@ from lakehouse.settings import Settings, SourceSettings, load_settings
 from lakehouse_cli.source import remove as command
 from lakehouse_cli.source import undeclaring
 from lakehouse_cli.source.declaring import write_change
-from scaffold import Change, declaring_file
+from scaffold import Change, declaring_file, plan
 from scaffold.files import stamped
 from tests.world import declared_source
 
@@ -55,6 +55,7 @@ def dropped(shop: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[st
     monkeypatch.setattr(command, "droppable", lambda _, source, others, table: [f"raw_{source}.{table}"])
     monkeypatch.setattr(command, "drop", lambda _, found, dry_run: done.extend(found))
     monkeypatch.setattr("lakehouse.declarations.manifest.ensure_manifest", lambda settings: None)
+    monkeypatch.setattr(undeclaring, "readers", lambda *_: [])
     yield done
 
 
@@ -136,6 +137,7 @@ def test_a_removal_of_a_source_that_is_killed_can_be_repeated(shop: Settings, mo
     monkeypatch.setattr("scaffold.declared_alone", declared)
     monkeypatch.setattr(command, "take_back", lambda *_: (None, []))
     monkeypatch.setattr("lakehouse.declarations.manifest.ensure_manifest", lambda settings: None)
+    monkeypatch.setattr(undeclaring, "readers", lambda *_: [])
 
     def killed(changes: tuple[Change, ...]) -> None:
         changes[0].path.unlink()
@@ -212,3 +214,48 @@ def test_models_that_read_a_table_which_is_gone_are_told(
     with pytest.raises(LakehouseError, match=r"^shop\.orders: removed; models of yours still read it, .*mart_orders"):
         command.remove("shop.orders", drop_tables=True, yes=True)
     assert dropped == ["raw_shop.orders"] and "start the follower again" in capsys.readouterr().out
+
+
+MART = "models/marts/mart_orders.sql"
+
+
+@pytest.mark.parametrize("name", ["shop.orders", "shop"])
+def test_nothing_is_dropped_that_a_model_of_somebodys_reads(
+    shop: Settings, dropped: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    """The history went first, and then the models were named that read it; a preview said nothing of them."""
+    monkeypatch.setattr(command, "droppable", lambda *_: ["raw_shop.orders"])
+    monkeypatch.setattr(undeclaring, "readers", lambda *_: [MART])
+    monkeypatch.setattr(command, "take_back", lambda *_: dropped.append("slot") or (None, []))
+    refused = rf"^{name}: nothing was dropped, because {MART} would read what is gone: change them first"
+    with pytest.raises(LakehouseError, match=refused):
+        command.remove(name, drop_tables=True, yes=True)
+    assert f"reads   {MART}\n" in capsys.readouterr().out
+    assert declaration(shop).read_text() == FILE and dropped == []
+
+    asked = list[str]()
+    monkeypatch.setattr(command, "agreed", lambda yes: asked.append(capsys.readouterr().out))
+    command.remove(name, yes=True)
+    assert f"reads   {MART}\n" in asked[0] and "raw_shop.orders" not in dropped
+
+
+def test_a_project_that_does_not_parse_keeps_tables_from_being_dropped(
+    shop: Settings, dropped: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> list[str]:
+        raise LakehouseError("the dbt project does not parse")
+
+    monkeypatch.setattr(undeclaring, "readers", broken)
+    with pytest.raises(LakehouseError, match=r"^shop\.orders: nothing was dropped, .* the dbt project does not"):
+        command.remove("shop.orders", drop_tables=True, yes=True)
+    assert dropped == [] and declaration(shop).read_text() == FILE
+
+
+def test_readers_are_the_models_that_people_wrote_of_what_goes(home: Path) -> None:
+    settings = load_settings(home=home)
+    all_gone = plan(settings.dbt_project_dir, "retail", ())
+    found = undeclaring.readers(settings, "retail", all_gone)
+    assert "models/marts/dim_customer.sql" in found
+    assert not {str(change.path.relative_to(settings.dbt_project_dir)) for change in all_gone} & {*found}
+    assert undeclaring.readers(settings, "retail", (), "no such table") == []
+    assert undeclaring.readers(settings, "elsewhere", ()) == []
