@@ -208,8 +208,8 @@ def system_data(home: Path, system_dir: Path, make: bool = True) -> Path:
 def _of_moved_home(home: Path, own: str, system_dir: Path) -> Path | None:
     """The folder of the home that had this identity elsewhere; raises LakehouseError if that is there, too."""
     folder = next((id_.parent for id_ in sorted(system_dir.glob("*/id")) if own and _text(id_) == own), None)
-    former = Path(_text(folder / "home").removesuffix("\n")) if folder else None
-    if former is not None and _text(former / "run" / "id") == own:
+    former = _text(folder / "home").removesuffix("\n") if folder else ""
+    if former and _text(Path(former) / "run" / "id") == own:
         raise LakehouseError(
             f"{home} is a copy of {former}, or another path to it, and the data is in {folder}: use {former}; a copy "
             f"that is to begin without data needs an identity of its own: remove {home / 'run' / 'id'}"

@@ -10,6 +10,7 @@ import pytest
 from lakehouse.settings import load_settings
 from lakehouse_stack.home.credentials import ensure_credentials
 from lakehouse_stack.home.pathnames import credentials_file
+from lakehouse_stack.processes.accounts import find_server_placement
 from lakehouse_watch.probes import servers
 
 
@@ -22,6 +23,7 @@ def test_the_disk_of_data_outside_the_home_is_watched_too(monkeypatch: pytest.Mo
         monkeypatch.setenv("LAKEHOUSE_STACK_SYSTEM_DIR", str(system))
         settings = load_settings()
         ensure_credentials(credentials_file(settings))
+        find_server_placement(home, system)  # as `up` does: the watch makes no folder
         monkeypatch.setattr(
             servers.shutil, "disk_usage", lambda path: SimpleNamespace(free=1 if system in path.parents else 10**12)
         )
