@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from ingestion.state import lease as leases
 from ingestion.state import store
 from lakehouse.catalog.open import open_catalog
 from lakehouse.catalog.views.regular import PREFIX
+from lakehouse.declarations.manifest import load_manifest
 from lakehouse.declarations.policies import MaintenancePolicy
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
@@ -99,6 +101,52 @@ def test_a_person_is_gone_from_every_layer_and_every_byte(settings: Settings, sp
     newest = dict(cuts(people.world)[-1]["snapshots"])
     assert snapshots_of(people, f"raw_{people.name}.people") == [{int(newest["people"])}], "the cut names what is there"
     assert verify(people.settings, people.manifest, people.world.source.table("people")).traces == []
+
+
+KEPT = """{{% snapshot {name}_kept %}}
+{{{{ config(unique_key='id', strategy='check', check_cols=['name', 'tier'], schema='kept') }}}}
+select id, name, letter, tier from {{{{ ref('parsed_{name}__people') }}}} where id <= 60 and _op = 'r'
+{{% endsnapshot %}}
+"""
+STORED = """{{{{ config(store_failures=true, severity='warn') }}}}
+select name as found from {{{{ ref('parsed_{name}__people') }}}} where id = 42 or id = 43
+"""
+
+
+@pytest.mark.slow
+def test_snapshots_of_dbt_and_rows_that_a_test_stored_are_without_the_person(
+    settings: Settings, spark: Any, tmp_path: Path
+) -> None:
+    """Nobody looked at them, and nothing was said to be left."""
+    people = make_people(settings, tmp_path)
+    project, name = people.settings.dbt_project_dir, people.name
+    for folder, text in (("snapshots", KEPT), ("tests", STORED)):
+        (project / folder).mkdir(exist_ok=True)
+        (project / folder / f"{name}_{folder}.sql").write_text(text.format(name=name))
+    manifest = load_manifest(people.settings)
+    manifest["sources"] |= people.manifest["sources"]
+    people = replace(people, manifest=manifest)
+    people.load(spark)
+    people.dbt("snapshot", "--select", f"{name}_kept")
+    people.dbt("test", "--select", f"{name}_tests")
+    made = {n["resource_type"]: f"{n['schema']}.{n['alias']}" for n in manifest["nodes"].values() if name in n["name"]
+            and n["resource_type"] in ("snapshot", "test") and n["original_file_path"].endswith(".sql")}  # fmt: skip
+    kept, stored = made["snapshot"], made["test"]
+    assert people.rows(f"SELECT count(*) FROM {stored}") == [(2,)]
+    others = people.rows(f"SELECT * FROM {kept} WHERE id <> 42 ORDER BY id")
+    texts = people.texts_of(42)
+    people.world.sql("DELETE FROM people WHERE id = 42")
+    people.load(spark)
+
+    assert people.erase(spark, "id=42").left == []
+
+    assert traces(settings, *texts) == []
+    assert people.rows(f"SELECT id, name, letter FROM {kept} WHERE id = 42") == [(42, None, None)]
+    assert people.rows(f"SELECT * FROM {kept} WHERE id <> 42 ORDER BY id") == others
+    schema, table = stored.split(".")
+    assert people.rows(f"SHOW TABLES FROM {schema} LIKE '{table}'") == []
+    people.dbt("test", "--select", f"{name}_tests")
+    assert people.rows(f"SELECT count(*) FROM {stored} WHERE found IS NOT NULL") == [(1,)], "the next test makes it"
 
 
 def test_an_erasure_that_would_not_hold_is_refused(settings: Settings, spark: Any) -> None:
