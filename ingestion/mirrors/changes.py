@@ -112,16 +112,23 @@ def _seen(new: DataFrame, log: Log, state: MirrorState) -> _Seen:
 
     leading = spark_ident(log.key[0].lake_name)
     late = f"coalesce(bool_or({earlier((state.epoch, state.cut_lsn + 1))}), false) AS late"
-    row = new.agg(*map(expr, (_LATEST, late, f"min({leading}) AS first", f"max({leading}) AS last"))).first()
+    row = new.agg(*map(expr, (_LATEST, late, *key_bounds(leading)))).first()
     assert row is not None
-    keys = key_range(leading, log.key[0].lake_type, row["first"], row["last"])
+    keys = key_range(leading, log.key[0].lake_type, row["first"], row["last"], row["nulls"])
     return _Seen(_moment(row["latest"]), row["late"], keys)
 
 
-def key_range(leading: str, type_: IcebergType, first: object, last: object) -> str:
-    """The range of the leading key column, where it is a number: it spares the files outside of it."""
-    is_number = isinstance(type_, IntegerType | LongType) and first is not None
-    return f"{leading} BETWEEN {first} AND {last}" if is_number else "true"
+def key_bounds(leading: str) -> tuple[str, ...]:
+    """What `key_range` asks for of the leading key column."""
+    return f"min({leading}) AS first", f"max({leading}) AS last", f"count_if({leading} IS NULL) AS nulls"
+
+
+def key_range(leading: str, type_: IcebergType, first: object, last: object, nulls: int) -> str:
+    """Where the leading key column is, if it is a number: it spares the files outside of its range."""
+    if not isinstance(type_, IntegerType | LongType) or first is None:
+        return "true"
+    within = f"{leading} BETWEEN {first} AND {last}"
+    return f"({within} OR {leading} IS NULL)" if nulls else within
 
 
 def _latest(rows: DataFrame) -> datetime | None:

@@ -21,7 +21,7 @@ from ingestion.mirrors import copies
 from ingestion.mirrors.changes import BEGINNING, Whole, changes_since, whole
 from ingestion.mirrors.columns import ColumnPlan, fit, plan_columns, schema_of
 from ingestion.mirrors.side_by_side import side_by_side
-from ingestion.mirrors.state import MirrorState, added_files, data_snapshot, read_state
+from ingestion.mirrors.state import MirrorState, added_files, columns_with_nulls, data_snapshot, read_state
 from ingestion.mirrors.view_parts import Position
 from ingestion.mirrors.views import Mirrored, NextView, forget_old, next_views
 from ingestion.mirrors.write import BRANCH, SMALL_BYTES, Size, Target, write_all, write_changes
@@ -218,6 +218,8 @@ def _items(
         has_columns = {column.source.name for column in log.columns} == set(table.landed)
         if has_columns and is_keyed_as_declared(table, followed):
             state = read_state(mirror, epoch, *_made_of(raw, log)) if mirror else None
+            if mirror and state and state.nulls is None:
+                state = replace(state, nulls=_nulls(log, mirror, state.snapshot))
             items.append(_Mirror(table, raw, before.get(table.identifier), mirror, state, log))
     return items
 
@@ -337,10 +339,11 @@ def _state(item: _Mirror, copy: Table, stream: store.Stream, seen: datetime, wri
     newest = data_snapshot(copy)
     assert newest is not None
     raw, key = _made_of(item.raw, item.log)
+    nulls = _nulls(item.log, copy, newest)
     if written is None:  # only the columns are new: the rows are those of the earlier cut
         assert item.state is not None
         columns, last = item.columns, item.raw.metadata.last_column_id
-        return replace(item.state, snapshot=newest, columns=columns, last_field=last, raw=raw, key=key)
+        return replace(item.state, snapshot=newest, columns=columns, last_field=last, raw=raw, key=key, nulls=nulls)
     return MirrorState(
         stream.epoch,
         stream.cut_lsn,
@@ -353,7 +356,13 @@ def _state(item: _Mirror, copy: Table, stream: store.Stream, seen: datetime, wri
         seen,
         raw,
         key,
+        nulls,
     )
+
+
+def _nulls(log: Log, mirror: Table, snapshot: int) -> tuple[str, ...]:
+    """The key's columns that have nulls in this snapshot of the mirror."""
+    return columns_with_nulls(mirror, snapshot, [column.lake_name for column in log.key])
 
 
 def _passes(session: Session, states: CatalogConnection, item: _Mirror) -> bool:
@@ -427,7 +436,8 @@ def _mirrored(
         state, item = states.get(table.name), read.get(table.name)
         tag = regular.get(table.name)
         at = Position(state.snapshot, stream.epoch, stream.cut_lsn, seen, tag) if state else None
-        found.append(Mirrored(table, item.log, at, item.columns) if item else Mirrored(table, None, None))
+        nulls = (state.nulls if state else None) or ()
+        found.append(Mirrored(table, item.log, at, item.columns, nulls) if item else Mirrored(table, None, None))
     return found
 
 

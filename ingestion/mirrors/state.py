@@ -7,7 +7,7 @@ there.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from itertools import takewhile
@@ -24,6 +24,7 @@ POSITION = "lakehouse.position"  # <epoch>:<position>, for readers
 STATE = "lakehouse.mirror"
 MOMENTS = ("ingested_at", "seen")
 _OF_CHANGES = ("append", "delete")  # the operations of a refresh that writes what changed
+LISTS = ("key", "nulls")
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,8 @@ class MirrorState:
     cut, is in them. `raw_snapshot` is the raw table's that was read, `snapshot` the mirror's own that holds the rows.
     `columns` are the ids of the raw table's fields by name, `last_field` is the newest field that the raw table had.
     Every publish until `seen` was known. `raw` is the UUID of the raw table, `key` are the ids of its fields that tell
-    rows apart. These three are None of a mirror that an earlier release has written.
+    rows apart. These three are None of a mirror that an earlier release has written, and so is `nulls`: the key's columns
+    in which a row may have a null.
     """
 
     epoch: int
@@ -48,6 +50,7 @@ class MirrorState:
     seen: datetime | None = None
     raw: str | None = None
     key: tuple[int, ...] | None = None
+    nulls: tuple[str, ...] | None = None
 
     def properties(self) -> dict[str, str]:
         """What is stored."""
@@ -67,8 +70,7 @@ def read_state(mirror: Table, epoch: int, raw: str, key: tuple[int, ...]) -> Mir
         return None
     fields = known_fields(MirrorState, json.loads(stored))
     told: dict[str, Any] = {n: datetime.fromisoformat(fields[n]) for n in MOMENTS if fields.get(n)}
-    if fields.get("key") is not None:
-        told["key"] = tuple(fields["key"])
+    told |= {name: tuple(fields[name]) for name in LISTS if fields.get(name) is not None}
     state = MirrorState(**fields | told)
     is_of_these = state.raw in (None, raw) and state.key in (None, key)
     return state if state.epoch == epoch and is_of_these and data_snapshot(mirror) == state.snapshot else None
@@ -84,3 +86,15 @@ def added_files(metadata: TableMetadata) -> int:
     """How many data files refreshes have added since a mirror's files were last merged, compacted or all written."""
     added = takewhile(lambda found: found.summary and found.summary.operation.value in _OF_CHANGES, history(metadata))
     return sum(total(snapshot, "added-data-files") for snapshot in added)
+
+
+def columns_with_nulls(mirror: Table, snapshot: int, columns: Iterable[str]) -> tuple[str, ...]:
+    """Those of these columns in which a row of the snapshot may have a null, by what its files say of themselves."""
+    from pyiceberg.manifest import ManifestContent
+
+    found = mirror.snapshot_by_id(snapshot)
+    assert found is not None, f"{mirror.name()} has no snapshot {snapshot}"
+    manifests = [m for m in found.manifests(mirror.io) if m.content == ManifestContent.DATA]
+    files = [entry.data_file for manifest in manifests for entry in manifest.fetch_manifest_entry(mirror.io)]
+    ids = {name: mirror.schema().find_field(name).field_id for name in columns}
+    return tuple(n for n, field in ids.items() if any((file.null_value_counts or {}).get(field, 1) for file in files))

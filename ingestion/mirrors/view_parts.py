@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from pyiceberg.types import (
     BinaryType,
-    DateType,
     DecimalType,
     DoubleType,
     FloatType,
     IcebergType,
     StringType,
-    TimestampType,
-    TimestamptzType,
     TimeType,
 )
 
@@ -67,7 +64,8 @@ class Column:
 class FreshView:
     """What a fresh view reads: source and table, the view's columns in order, and the key.
 
-    `catalog` is the lake's name in Trino, `spark_catalog` in Spark.
+    `catalog` is the lake's name in Trino, `spark_catalog` in Spark. `nulls` are the key's columns in which a row of the
+    mirror has a null: the others need no more than an `=`, which reads the files of a key alone.
     """
 
     catalog: str
@@ -76,7 +74,7 @@ class FreshView:
     table: str
     columns: Sequence[Column]
     key: Sequence[SpelledColumn]
-    nulls_in_keys: bool
+    nulls: Collection[str] = ()
 
     @property
     def left_out(self) -> list[Column]:
@@ -160,9 +158,13 @@ def key_names(view: FreshView) -> list[str]:
 
 
 def comparable(view: FreshView, column: SpelledColumn, value: str, say: Dialect) -> str:
-    """For an `=`: a NaN does not equal itself, nor does the null that stands for what the lake cannot hold."""
-    unrepresentable = isinstance(column.lake_type, DateType | TimestampType | TimestamptzType | DecimalType)
-    if isinstance(column.lake_type, DoubleType | FloatType) or (view.nulls_in_keys and unrepresentable):
+    """For an `=`: a NaN does not equal itself, nor does a null."""
+    has_nulls = column.lake_name in view.nulls
+    if has_nulls and isinstance(column.lake_type, StringType):
+        return f"coalesce('=' || {value}, '')"  # a text may be empty
+    if has_nulls and isinstance(column.lake_type, BinaryType):
+        return f"coalesce(X'3D' || {value}, X'')"
+    if has_nulls or isinstance(column.lake_type, DoubleType | FloatType):
         return f"coalesce(CAST({value} AS {say.text}), '')"
     return value
 

@@ -50,13 +50,15 @@ OLD = timedelta(minutes=10)  # after which the view of an idle table names the n
 class Mirrored:
     """A table with its mirror at a position; without one the view is to read parsed again.
 
-    `fields` are the ids of the raw table's columns by name, as they were when `log` was made.
+    `fields` are the ids of the raw table's columns by name, as they were when `log` was made, `nulls` the key's columns
+    that have nulls in the mirror.
     """
 
     table: RawTable
     log: Log | None
     at: Position | None
     fields: Mapping[str, int] = field(default_factory=dict)
+    nulls: Collection[str] = ()
 
 
 def next_views(settings: Settings, catalog: LakeCatalog, mirrored: Sequence[Mirrored]) -> list[NextView]:
@@ -153,7 +155,7 @@ def _view(metadata: Metadata, version: Mapping[str, Any], item: Mirrored, settin
         return None
     columns = [Column(own[field.name.lower()], field.name, field.field_type) for field in shown.fields]
     catalogs, table = (settings.trino.catalog, settings.catalog_name), item.table
-    return FreshView(*catalogs, table.source, table.name, columns, item.log.key, table.raw.on_unrepresentable == "null")
+    return FreshView(*catalogs, table.source, table.name, columns, item.log.key, item.nulls)
 
 
 def _is_due(named: Position, at: Position) -> bool:

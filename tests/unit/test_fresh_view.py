@@ -35,9 +35,9 @@ def column(name: str, kind: IcebergType, shown: IcebergType | None = None) -> Co
     return Column(SpelledColumn(facts, kind, None, (Called(name),)), name, shown or kind)
 
 
-def view(*columns: Column, key: tuple[str, ...] = ("id",)) -> FreshView:
+def view(*columns: Column, key: tuple[str, ...] = ("id",), nulls: tuple[str, ...] = ()) -> FreshView:
     of_key = [c.source for name in key for c in columns if c.name == name]
-    return FreshView("lake", "lake", "s", "t", columns, of_key, nulls_in_keys=False)
+    return FreshView("lake", "lake", "s", "t", columns, of_key, nulls)
 
 
 WIDE = view(column("id", IntegerType()), column("name", StringType()), column("big", StringType()))
@@ -87,7 +87,7 @@ def at(lsn: int, after: int = 0) -> datetime:
     return BEGIN + timedelta(seconds=lsn, microseconds=after)
 
 
-def full(op: str, key: int, name: str | None = None, big: str | None = None, **more: Any) -> Row:
+def full(op: str, key: int | None, name: str | None = None, big: str | None = None, **more: Any) -> Row:
     return {"_op": op, "id": key, "name": name, "big": big} | more
 
 
@@ -263,6 +263,41 @@ def test_keys_of_several_columns_are_compared_and_numbers_with_fractions_by_thei
     assert it.rows(pairs, short=short) == [(1, "uno", "x"), (2, "two", "y")]
     floats = view(column("id", DoubleType()), column("name", StringType()))
     assert "coalesce(CAST(m.\"id\" AS varchar), '')" in (trino_text(floats, AT, "SELECT 1", short=short) or "")
+
+
+@pytest.mark.parametrize("short", [False, True])
+def test_a_row_whose_key_is_null_in_the_mirror_follows_its_changes(short: bool) -> None:
+    """It was shown twice after an update, and stayed after a delete: a null equals nothing, not even itself."""
+    it = Lake({1: (None, "old", "b"), 2: (2, "two", "b")})
+    by_id = view(*WIDE.columns, nulls=("id",))
+    it.land(110, full("u", None, "new", "b"))
+    it.cut(110)
+    assert it.rows(by_id, short=short) == [(2, "two", "b"), (None, "new", "b")]
+    it.land(120, full("d", None))
+    it.cut(120)
+    assert it.rows(by_id, short=short) == [(2, "two", "b")]
+    it.land(130, full("c", None, "again", "b"))
+    it.cut(130)
+    assert it.rows(by_id, short=short) == [(2, "two", "b"), (None, "again", "b")]
+
+
+@pytest.mark.parametrize("short", [False, True])
+def test_a_null_in_one_column_of_a_key_is_no_empty_text(short: bool) -> None:
+    it = Lake({1: (1, None, "of null"), 2: (1, "", "of none"), 3: (2, "", "other")})
+    pairs = view(*WIDE.columns, key=("id", "name"), nulls=("name",))
+    it.land(110, full("u", 1, None, "new"), full("d", 2, ""))
+    it.cut(110)
+    assert it.rows(pairs, short=short) == [(1, "", "of none"), (1, None, "new")]
+
+
+@pytest.mark.parametrize("short", [False, True])
+def test_a_null_that_the_mirror_has_not_needs_no_more_than_an_equal_sign(short: bool) -> None:
+    """A text of each key would read all files of the mirror at a lookup."""
+    it = lake()
+    it.land(110, full("c", None, "new", "x"), full("u", None, "newer", "x"))
+    it.cut(110)
+    assert it.rows(short=short) == [(1, "one", "big 1"), (2, "two", None), (None, "newer", "x")]
+    assert 'ON m."id" = t._lh_key_0' in (trino_text(WIDE, AT, "SELECT 1", short=short) or "")
 
 
 def test_the_short_text_reads_no_cuts_and_looks_at_no_more_than_the_versions_of_a_key() -> None:

@@ -10,17 +10,19 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
+import pyarrow as pa
 import pytest
 from pyarrow.fs import LocalFileSystem
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.types import IntegerType, StringType
 
 from ingestion.mirrors.columns import ColumnPlan, plan_columns
-from ingestion.mirrors.state import MirrorState, added_files, read_state
+from ingestion.mirrors.state import MirrorState, added_files, columns_with_nulls, read_state
 from ingestion.mirrors.views import forget_old
 from ingestion.mirrors.write import SMALL_BYTES, Size, Target, delete_sql, is_written_anew
 from ingestion.run.mirrors import Refresher
 from ingestion.state.lease import mirrors_of
+from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.catalog.views.view_versions import NextView
 from lakehouse.declarations.policies import NAME
 
@@ -105,12 +107,33 @@ def test_the_files_that_refreshes_have_added_are_counted_until_they_are_merged()
 
 def test_a_delete_reads_the_files_of_its_keys_alone_where_they_are_numbers() -> None:
     target = Target("`lake`.`next_mirror_shop`.`t`", ("odd`id", "n"), ("odd`id", "n"), IntegerType())
-    assert delete_sql(target, "v", 3, 9) == (
+    assert delete_sql(target, "v", 3, 9, nulls=0) == (
         "DELETE FROM `lake`.`next_mirror_shop`.`t`.branch_lakehouse_refresh AS t WHERE t.`odd``id` BETWEEN 3 AND 9"
         " AND EXISTS (SELECT 1 FROM v AS s WHERE t.`odd``id` <=> s.k0 AND t.`n` <=> s.k1)"
     )
     text = Target("t", ("id",), ("id",), StringType())
-    assert "BETWEEN" not in delete_sql(text, "v", "a", "b")
+    assert "BETWEEN" not in delete_sql(text, "v", "a", "b", nulls=0)
+
+
+def test_a_delete_of_a_key_that_is_null_reads_the_files_of_nulls_too() -> None:
+    """`BETWEEN` spared the row with the null, which was in the mirror twice once its new version was appended."""
+    target = Target("t", ("id",), ("id",), IntegerType())
+    assert "WHERE (t.`id` BETWEEN 3 AND 9 OR t.`id` IS NULL) AND EXISTS" in delete_sql(target, "v", 3, 9, nulls=1)
+    assert "WHERE true AND EXISTS" in delete_sql(target, "v", None, None, nulls=1)
+
+
+def test_a_mirror_tells_which_columns_of_its_key_have_nulls(tmp_path: Path) -> None:
+    """Whatever made them: the source, or values that the lake could not hold, under a policy that is no more."""
+    catalog = LakeCatalog("lake", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{tmp_path}/warehouse")
+    catalog.create_namespace("mirror_s")
+    columns = [("a", pa.int64()), ("b", pa.string()), ("c", pa.string())]
+    table = catalog.create_table(("mirror_s", "t"), pa.schema(columns))
+    for text in ("x", None):
+        table.append(pa.table({"a": [1], "b": [text]}, pa.schema(columns[:2])))
+    first, second = (snapshot.snapshot_id for snapshot in table.metadata.snapshots)
+    assert columns_with_nulls(table, first, ["a", "b"]) == ()
+    assert columns_with_nulls(table, second, ["a", "b"]) == ("b",)
+    assert columns_with_nulls(table, first, ["a", "c"]) == ("c",), "its files say nothing of it"
 
 
 def test_no_source_is_called_as_the_lease_of_mirrors() -> None:
