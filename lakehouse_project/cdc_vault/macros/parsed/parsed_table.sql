@@ -170,13 +170,13 @@ select 1 where false
   {%- endfor -%}
 {%- endmacro %}
 
-{#- The same for an `=`: a NaN does not equal itself, nor does the null that stands for what the lake cannot hold. -#}
+{#- The same for an `=`: a NaN does not equal itself, nor does the null that stands for what the lake cannot hold, and
+  stays whatever the policy is later. -#}
 {% macro comparable_key(columns, row="") -%}
   {%- for column in columns if column.is_key -%}
     {%- set name = (row ~ "." if row else "") ~ cdc_vault.quoted(column.name) -%}
     {%- set kind = modules.re.match("[a-z]+", column.type)[0] -%}
-    {%- set may_be_null = column.on_unrepresentable == "null" and kind in ("date", "timestamp", "decimal") -%}
-    {%- set as_text = kind in ("real", "double") or may_be_null -%}
+    {%- set as_text = kind in ("real", "double", "date", "timestamp", "decimal") -%}
     {{ "coalesce(cast(" ~ name ~ " as varchar), '')" if as_text else name }}{{ ", " if not loop.last }}
   {%- endfor -%}
 {%- endmacro %}
