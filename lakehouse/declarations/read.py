@@ -89,6 +89,12 @@ def declarations_from(manifest: dict[str, Any], project_dir: Path) -> Declaratio
             f"{where}: meta.raw.{key}: {table.raw.origin} is declared as another table of source {table.source!r} "
             "too; each change of it lands once: declare it once"
         )
+    for table, other in _called_alike(table for tables in grouped.values() for table in tables):
+        where = line_in_source(project_dir, nodes[table.source, table.name], ())
+        problems.append(
+            f"{where}: table {table.name!r} of source {table.source!r} and {other.name!r} of {other.source!r} are both "
+            f"called {table.source}__{table.name} in parsed: rename one"
+        )
     for table, text in _mirrored_apart(grouped):
         where = line_in_source(project_dir, nodes[table.source, table.name], ("mirror", "refresh_seconds"))
         problems.append(f"{where}: meta.mirror.refresh_seconds: {text}")
@@ -116,6 +122,16 @@ def _declared_again(tables: Iterable[RawTable]) -> Iterator[RawTable]:
         if (place := (table.source, *table.relation)) in seen:
             yield table
         seen.add(place)
+
+
+def _called_alike(tables: Iterable[RawTable]) -> Iterator[tuple[RawTable, RawTable]]:
+    """Tables that have the name of one before them in parsed, where source and table are one name."""
+    seen: dict[str, RawTable] = {}
+    for table in tables:
+        name = f"{table.source}__{table.name}"
+        if name in seen:
+            yield table, seen[name]
+        seen[name] = table
 
 
 def _mirrored_apart(tables: Mapping[str, Sequence[RawTable]]) -> Iterator[tuple[RawTable, str]]:

@@ -311,3 +311,24 @@ def test_a_relation_that_is_declared_twice_is_refused(tmp_path: Path) -> None:
     }
     with pytest.raises(LakehouseError, match=r"shop.yml:21: meta.raw.relation: .* is declared as another table"):
         declarations_from({"sources": nodes | {"twin": {**nodes["sales"], **twin}}}, tmp_path)
+
+
+def test_two_tables_whose_names_run_together_with_their_sources_are_refused(tmp_path: Path) -> None:
+    """Mirror and view of the one had the readers, and the hidden columns, of the other's view."""
+    other = SOURCES.replace("name: shop\n    schema: raw_shop", "name: shop__eu\n    schema: raw_shop__eu").replace(
+        "name: sales", "name: people"
+    )
+    read = manifest(tmp_path)
+    (tmp_path / "models/eu.yml").write_text(other)
+    sales = read["sources"].pop("sales")
+    first = sales | {"name": "eu__people"}
+    second = sales | {"source_name": "shop__eu", "schema": "raw_shop__eu", "name": "people"}
+    second["original_file_path"] = "models/eu.yml"
+    with pytest.raises(
+        LakehouseError,
+        match=r"eu.yml:14: table 'people' of source 'shop__eu' and 'eu__people' of 'shop' are both called "
+        r"shop__eu__people in parsed: rename one$",
+    ):
+        declarations_from({"sources": {"1": first, "2": second}}, tmp_path)
+    persons = second | {"name": "persons"}
+    assert len(declarations_from({"sources": {"1": first, "2": persons}}, tmp_path).tables) == 2
