@@ -16,7 +16,7 @@ from pyiceberg.table.update.snapshot import ExpireSnapshots
 
 from erasure import tombstones
 from erasure.rewrite import SUMMARY
-from lakehouse.catalog.pins import TAG as PIN
+from lakehouse.catalog.pins import refuse_pinned
 from lakehouse.catalog.views.current_views import TAG
 from lakehouse.catalog.views.regular import is_tag, only_current
 from lakehouse.catalog.writing.bulk_delete import delete_objects
@@ -35,11 +35,8 @@ def check_references(table: Table) -> None:
 
     The tag of a view's snapshot is a mirror's, and goes with it. Those of regular rows go with the history.
     """
-    kept = sorted(name for name in table.metadata.refs if name not in ("main", TAG) and not is_tag(name))
-    if pins := [name.removeprefix(PIN) for name in kept if name.startswith(PIN)]:
-        remedy = " and ".join(f"`lakehouse maintain unpin {pin}`" for pin in pins)
-        raise LakehouseError(f"{_name(table)}: pin {', '.join(pins)} keeps old snapshots: run {remedy} first")
-    if kept:
+    refuse_pinned(_name(table), [table])
+    if kept := sorted(name for name in table.metadata.refs if name not in ("main", TAG) and not is_tag(name)):
         raise LakehouseError(f"{_name(table)}: tag or branch {', '.join(kept)} keeps old snapshots: drop it first")
 
 

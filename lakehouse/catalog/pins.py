@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from lakehouse.catalog.next_names import is_next
@@ -10,6 +10,8 @@ from lakehouse.catalog.relations import TableName, list_relations
 from lakehouse.errors import LakehouseError
 
 if TYPE_CHECKING:
+    from pyiceberg.table import Table
+
     from lakehouse.catalog.lake_catalog import LakeCatalog
 
 TAG = "pin_"
@@ -33,3 +35,11 @@ def pinned(catalog: LakeCatalog, pin: str) -> Pinned:
         raise LakehouseError(f"there is no pin {pin!r}: `lakehouse maintain pins` lists all")
     cuts = {table.properties.get(CUT + pin, "") for table in kept.values()}
     return Pinned({name: t.metadata.refs[TAG + pin].snapshot_id for name, t in kept.items()}, max(cuts))
+
+
+def refuse_pinned(what: str, tables: Iterable[Table]) -> None:
+    """Raises LakehouseError, with the commands that end them, if pins keep snapshots of these tables, which are `what`."""
+    named = {name for table in tables for name in table.metadata.refs if name.startswith(TAG)}
+    if pins := sorted(name.removeprefix(TAG) for name in named):
+        remedy = " and ".join(f"`lakehouse maintain unpin {pin}`" for pin in pins)
+        raise LakehouseError(f"{what}: pin {', '.join(pins)} keeps old snapshots: run {remedy} first")

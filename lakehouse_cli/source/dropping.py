@@ -11,8 +11,9 @@ from lakehouse.text.sql import relation
 
 
 def droppable(settings: Settings, source: str, others: Collection[str], table: str | None = None) -> list[Relation]:
-    """What would be dropped; raises LakehouseError where a restored copy lives on the files of it."""
+    """What would be dropped; raises LakehouseError where a restored copy lives on the files of it, or a pin keeps it."""
     from lakehouse.catalog.open import open_catalog
+    from lakehouse.catalog.pins import refuse_pinned
     from lakehouse.catalog.relations import list_relations
     from maintenance.inventory.in_use import RESTORED_FROM, all_tables
     from maintenance.inventory.of_source import relations_of
@@ -20,7 +21,10 @@ def droppable(settings: Settings, source: str, others: Collection[str], table: s
     with closing(open_catalog(settings)) as catalog:
         found = relations_of(list_relations(catalog), source, others, table)
         names = {str(each.name) for each in found}
-        for name, made in all_tables(catalog).items() if found else ():
+        tables = all_tables(catalog) if found else {}
+        own = (made for name, made in tables.items() if str(name) in names)
+        refuse_pinned(f"{source}.{table}" if table else source, own)
+        for name, made in tables.items():
             if made.properties.get(RESTORED_FROM) in names and str(name) not in names:
                 of = made.properties[RESTORED_FROM]
                 raise LakehouseError(f"{of}: {name} is a restored copy that lives on its files: drop that first")
