@@ -450,8 +450,9 @@ def _publish(
     views: list[NextView],
     snapshots: dict[str, str],
 ) -> None:
-    """Without a row if neither a mirror nor the cut is another one than in the newest row."""
-    is_listed = not nexts and newest_cut(session.catalog, session.name) == (stream.epoch, stream.cut_lsn)
+    """Without a row if neither a mirror, nor the cut, nor a table in it is another one than in the newest row."""
+    listed = (stream.epoch, stream.cut_lsn, set(snapshots))
+    is_listed = not nexts and newest_cut(session.catalog, session.name) == listed
     row = None if is_listed or not snapshots else _row(session, states, stream, snapshots)
     if row or views:
         made = copies.Published(session.name, seen, nexts, views, row)
@@ -472,19 +473,22 @@ def _row(
     }
 
 
-def newest_cut(catalog: LakeCatalog, source: str) -> tuple[int, int]:
-    """Epoch and LSN of the cut at which the mirrors of a source stand; (0, 0) before the first refresh."""
-    from pyiceberg.expressions import EqualTo
+def newest_cut(catalog: LakeCatalog, source: str) -> tuple[int, int, set[str]]:
+    """Epoch and LSN of the cut at which the mirrors of a source stand, and whose; zeros before the first refresh."""
+    from pyiceberg.expressions import And, EqualTo
 
     table = load_table(catalog, *MIRRORS)
     if table is None:
-        return 0, 0
+        return 0, 0, set()
+    own = EqualTo(term="source", value=source)
     wanted = ("epoch", "cut_lsn", "published_at")
-    rows: list[dict[str, Any]] = (
-        table.scan(row_filter=EqualTo(term="source", value=source), selected_fields=wanted).to_arrow().to_pylist()
-    )
+    rows: list[dict[str, Any]] = table.scan(row_filter=own, selected_fields=wanted).to_arrow().to_pylist()
     newest = max(rows, key=lambda row: row["published_at"], default=None)
-    return (newest["epoch"], newest["cut_lsn"]) if newest else (0, 0)
+    if newest is None:
+        return 0, 0, set()
+    at = EqualTo(term="published_at", value=newest["published_at"].isoformat())
+    (row,) = table.scan(row_filter=And(own, at), selected_fields=("snapshots",), limit=1).to_arrow().to_pylist()
+    return newest["epoch"], newest["cut_lsn"], {name for name, _ in row["snapshots"]}
 
 
 def _snapshot_id(table: Table) -> int:

@@ -5,7 +5,7 @@ import os
 import threading
 import time
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -17,10 +17,13 @@ from pyiceberg.table.snapshots import Operation
 from pyiceberg.types import IntegerType, StringType
 
 from ingestion.mirrors.columns import ColumnPlan, plan_columns
+from ingestion.mirrors.copies import Published
+from ingestion.mirrors.refresh import _publish, newest_cut
 from ingestion.mirrors.state import MirrorState, added_files, columns_with_nulls, read_state
 from ingestion.mirrors.views import forget_old
 from ingestion.mirrors.write import SMALL_BYTES, Size, Target, delete_sql, is_written_anew
 from ingestion.run.mirrors import Refresher
+from ingestion.sink.meta_tables import ensure_mirrors
 from ingestion.state.lease import mirrors_of
 from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.catalog.views.view_versions import NextView
@@ -189,3 +192,33 @@ def test_the_file_that_a_view_named_until_now_stays_however_old_it_is(tmp_path: 
     )
     forget_old(io, [NextView(("parsed", "current_s__t"), base, location)])
     assert sorted(path.name for path in tmp_path.iterdir()) == names[1:]
+
+
+def test_a_table_that_comes_back_at_the_same_cut_is_listed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The row did not name it until the source changed: a pin left its mirror out."""
+    catalog = LakeCatalog("lake", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{tmp_path}/warehouse")
+    catalog.create_namespace("meta")
+    table = ensure_mirrors(catalog)
+    times = (AT + timedelta(microseconds=n) for n in range(99))
+
+    def publish(_: Any, __: Any, ___: Any, made: Published) -> None:
+        table.append(pa.Table.from_pylist([made.row], table.schema().as_arrow()))
+
+    monkeypatch.setattr("ingestion.mirrors.copies.publish", publish)
+    monkeypatch.setattr("ingestion.mirrors.refresh.store.catalog_clock", lambda _: next(times))
+    monkeypatch.setattr("ingestion.mirrors.refresh.open_io", lambda _: None)
+    session: Any = SimpleNamespace(catalog=catalog, name="shop", settings=None, lease=None)
+    stream: Any = SimpleNamespace(epoch=1, cut_lsn=500, cut_at=AT)
+
+    def refreshed(**snapshots: str) -> set[str]:
+        """Refreshes, with nothing to write, and returns whose mirrors the newest row names."""
+        _publish(session, cast(Any, None), stream, AT, [], [], snapshots)
+        return newest_cut(catalog, "shop")[2]
+
+    assert refreshed(orders="1", lines="2") == {"orders", "lines"}
+    assert refreshed(orders="1") == {"orders"}
+    assert refreshed(orders="1", lines="2") == {"orders", "lines"}
+    assert refreshed(orders="1", lines="2") == {"orders", "lines"}
+    assert len(table.scan().to_arrow()) == 3, "none more where nothing is new"
