@@ -52,13 +52,14 @@ Say = Callable[[str], None]
 
 @dataclass
 class Done:
-    """Counts of what was done to one table."""
+    """Counts of what was done to one table. `dropped` is a mirror that the next cut with its table makes anew."""
 
     table: str
     rewritten: int = 0
     expired: int = 0
     deleted: int = 0
     rebuilt: bool = False
+    dropped: bool = False
 
 
 @dataclass
@@ -167,12 +168,17 @@ class Erasing:
             self._cut_off(part, erasure)
 
     def _mirror(self, target: Target, erasure: Erasure) -> None:
-        """Drops the mirror with all its files, and makes it anew: an earlier run may have been killed in between."""
+        """Drops the mirror with all its files, and makes it anew: an earlier run may have been killed in between.
+
+        One whose table is in no cut, or not as it is declared, is made anew by the first refresh that can.
+        """
         await_readers(self.settings)
         self.say(f"making {target} anew")
-        if deleted := drop_mirror(self.settings, self.writer.catalog, self.states, target.identifier):
-            erasure.tables[str(target)] = Done(str(target), deleted=deleted, rebuilt=True)
-        refresh(replace(self.writer, lease=self.mirrors), self.states)
+        deleted = drop_mirror(self.settings, self.writer.catalog, self.states, target.identifier)
+        report = refresh(replace(self.writer, lease=self.mirrors), self.states)
+        if deleted:
+            is_gone = target.identifier[1] in report.aside
+            erasure.tables[str(target)] = Done(str(target), deleted=deleted, rebuilt=not is_gone, dropped=is_gone)
 
     def _discard(self, target: Target, erasure: Erasure) -> None:
         """Drops rows that a test has stored. Files that a killed run leaves of them are found as nobody's."""

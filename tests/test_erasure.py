@@ -242,15 +242,22 @@ def test_records_that_wait_in_the_spool_lose_the_person_and_nothing_else(setting
 
     people = make_raw_people(settings)
     people.world.ingest(spark)
+    refresh_mirrors(people.settings, people.declarations, people.name, spark)
     pause(people.settings, people.world.source.table("people"))
     people.world.sql("UPDATE people SET name = name || '-spooled', email = 'spool-' || email WHERE id IN (42, 43)")
     people.world.ingest(spark)
     texts = people.texts_of(42)
     people.world.sql("DELETE FROM people WHERE id = 42", "UPDATE people SET tier = 'Z' WHERE id = 43")
-    assert people.erase(spark, "id=42").left == []
+    erasure = people.erase(spark, "id=42")
+    assert erasure.left == []
     assert traces(settings, *texts) == []
+    done, mirror = erasure.tables[f"mirror_{people.name}.people"], (f"mirror_{people.name}", "people")
+    with closing(open_catalog(people.settings)) as catalog:
+        assert done.dropped and not done.rebuilt and not catalog.table_exists(mirror), "it is in no cut"
     resume(people.settings, people.declarations, people.name, ["people"], spark)
     assert traces(settings, *texts) == []
+    refresh_mirrors(people.settings, people.declarations, people.name, spark)
+    assert people.rows(f"SELECT count(*), count_if(id = 42) FROM {'.'.join(mirror)}") == [(299, 0)]
     mine = [row for row in people.world.raw("people") if row["id"] == 42]
     assert [(row["_op"], row["name"], row["tier"]) for row in mine] == [
         ("r", None, "BRONZE"),

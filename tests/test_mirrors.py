@@ -13,7 +13,7 @@ from lakehouse.catalog.views.current_views import TAG
 from lakehouse.declarations.policies import MirrorPolicy, RawPolicy
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
-from tests.fresh import make_views
+from tests.fresh import is_fresh_view, make_views, seen_in_spark, seen_in_trino
 from tests.marks import slow
 from tests.mirrored import (
     assert_mirrors_equal,
@@ -36,6 +36,10 @@ CREATE TABLE items (id int PRIMARY KEY, name text, price numeric(10,2), big text
 ALTER TABLE items ALTER big SET STORAGE EXTERNAL;
 CREATE TABLE pairs (a int, b text, n bigint, PRIMARY KEY (a, b));
 CREATE TABLE still (id int PRIMARY KEY)
+"""
+LOOSE = """
+CREATE TABLE loose (id int, part text, raw bytea, name text, UNIQUE NULLS NOT DISTINCT (id, part, raw));
+ALTER TABLE loose REPLICA IDENTITY FULL
 """
 SWAP = """
 BEGIN;
@@ -185,6 +189,33 @@ def test_keys_of_floats_are_merged(settings: Settings, spark: Any, form: str) ->
     assert not report.anew
     (found,) = reconcile_raw(world.settings, world.declarations, mirrors=True, spark=spark)
     assert found.equal, found.as_dict()
+
+
+def test_rows_whose_key_has_a_null_are_followed(settings: Settings, spark: Any, form: str) -> None:
+    """They were in the view twice after an update, and stayed after a delete; in a large mirror too."""
+    key = ("id", "part", "raw")
+    world = declaring_columns(make_world(settings, LOOSE, {"loose": RawPolicy(relation="public.loose", key=key)}))
+    world.sql(
+        "INSERT INTO loose VALUES (NULL, 'a', 'x', '1'), (2, NULL, '', '2'), (2, '', NULL, '3'), (2, '', '', '4'),"
+        " (NULL, NULL, NULL, '5'), (7, 'p', 'x', '6'), (9, 'p', 'x', '7')"
+    )
+    at_newest(world, spark)
+    shown = ("id", "part", "name")
+    make_views(world, {"loose": shown})
+    refreshed(world, spark)
+
+    def assert_followed() -> None:
+        world.ingest(spark)
+        there = sorted(map(repr, world.rows("SELECT id, part, name FROM loose")))
+        assert is_fresh_view(world, "loose")
+        assert seen_in_trino(world, "loose", shown) == there == seen_in_spark(world, spark, "loose")
+        at_newest(world, spark)
+        assert seen_in_trino(world, "loose", shown) == there == seen_in_spark(world, spark, "loose")
+
+    world.sql("UPDATE loose SET name = name || 'u' WHERE name NOT IN ('4', '7')", "DELETE FROM loose WHERE id = 7")
+    assert_followed()
+    world.sql("DELETE FROM loose WHERE id IS NULL", "UPDATE loose SET id = NULL WHERE id = 9")
+    assert_followed()
 
 
 @pytest.mark.slow

@@ -35,8 +35,8 @@ class MirrorState:
     cut, is in them. `raw_snapshot` is the raw table's that was read, `snapshot` the mirror's own that holds the rows.
     `columns` are the ids of the raw table's fields by name, `last_field` is the newest field that the raw table had.
     Every publish until `seen` was known. `raw` is the UUID of the raw table, `key` are the ids of its fields that tell
-    rows apart. These three are None of a mirror that an earlier release has written, and so is `nulls`: the key's
-    columns in which a row may have a null.
+    rows apart. `nulls` are the key's columns in which a row may have a null. These four are None of a mirror that an
+    earlier release has written.
     """
 
     epoch: int

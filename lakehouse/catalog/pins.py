@@ -38,7 +38,7 @@ def pinned(catalog: LakeCatalog, pin: str) -> Pinned:
 
 
 def refuse_pinned(what: str, tables: Iterable[Table]) -> None:
-    """Raises LakehouseError, with the commands that end them, if pins keep snapshots of these tables, which are `what`."""
+    """Raises LakehouseError, with the commands that end them, if pins keep snapshots of these tables of `what`."""
     named = {name for table in tables for name in table.metadata.refs if name.startswith(TAG)}
     if pins := sorted(name.removeprefix(TAG) for name in named):
         remedy = " and ".join(f"`lakehouse maintain unpin {pin}`" for pin in pins)

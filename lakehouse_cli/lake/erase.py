@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from erasure.steps import Erasure
 
 SHOWN = 10
+DROPPED = "dropped; comes back once the table is in a cut again (`lakehouse status`)"
 
 
 def erase(
@@ -127,7 +128,7 @@ def _print_preview(plan: Plan, look: Search, problem: str | None, as_json: bool)
 def _print(erasures: Iterable[Erasure]) -> None:
     for erasure in erasures:
         for done in erasure.tables.values():
-            what = "rebuilt" if done.rebuilt else f"{done.rewritten:,} files rewritten"
+            what = DROPPED if done.dropped else "rebuilt" if done.rebuilt else f"{done.rewritten:,} files rewritten"
             say(f"{done.table:<40} {what}, {done.expired:,} snapshots expired, {done.deleted:,} files deleted")
         if erasure.unreadable_records:
             say(f"{erasure.unreadable_records:,} unreadable records are kept: none was found to be the subject's")

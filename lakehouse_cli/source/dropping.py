@@ -11,7 +11,7 @@ from lakehouse.text.sql import relation
 
 
 def droppable(settings: Settings, source: str, others: Collection[str], table: str | None = None) -> list[Relation]:
-    """What would be dropped; raises LakehouseError where a restored copy lives on the files of it, or a pin keeps it."""
+    """What would be dropped; raises LakehouseError where a restored copy lives on its files, or a pin keeps it."""
     from lakehouse.catalog.open import open_catalog
     from lakehouse.catalog.pins import refuse_pinned
     from lakehouse.catalog.relations import list_relations

@@ -23,9 +23,11 @@ from erasure.rows import SubjectRows, repeated
 from erasure.subjects import EVENT_COLUMNS, _events
 from erasure.targets import Target
 from erasure.tombstones import tombstone
+from ingestion.mirrors.refresh import RefreshReport
 from ingestion.schema.positions import Lsn
 from ingestion.sources.postgres.pgoutput.tuples import joined, split
 from ingestion.tasks.snapshot import Point, rows_at
+from lakehouse_cli.lake.erase import _print
 from orchestration.checks.erasures import check_result
 from tests.unit import pgoutput_encode as wire
 
@@ -153,6 +155,27 @@ def test_tables_that_are_built_whole_are_built_anew_though_nothing_below_them_ho
     done = erasing.run([{"id": "4"}])
     assert done.left == [] and done.unreadable_records == 0, "those that are gone are not counted as kept"
     assert built == ["marts.dim"]
+
+
+@pytest.mark.parametrize("aside", [(), ("people",)])
+def test_a_mirror_is_rebuilt_only_where_its_table_is_in_the_cut(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], aside: tuple[str, ...]
+) -> None:
+    """That of a parked table was dropped and not made anew, and the report said that it was rebuilt."""
+    monkeypatch.setattr(steps, "await_readers", lambda settings: None)
+    monkeypatch.setattr(steps, "drop_mirror", lambda *given: 7)
+    monkeypatch.setattr(steps, "refresh", lambda *given: RefreshReport("shop", "0/1", None, (), (), aside))
+    monkeypatch.setattr(steps, "replace", lambda writer, **given: writer)
+    given: Any = None
+    erasing = steps.Erasing(given, SimpleNamespace(catalog=None), given, given, lambda step: None, given)  # type: ignore[arg-type]
+    erasure = steps.Erasure(["shop.people id=4"])
+    erasing._mirror(Target(("mirror_shop", "people"), "drop", ("id",), frozenset()), erasure)
+    (done,) = erasure.tables.values()
+    assert (done.rebuilt, done.dropped, done.deleted) == (not aside, bool(aside), 7)
+    _print([erasure])
+    said = capsys.readouterr().out.splitlines()[0]
+    wanted = "dropped; comes back once the table is in a cut again (`lakehouse status`)" if aside else "rebuilt"
+    assert said.split(maxsplit=1)[1].startswith(f"{wanted}, 0 snapshots expired, 7 files deleted"), said
 
 
 def test_the_check_fails_with_paths_and_never_with_values() -> None:
