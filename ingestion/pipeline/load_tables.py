@@ -13,6 +13,7 @@ from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual
 from pyiceberg.table import Table
 
 from ingestion.pipeline.repair import stage_repair
+from ingestion.pipeline.replay import has_spooled
 from ingestion.pipeline.session import (
     Cycle,
     RowCounts,
@@ -214,6 +215,8 @@ def _register(
             raise _PointPassed
         for item in loading:
             store.put_position(states, session.name, item.position, "load")
+            if not source.holds_tables:
+                store.note_topic(states, session.name, item.table.raw.topic, item.table.name, item.facts.oid)
             if item.afresh and item.ranges is not None:
                 chunks.plan(states, session.name, item.table.name, item.ranges)
         store.revise(states, session.name)
@@ -246,6 +249,8 @@ def _begin(
     if begun_before and (table.key or not left) and position.fingerprint == outlook.fingerprint:
         resumed = replace(begun, position=position.position, versions=position.versions)
         return _Loading(table, iceberg, resumed, facts, left, afresh=False)
+    if position.state == "new" and not source.holds_tables and has_spooled(session, table, position.epoch):
+        begun = replace(begun, state="resuming", point=position.point)  # was known before it was declared no longer
     ranges = source.ranges(facts, session.limits.snapshot_chunk_bytes) if source.holds_tables else []
     return _Loading(table, iceberg, begun, facts, ranges, afresh=True)
 

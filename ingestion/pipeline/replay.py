@@ -33,6 +33,7 @@ from ingestion.tasks.replay import ReplayPlan, merged, replay
 from ingestion.tasks.runner import run_tasks
 from ingestion.tasks.shared_keys.hold import SPLIT
 from lakehouse.catalog.loads.load_facts import LANDED_LATE, moment
+from lakehouse.catalog.open import load_table
 from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import CatalogConnection
@@ -123,6 +124,15 @@ def _land(
         publish(session.settings, session.catalog, session.lease, publication)
         tell_dead_letters(session.name, {} if kept_in == "quarantine" else files)
     return {written.name: written.operations for written in result.written}
+
+
+def has_spooled(session: Session, table: RawTable, epoch: int) -> bool:
+    """Whether records of the table have been kept aside in this epoch."""
+    spool = load_table(session.catalog, "meta", "spool")
+    if spool is None:
+        return False
+    mine = And(_records_of(session.name, table.name), EqualTo(term="epoch", value=epoch))
+    return spool.scan(row_filter=mine, selected_fields=("epoch",), limit=1).to_arrow().num_rows > 0
 
 
 def _records_of(source: str, table: str) -> BooleanExpression:

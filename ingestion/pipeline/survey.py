@@ -12,7 +12,7 @@ from ingestion.schema.facts import TableFacts
 from ingestion.schema.names import check_names
 from ingestion.schema.problem import TableProblem
 from ingestion.sink.raw_tables import landed_key
-from ingestion.sources.base import OpenSource
+from ingestion.sources.base import GoesOn, OpenSource
 from ingestion.state import store
 from ingestion.state.withheld import check_withheld
 from lakehouse.catalog.open import load_table
@@ -55,8 +55,22 @@ def survey(session: Session, source: OpenSource, positions: Mapping[str, store.T
             outlooks[table.name] = Outlook(table, fingerprint, position.facts)
         else:
             outlook = inspect(source, table, fingerprint, position, session.described)
-            outlooks[table.name] = outlook if source.holds_tables else _by_key(session, outlook, position)
+            outlooks[table.name] = outlook if source.holds_tables else _of_topic(session, source, outlook, position)
     return outlooks
+
+
+def _of_topic(session: Session, source: OpenSource, outlook: Outlook, position: store.TablePosition | None) -> Outlook:
+    """A topic's outlook, with the problem that what has landed of it may be."""
+    outlook = _by_key(session, outlook, position)
+    begins = position is None or (position.state == "new" and not position.versions)
+    if not (begins and isinstance(source, GoesOn)) or outlook.facts is None or outlook.problem is not None:
+        return outlook
+    is_there = load_table(session.catalog, *outlook.table.identifier) is not None
+    try:
+        source.check_beginning(outlook.table, outlook.facts, is_there=is_there)
+        return outlook
+    except TableProblem as problem:
+        return replace(outlook, facts=None, problem=str(problem), seen=outlook.facts)
 
 
 def _by_key(session: Session, outlook: Outlook, position: store.TablePosition | None) -> Outlook:

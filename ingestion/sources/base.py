@@ -338,6 +338,15 @@ class OpenSource(Protocol[P]):
 
 
 @runtime_checkable
+class GoesOn(Protocol):
+    """An open source that is read on from where it was read up to, also for a table that begins."""
+
+    def check_beginning(self, table: RawTable, facts: TableFacts, *, is_there: bool) -> None:
+        """Raises TableProblem where the table would lack events that were read before; `is_there` is whether it has a
+        raw table."""
+
+
+@runtime_checkable
 class ReadsAhead(Protocol):
     """An open source that can read on before what it has read is published."""
 

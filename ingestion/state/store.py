@@ -253,6 +253,24 @@ def revise(connection: CatalogConnection, source: str) -> None:
     connection.execute("UPDATE lakehouse.streams SET revision = revision + 1 WHERE source = %s", (source,))
 
 
+def note_topic(connection: CatalogConnection, source: str, topic: str, table: str, number: int) -> None:
+    """From now on the topic of that number is read for this table. That outlasts the table's position, as what has been
+    read of the topic does."""
+    connection.execute(
+        "UPDATE lakehouse.streams SET topics = topics || %s WHERE source = %s",
+        (Jsonb({topic: [table, number]}), source),
+    )
+
+
+def topic_read(connection: CatalogConnection, source: str, topic: str) -> tuple[str, int] | None:
+    """The table for which a topic was last read, and the topic's number; None where that is not known."""
+    row = connection.execute(
+        "SELECT topics -> %s ->> 0, (topics -> %s ->> 1)::bigint FROM lakehouse.streams"
+        " WHERE source = %s AND topics ? %s", (topic, topic, source, topic),
+    ).fetchone()  # fmt: skip
+    return (str(row[0]), int(row[1])) if row else None
+
+
 def forget_positions(connection: CatalogConnection, source: str, tables: Collection[str]) -> None:
     """Forgets tables: declared again, they need a new snapshot."""
     for name in ("positions", "chunks", "live"):

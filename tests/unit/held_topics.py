@@ -53,6 +53,7 @@ class Broker:
     logs: dict[tuple[str, int], list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
     names: set[str] = field(default_factory=set)
     deleted: set[str] = field(default_factory=set)
+    created: dict[str, int] = field(default_factory=dict)  # how often each was created again
     cluster_id: str = "c"
     sent: int = 0
     says: str = ""
@@ -69,7 +70,9 @@ class Broker:
             self.sent += 1
 
     def topics(self, names: Any) -> dict[str, Any]:
-        return {n: Topic(n, 1 + sum(map(ord, n)), tuple(range(self.partitions))) for n in names if n in self.names}
+        numbers = tuple(range(self.partitions))
+        return {n: Topic(n, 1 + sum(map(ord, n)) + 7_000 * self.created.get(n, 0), numbers)
+                for n in names if n in self.names}  # fmt: skip
 
     def starts(self, partitions: Any) -> dict[Any, int]:
         return dict.fromkeys(partitions, self.gone)
@@ -77,6 +80,14 @@ class Broker:
     def delete(self, name: str) -> None:
         self.names.remove(name)
         self.deleted.add(name)
+
+    def create_again(self, name: str) -> None:
+        """The topic of that name is another one, without events."""
+        for of in [of for of in self.logs if of[0] == name]:
+            del self.logs[of]
+        self.created[name] = self.created.get(name, 0) + 1
+        self.deleted.discard(name)
+        self.create(name)
 
     def ends(self, partitions: Any) -> dict[Any, int]:
         if any(topic in self.deleted for topic, _ in partitions):

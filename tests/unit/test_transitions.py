@@ -19,7 +19,7 @@ from tests.unit.test_planning import FACTS
 
 DECLARED = {
     "load": "new>loading loading>loading stale>loading loading>streaming stale>streaming loading>stale stale>stale "
-            "new>parked loading>parked stale>parked parked>parked resuming>parked",
+            "new>parked loading>parked stale>parked parked>parked resuming>parked new>resuming",
     "read": "loading>new loading>loading streaming>streaming streaming>stale stale>stale streaming>parked "
             "loading>parked stale>parked parked>parked paused>paused resuming>resuming",
     "resume": "resuming>new resuming>streaming resuming>stale resuming>parked",

@@ -1,7 +1,7 @@
 """What one read of Debezium's topics is of, and how its messages are fetched."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -17,7 +17,8 @@ from lakehouse.errors import LakehouseError
 @dataclass(frozen=True)
 class EnvelopeRanges:
     """The ranges of data topics, and the one of the transaction topic, whose `place` is its earliest offset; None where
-    transactions are not told. `wide` topics have several partitions.
+    transactions are not told. `wide` topics have several partitions. `midway` are relations that began in an epoch in
+    which nothing had landed, but whose transaction topic goes on from an offset: the ENDs before it are history.
 
     Travels by pickle; holds the password.
     """
@@ -36,6 +37,7 @@ class EnvelopeRanges:
     batch_bytes: int
     wide: frozenset[str] = frozenset()
     registry: SchemaRegistry | None = None
+    midway: Mapping[str, int] = field(default_factory=dict)
 
     def messages(self, ranges: Sequence[Range]) -> Iterator[tuple[str, pa.Table]]:
         """All messages of some ranges, a batch of one topic at a time."""

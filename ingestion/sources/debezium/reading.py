@@ -1,6 +1,6 @@
 """Topics of Debezium, read inside a Spark task: the transactions that are whole land, the others wait."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -76,13 +76,14 @@ class _Work(Gathered):
                 f"LAKEHOUSE_SOURCES__{reader.source.upper()}__TRANSACTIONS, which is <prefix>.transaction"
             )
         relations = [reader.shapes[r.topic].captured for r in reader.ranges]
+        histories, older = self._history(told, relations)
         follows = Follows(
             relations=relations, ends=[r.end for r in reader.ranges], bases=[r.place - r.first for r in reader.ranges],
             told_to=reader.told.end if reader.told else 0, 
             followed=frozenset(s.captured for s in reader.shapes.values()),
             keyed=frozenset(s.captured for s in reader.shapes.values() if s.key),
-            exactly_once=reader.exactly_once, is_whole=reader.is_whole, now=reader.now, histories=reader.histories,
-            older=self._older(told, relations), forgotten_to=self._forgotten_to(told),
+            exactly_once=reader.exactly_once, is_whole=reader.is_whole, now=reader.now, histories=histories,
+            older=older, forgotten_to=self._forgotten_to(told),
         )  # fmt: skip
         reached = Reached(before.end, before.committed_at, before.bound)
         if reader.told is None:
@@ -94,15 +95,22 @@ class _Work(Gathered):
                 f"{problem}; `lakehouse ingest --recover {reader.source}` goes on with what is there, in the next epoch"
             ) from None
 
-    def _older(self, told: Sequence[Told], relations: Sequence[str]) -> dict[int, End]:
-        """The ENDs before those of the read, by xid: asked for where events of a table that is read later need them."""
-        histories = self.reader.histories
-        began = np.array([histories.get(relation, 0) for relation in relations] or [0], np.int64)
-        if not histories or not any((e["lsn"] <= began[e["partition"]]).any() for e in self._without(told)):
-            return {}
-        of = self.reader.told
+    def _history(self, told: Sequence[Told], relations: Sequence[str]) -> tuple[Mapping[str, int], dict[int, End]]:
+        """The END up to which each relation's events are history, and the ENDs before those of the read, by xid: asked
+        for where events of a table that is read later need them."""
+        reader, before = self.reader, self.reader.before.end or np.iinfo(np.int64).max
+        began = {**reader.histories, **dict.fromkeys(reader.midway, before)}
+        of_each = np.array([began.get(relation, 0) for relation in relations] or [0], np.int64)
+        if not began or not any((e["lsn"] <= of_each[e["partition"]]).any() for e in self._without(told)):
+            return reader.histories, {}
+        of = reader.told
         assert of is not None, "tables that are read later need no history where no transaction is told"
-        return {one.end.xid: one.end for one in self.told(replace(of, first=of.place, end=of.first)) if one.end}
+        older = [(one.offset, one.end) for one in self.told(replace(of, first=of.place, end=of.first)) if one.end]
+        midway = {
+            relation: max((end.lsn for at, end in older if at < offset), default=0)
+            for relation, offset in reader.midway.items()
+        }
+        return {**reader.histories, **midway}, {end.xid: end for _, end in older}
 
     def _forgotten_to(self, told: Sequence[Told]) -> datetime | None:
         """The moment before which the transaction topic has no END any more: asked for where an event that came a while

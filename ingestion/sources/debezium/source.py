@@ -129,9 +129,12 @@ class OpenDebezium(OpenKafka):
         told = self._told(before, now.position)
         positions = store.read_positions(self._states, self._name).values()
         began = {p.facts.captured: p.point.end for p in positions if p.versions and p.point.end}
+        midway: dict[str, int] = {}
         if told is not None and told.end:
             of = told.topic, told.partition
             told = replace(told, place=self._brokers.starts([of])[of])
+            first = {p.facts.captured: p.point.by_partition.get(of, 0) for p in positions if p.versions}
+            midway = {name: at for name, at in first.items() if name not in began and at > told.place}
         return EnvelopeReader(
             source=self._name,
             properties=client_properties(self._of),
@@ -147,6 +150,7 @@ class OpenDebezium(OpenKafka):
             batch_bytes=self._settings.ingestion.batch_bytes,
             wide=frozenset(n for n in shapes if len(getattr(found[n], "partitions", ())) > 1),
             registry=self._registry,
+            midway=midway,
         )
 
     def _tell_beginnings(self, topics: Collection[str], starts: Mapping[Partition, int]) -> None:

@@ -4,9 +4,11 @@ from collections.abc import Iterable, Mapping
 
 from ingestion.schema.facts import TableFacts
 from ingestion.schema.offsets import Offsets, Partition
+from ingestion.schema.problem import TableProblem
 from ingestion.sources.kafka.connection import Topic, present
 from ingestion.sources.kinds import check_same_kind
 from ingestion.state.store import Stream
+from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
 
 NOWHERE = Offsets()
@@ -32,6 +34,22 @@ def check_topics(source: str, begun: Iterable[TableFacts], found: Mapping[str, T
                 f"source {source!r}: topic {topic.name} was deleted and created again since the lake last read it: "
                 f"its offsets begin anew; {_recover(source)}"
             )
+
+
+def check_same_table(table: RawTable, number: int, read: tuple[str, int] | None, *, is_there: bool) -> None:
+    """Raises TableProblem for a table that begins, where its topic was `read` for another one, or was another topic
+    then; where neither is known, its raw table has to be there."""
+    name, then = read or (table.name, number)
+    if is_there and (name, then) == (table.name, number):
+        return
+    says = f"was read before, as table {name!r}"
+    if name == table.name:
+        says = "was deleted and created again since the lake last read it" if then != number else "was read before"
+    raise TableProblem(
+        table.source, table.name,
+        f"topic {table.raw.topic} {says}: `lakehouse ingest --recover {table.source}` reads it from its beginning, "
+        "and the others go on, in the next epoch",
+    )  # fmt: skip
 
 
 def check_reach(

@@ -19,7 +19,7 @@ from ingestion.sources.base import LiveStream, NextOf, NotThere, Point, Retentio
 from ingestion.sources.kafka.connection import Brokers, Topic, of_topics, present
 from ingestion.sources.kafka.fetching import Range
 from ingestion.sources.kafka.formats import check_format, formats_of
-from ingestion.sources.kafka.history import check_cluster, check_reach, check_topics
+from ingestion.sources.kafka.history import check_cluster, check_reach, check_same_table, check_topics
 from ingestion.sources.kafka.reading import TopicReader
 from ingestion.sources.kafka.records import EventRecords
 from ingestion.sources.kafka.shape import facts_of, shape_of
@@ -166,6 +166,17 @@ class OpenKafka:
         declared = list(tables)
         found = self._brokers.topics(table.raw.topic for table in declared)
         return {table.name: _fingerprint(table, found.get(table.raw.topic, "missing")) for table in declared}
+
+    def check_beginning(self, table: RawTable, facts: TableFacts, *, is_there: bool) -> None:
+        """A topic goes on where it was read up to, whichever table that was for: raises TableProblem for another."""
+        name, reached = table.raw.topic, self._reached()
+        if name not in {topic for (topic, _), _ in reached}:
+            return
+        starts = self._brokers.starts(of_topics(self._brokers.topics([name]).values()))
+        at = reached.by_partition
+        if any(at.get(of, 0) > start for of, start in starts.items()):  # else it has all that is left
+            read = store.topic_read(self._states, self._name, name)
+            check_same_table(table, facts.oid, read, is_there=is_there)
 
     def inspect(self, table: RawTable, oid: int | None) -> tuple[TableFacts | None, TableProblem | None]:
         """A table's facts, as they are declared, and what is in the way of it."""

@@ -1,0 +1,196 @@
+"""Tables of topics that begin, or are declared again: each has all events of its topic, or is kept out with the reason.
+
+Where the stream stands in a topic outlasts the table that was read from it.
+"""
+
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+from held_topics import Lake, declared, make_lake
+
+from ingestion.pipeline.session import Session
+from ingestion.run import operate
+from ingestion.run.recover import begin_next_epoch
+from ingestion.sources.kafka import source as module
+from ingestion.state import lease as leases
+from ingestion.state import store
+from lakehouse.catalog.lake_catalog import LakeCatalog
+from lakehouse.declarations import RawTable
+from lakehouse.declarations.policies import RawPolicy
+from lakehouse.settings import Settings
+
+pytestmark = pytest.mark.stack
+ALL = declared("clicks", "views", flush=None)
+CLICKS = declared("clicks", flush=None)
+
+
+@pytest.fixture
+def lake(catalog_settings: Settings, postgres_catalog: LakeCatalog, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lake]:
+    """A lake that has read ten events of each of two topics."""
+    made = make_lake(catalog_settings, postgres_catalog, monkeypatch)
+    made.source = ALL
+    made.broker.create("views")
+    made.broker.send("clicks", 10)
+    made.broker.send("views", 10)
+    made.once()
+    assert made.committed("views") == [*range(10, 20)]
+    return made
+
+
+def renamed(to: str) -> RawTable:
+    """The table of topic views under another name."""
+    return ALL.table("views").model_copy(update={"name": to})
+
+
+def declare(lake: Lake, *tables: RawTable) -> None:
+    lake.source = ALL.model_copy(update={"tables": (ALL.table("clicks"), *tables)})
+
+
+def reason(lake: Lake, name: str) -> str:
+    """Why the table is kept out; nothing of one that streams."""
+    with store.connect_catalog(lake.settings) as states:
+        position = store.read_positions(states, "web")[name]
+    assert position.state in ("streaming", "new")
+    return "" if position.state == "streaming" else str(position.reason)
+
+
+def recover(lake: Lake) -> None:
+    with store.connect_catalog(lake.settings) as states:
+        states.execute("UPDATE lakehouse.leases SET expires_at = clock_timestamp()")
+        lease = leases.acquire(states, "web", 60, "once")
+        assert lease is not None
+        origin = module.KafkaSource(lake.settings, "web")
+        begin_next_epoch(Session(lake.settings, lake.catalog, cast(Any, None), lease, lake.source, origin=origin))
+        leases.release(states, lease)
+    lake.broker.send("clicks", 1)
+    lake.once()
+    assert reason(lake, "clicks") == "" and rows(lake, "clicks")[-1] == (epoch_of(lake), lake.broker.sent - 1)
+
+
+def sent(lake: Lake) -> list[int]:
+    """What topic views has."""
+    return sorted(event["id"] for (topic, _), log in lake.broker.logs.items() if topic == "views" for event in log)
+
+
+def epoch_of(lake: Lake) -> int:
+    with store.connect_catalog(lake.settings) as states:
+        stream = store.read_stream(states, "web")
+    assert stream is not None
+    return stream.epoch
+
+
+def rows(lake: Lake, name: str) -> list[tuple[int, int]]:
+    raw = lake.catalog.load_table(("raw_web", name)).scan().to_arrow().to_pylist()
+    return sorted((row["_epoch"], row["id"]) for row in raw)
+
+
+def test_a_topic_that_is_created_again_while_it_is_not_declared_is_not_read_from_its_middle(lake: Lake) -> None:
+    """Its first events were never read, without a word: as many as had been read of the former one."""
+    lake.source = CLICKS
+    lake.once()
+    lake.broker.delete("views")
+    lake.broker.create_again("views")
+    lake.broker.send("views", 30)
+    lake.broker.send("clicks", 5)
+    lake.source = ALL
+    lake.once()
+    assert "topic views was deleted and created again" in reason(lake, "views")
+    assert "`lakehouse ingest --recover web`" in reason(lake, "views") and len(lake.committed("views")) == 10
+    assert len(lake.committed("clicks")) == 15, "the other table goes on"
+    recover(lake)
+    assert reason(lake, "views") == "" and len(sent(lake)) == 30
+    assert [number for epoch, number in rows(lake, "views") if epoch == 2] == sent(lake)
+
+
+def test_a_topic_that_is_declared_again_goes_on_where_it_was(lake: Lake) -> None:
+    lake.source = CLICKS
+    lake.once()
+    lake.broker.send("views", 5)
+    lake.source = ALL
+    lake.once()
+    assert lake.committed("views") == [*range(10, 25)]
+
+
+@pytest.mark.parametrize("how", ["renamed", "dropped"])
+def test_a_table_of_a_topic_that_was_read_as_another_is_kept_out_with_the_reason(lake: Lake, how: str) -> None:
+    """It had nothing but what came after it was declared, as if the topic began there."""
+    name = "seen" if how == "renamed" else "views"
+    if how == "dropped":
+        lake.source = CLICKS
+        lake.once()
+        lake.catalog.drop_table(("raw_web", "views"))
+    declare(lake, renamed(name))
+    lake.broker.send("views", 5)
+    for _ in range(2):
+        lake.once()
+        says = reason(lake, name)
+        assert "topic views was read before" in says and ("as table 'views'" in says) == (how == "renamed")
+        assert "`lakehouse ingest --recover web`" in says
+    recover(lake)
+    assert reason(lake, name) == "" and rows(lake, name) == [(2, number) for number in sent(lake)]
+
+
+def test_a_table_that_gets_its_name_back_is_not_taken_for_the_one_that_was_read_since(lake: Lake) -> None:
+    declare(lake, renamed("seen"))
+    lake.once()
+    recover(lake)
+    lake.broker.send("views", 5)
+    lake.once()
+    lake.source = ALL
+    lake.broker.send("views", 5)
+    lake.once()
+    assert "topic views was read before" in reason(lake, "views")
+    recover(lake)
+    assert [row for row in rows(lake, "views") if row[0] > 1] == [(3, number) for number in sent(lake)]
+
+
+def test_a_topic_whose_read_events_are_all_gone_begins_with_what_is_left(lake: Lake) -> None:
+    lake.broker.send("views", 10)
+    lake.broker.send("clicks", 10)
+    lake.once()
+    lake.broker.gone = 10  # of each partition, which is what was read
+    declare(lake, renamed("seen"))
+    lake.broker.send("views", 4)
+    lake.once()
+    assert reason(lake, "seen") == "" and rows(lake, "seen") == [(1, number) for number in range(40, 44)]
+
+
+def test_a_parked_table_goes_on_after_a_recovery(lake: Lake) -> None:
+    """Its record survives, and its topic goes on with it."""
+    operate.pause(lake.settings, ALL.table("views"))
+    recover(lake)
+    operate.resume(lake.settings, ALL.table("views"))
+    lake.broker.send("views", 5)
+    lake.once()
+    assert reason(lake, "views") == "" and [number for _, number in rows(lake, "views")] == sent(lake)
+
+
+def test_what_was_kept_aside_of_a_table_lands_when_it_is_declared_again(lake: Lake) -> None:
+    """It stayed in the spool, and the table streamed on with a hole."""
+    operate.pause(lake.settings, ALL.table("views"))
+    lake.broker.send("views", 8)
+    lake.once()
+    lake.source = CLICKS
+    lake.once()
+    lake.broker.send("views", 3)
+    lake.source = ALL
+    lake.once()
+    assert lake.committed("views") == [*range(10, 31)] and reason(lake, "views") == ""
+    lake.broker.send("views", 2)
+    lake.once()
+    assert lake.committed("views") == [*range(10, 33)]
+    assert lake.catalog.load_table(("meta", "spool")).scan().to_arrow().num_rows == 0
+
+
+def test_a_topic_that_is_declared_later_is_read_from_its_beginning(lake: Lake) -> None:
+    lake.broker.create("later")
+    lake.broker.send("later", 6)
+    later = replace_topic(renamed("new"), "later")
+    declare(lake, renamed("views"), later)
+    lake.once()
+    assert rows(lake, "new") == [(1, number) for number in range(20, 26)]
+
+
+def replace_topic(table: RawTable, topic: str) -> RawTable:
+    return table.model_copy(update={"raw": RawPolicy(topic=topic)})
