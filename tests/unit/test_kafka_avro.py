@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -225,7 +226,7 @@ def test_a_registry_that_is_down_stops_what_is_not_known_and_nothing_else(
         assert decoded_by(avro, {"id": "bigint"}, value).values.to_pylist() == [{"id": 1}]
     gone = AvroValues(replace(avro.registry, url="http://127.0.0.1:1"))
     with pytest.raises(Unreachable, match=r"source 'web': the schema registry at http://127.0.0.1:1 does not answer"):
-        decoded_by(gone, {"id": "bigint"}, value)
+        decoded_by(gone, {"id": "bigint"}, framed(8, schema, {"id": 1}))
 
 
 def test_an_id_that_means_another_schema_than_before_stops_the_read(
@@ -312,3 +313,48 @@ def test_a_table_in_avro_without_a_registry_is_a_problem_of_its_own(tmp_path: Pa
 def test_wrong_settings_of_a_registry_are_refused(wrong: dict[str, str]) -> None:
     with pytest.raises(ValidationError):
         RegistrySettings.model_validate(wrong)
+
+
+@pytest.fixture
+def other() -> Iterator[Registry]:
+    with running_registry() as running:
+        yield running
+
+
+def test_a_registry_at_another_address_is_held_to_what_ids_meant_before(
+    registry: Registry, other: Registry, avro: AvroValues
+) -> None:
+    """Nothing was compared: values landed in the columns of the other schema, without a word."""
+    schema = record("event", id="long", a="string")
+    value = framed(7, schema, {"id": 1, "a": "x"})
+    registry.register(7, schema)
+    assert not decoded_by(avro, {"id": "bigint", "a": "text"}, value).unread
+    forget()
+    moved = AvroValues(replace(avro.registry, url=other.url))
+    other.register(7, record("event", id="long", b="string"))
+    with pytest.raises(LakehouseError, match=r"another schema for id 7 than before.*remove .*web-7\.json"):
+        decoded_by(moved, {"id": "bigint", "a": "text", "b": "text"}, value)
+
+
+def test_an_id_that_a_registry_at_another_address_lacks_means_what_it_meant(
+    registry: Registry, other: Registry, avro: AvroValues
+) -> None:
+    schema = record("event", id="long")
+    registry.register(7, schema)
+    decoded_by(avro, {"id": "bigint"}, framed(7, schema, {"id": 1}))
+    forget()
+    moved = AvroValues(replace(avro.registry, url=other.url))
+    found = decoded_by(moved, {"id": "bigint"}, framed(7, schema, {"id": 2}))
+    assert not found.unread and found.values.to_pylist() == [{"id": 2}]
+
+
+def test_a_file_that_is_named_by_the_address_is_still_read(registry: Registry, avro: AvroValues) -> None:
+    schema = record("event", id="long")
+    registry.register(7, schema)
+    decoded_by(avro, {"id": "bigint"}, framed(7, schema, {"id": 1}))
+    [file] = avro.registry.kept.iterdir()
+    file.rename(avro.registry.kept / f"{sha256(registry.url.encode()).hexdigest()[:16]}-7.json")
+    forget()
+    registry.register(7, record("event", id="int"))
+    with pytest.raises(LakehouseError, match="another schema for id 7 than before"):
+        decoded_by(avro, {"id": "bigint"}, framed(7, schema, {"id": 1}))

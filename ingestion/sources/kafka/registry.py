@@ -36,7 +36,7 @@ ANY_DIGITS = 100_000  # fastavro rounds a decimal to the precision of its schema
 LOGICAL = "lake.logicalType"  # under which a schema keeps a logical type by which it is not read
 DEFAULT = "lake.default"  # and a field its default
 NOT_FOUND = (40403, 40402, 40401)  # schema, version, subject: what the API says, where a proxy says 404 alone
-_known: dict[tuple[str, int], tuple[float, "Schema"]] = {}  # of this process
+_known: dict[tuple[Path, str, int], tuple[float, "Schema"]] = {}  # of this process, by folder, source and id
 _unknown: dict[tuple[str, int], tuple[float, str]] = {}
 _silent: dict[str, float] = {}  # when a registry was last waited for in vain
 
@@ -92,13 +92,13 @@ class SchemaRegistry:
 
     def schema(self, number: int) -> Schema:
         """The schema of that id; raises UnknownSchema, and LakehouseError where it cannot be told."""
-        at, known = _known.get((self.url, number), (0.0, None))
+        at, known = _known.get((self.kept, self.source, number), (0.0, None))
         if known is not None and time.monotonic() - at < AGAIN_SECONDS:
             return known
         if time.monotonic() - _unknown.get((self.url, number), (-MISSING_SECONDS, ""))[0] < MISSING_SECONDS:
             raise UnknownSchema(_unknown[self.url, number][1])
         if self._is_silent() and (kept := known or self._kept(number)) is not None:
-            _known[self.url, number] = time.monotonic(), kept
+            _known[self.kept, self.source, number] = time.monotonic(), kept
             return kept
         try:
             found = self._fetched(number)
@@ -119,7 +119,7 @@ class SchemaRegistry:
             self._compare(found, known or self._kept(number))
             if found != known:
                 self._keep(found)
-        _known[self.url, number] = time.monotonic(), found
+        _known[self.kept, self.source, number] = time.monotonic(), found
         return found
 
     def check(self) -> None:
@@ -191,7 +191,7 @@ class SchemaRegistry:
             raise LakehouseError(
                 f"{self._where} gives another schema for id {found.id} than before: it was set up anew, and events "
                 f"that are in the topics would be misread. Restore it; if none of its events is in a topic any more, "
-                f"remove {self._file(found.id)} and ingest again"
+                f"remove {self._kept_in(found.id)} and ingest again"
             )
 
     def _keep(self, schema: Schema) -> None:
@@ -201,12 +201,18 @@ class SchemaRegistry:
 
     def _kept(self, number: int) -> Schema | None:
         try:
-            return _parsed(number, self._file(number).read_text())
+            return _parsed(number, self._kept_in(number).read_text())
         except (OSError, ValueError):
             return None
 
     def _file(self, number: int) -> Path:
-        return self.kept / f"{sha256(self.url.encode()).hexdigest()[:16]}-{number}.json"
+        """Named by the source, whose events go on meaning the same where its registry has another address."""
+        return self.kept / f"{self.source}-{number}.json"
+
+    def _kept_in(self, number: int) -> Path:
+        """That file; until it is there the one of an earlier release, which is named by the address."""
+        mine = self._file(number)
+        return mine if mine.exists() else self.kept / f"{sha256(self.url.encode()).hexdigest()[:16]}-{number}.json"
 
     @property
     def _where(self) -> str:
