@@ -42,7 +42,7 @@ def remove(
 
 
 def _remove_table(settings: Settings, name: str, drop_tables: bool, dry_run: bool, yes: bool) -> None:
-    from ingestion import forget, nobody_ingests, source_status
+    from ingestion import forget, nobody_ingests
     from ingestion.sources.postgres.setup import removal_statements
     from scaffold import declared_alone, declaring_file, models_of, plan, without_table
 
@@ -54,8 +54,9 @@ def _remove_table(settings: Settings, name: str, drop_tables: bool, dry_run: boo
     left = accepted(settings, file, after)
     gone = plan(settings.dbt_project_dir, table.source, models_of(left, table.source))
     undeclaring.show_readers(settings, table.source, gone, drop_tables, dry_run, table.name)
-    statements = removal_statements(settings, table.source, table.relation)
-    ingested = table.name in {each.name for each in source_status(settings, table.source).tables}
+    is_published = _has_publication(settings, table.source)
+    statements = removal_statements(settings, table.source, table.relation) if is_published else []
+    ingested = _is_ingested(settings, table)
     others = {each.name for each in declared.sources} - {table.source}
     found = droppable(settings, table.source, others, table.name) if drop_tables else []
     if dry_run:
@@ -76,9 +77,24 @@ def _remove_table(settings: Settings, name: str, drop_tables: bool, dry_run: boo
     undeclaring.refuse_readers(settings, name)
 
 
+def _has_publication(settings: Settings, source: str) -> bool:
+    """Whether the source is read by a slot and a publication: topics keep nothing for the lake."""
+    return settings.connection(source).kind == "postgres"
+
+
+def _is_ingested(settings: Settings, table: RawTable) -> bool:
+    from ingestion.state import store
+
+    with store.connect_catalog(settings) as states:
+        store.ensure_state(states)
+        return table.name in store.read_positions(states, table.source)
+
+
 def _leave_publication(settings: Settings, table: RawTable, statements: Sequence[str], dry_run: bool) -> None:
     from ingestion.sources.postgres.setup import other_readers
 
+    if not _has_publication(settings, table.source):
+        return
     _by_owner(settings, table.source, statements, dry_run)
     if readers := other_readers(settings, table.source):
         say(
@@ -91,7 +107,8 @@ def _remove_source(settings: Settings, source: str, drop_tables: bool, dry_run: 
     from ingestion import forget_source
     from scaffold import declared_alone
 
-    settings.source(source)
+    if _has_publication(settings, source):
+        settings.source(source)
     declared = {each.name for each in declared_alone(settings).sources}
     files = undeclaring.undeclared(settings, source) if source in declared else None
     found = droppable(settings, source, declared - {source}) if drop_tables else []
@@ -125,6 +142,8 @@ def take_back(settings: Settings, source: str, dry_run: bool) -> tuple[str | Non
     """Drops the slot, and runs or prints what the owner takes back; returns slot and statements."""
     from ingestion.sources.postgres.setup import drop_slot, other_readers, removal_statements, slot_of
 
+    if not _has_publication(settings, source):
+        return None, []
     slot, statements = slot_of(settings, source), removal_statements(settings, source)
     if slot is not None:
         if not dry_run:

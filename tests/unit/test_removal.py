@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from held_topics import declared as of_topics
 from pydantic import SecretStr
 
 from ingestion.state import lease as leases
@@ -12,7 +13,7 @@ from ingestion.state import store
 from lakehouse.declarations import Declarations
 from lakehouse.declarations.policies import RawPolicy
 from lakehouse.errors import LakehouseError
-from lakehouse.settings import Settings, SourceSettings, load_settings
+from lakehouse.settings import KafkaSettings, Settings, SourceSettings, load_settings
 from lakehouse_cli.source import remove as command
 from lakehouse_cli.source import undeclaring
 from lakehouse_cli.source.declaring import write_change
@@ -259,3 +260,76 @@ def test_readers_are_the_models_that_people_wrote_of_what_goes(home: Path) -> No
     assert not {str(change.path.relative_to(settings.dbt_project_dir)) for change in all_gone} & {*found}
     assert undeclaring.readers(settings, "retail", (), "no such table") == []
     assert undeclaring.readers(settings, "elsewhere", ()) == []
+
+
+TOPICS = """\
+sources:
+  - name: web
+    tables:
+      - name: clicks
+      - name: views
+"""
+
+
+def topics(settings: Settings, changed: Mapping[Path, str | None] | None = None) -> Declarations:
+    file = settings.dbt_project_dir / "models" / "sources" / "web.yml"
+    if (text := (changed or {}).get(file, file.read_text())) is None:
+        return Declarations(sources=())
+    [source] = yaml.safe_load(text)["sources"]
+    return Declarations(sources=(of_topics(*(table["name"] for table in source["tables"]), flush=None),))
+
+
+@pytest.fixture
+def web(cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Settings, list[str]]]:
+    """A project with a source in Kafka whose brokers are gone, and what was dropped of it."""
+    of = KafkaSettings(kind="kafka", bootstrap_servers="127.0.0.1:1")
+    made = load_settings(home=tmp_path / "home", project_dir=tmp_path, catalog_url=cluster)
+    made, done = made.model_copy(update={"sources": {"web": of}}), list[str]()
+    file = made.dbt_project_dir / "models" / "sources" / "web.yml"
+    file.parent.mkdir(parents=True)
+    file.write_text(TOPICS)
+    with store.connect_catalog(made) as states:
+        store.ensure_state(states)
+        states.execute("TRUNCATE lakehouse.streams, lakehouse.positions, lakehouse.leases")
+        store.create_stream(states, "web", "", store.Cluster("c", 0), 0, kind="kafka")
+        for table in ("clicks", "views"):
+            store.note_new(states, "web", table, 1, None)
+    monkeypatch.setattr(command, "load_settings", lambda: made)
+    monkeypatch.setattr("scaffold.declared_alone", topics)
+    monkeypatch.setattr(command, "droppable", lambda _, source, others, table=None: [f"raw_{source}.{table or '*'}"])
+    monkeypatch.setattr(command, "drop", lambda _, found, dry_run: None if dry_run else done.extend(found))
+    monkeypatch.setattr("lakehouse.declarations.manifest.ensure_manifest", lambda settings: None)
+    monkeypatch.setattr(undeclaring, "readers", lambda *_: [])
+    yield made, done
+
+
+def left_of(settings: Settings) -> tuple[set[str], bool]:
+    """The tables that the state knows, and whether the declaration is there."""
+    with store.connect_catalog(settings) as states:
+        known = set(store.read_positions(states, "web"))
+    return known, (settings.dbt_project_dir / "models" / "sources" / "web.yml").exists()
+
+
+def test_a_table_of_a_topic_is_removed(web: tuple[Settings, list[str]]) -> None:
+    """Every source of topics was refused: `this is for sources in Postgres alone`."""
+    settings, done = web
+    command.remove("web.clicks", dry_run=True, drop_tables=True)
+    assert left_of(settings) == ({"clicks", "views"}, True) and done == []
+    command.remove("web.clicks", yes=True)
+    assert left_of(settings) == ({"views"}, True) and done == []
+    assert {table.name for table in topics(settings).source("web").tables} == {"views"}
+
+
+def test_a_table_of_a_topic_is_removed_with_its_history(web: tuple[Settings, list[str]]) -> None:
+    settings, done = web
+    command.remove("web.clicks", drop_tables=True, yes=True)
+    assert left_of(settings) == ({"views"}, True) and done == ["raw_web.clicks"]
+
+
+def test_a_source_of_topics_is_removed(web: tuple[Settings, list[str]], capsys: pytest.CaptureFixture[str]) -> None:
+    settings, done = web
+    command.remove("web", dry_run=True)
+    assert left_of(settings) == ({"clicks", "views"}, True)
+    command.remove("web", drop_tables=True, yes=True)
+    assert left_of(settings) == (set(), False) and done == ["raw_web.*"]
+    assert "slot" not in capsys.readouterr().out
