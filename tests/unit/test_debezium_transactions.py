@@ -59,6 +59,18 @@ def test_transactions_are_joined_by_xid_whatever_their_records_positions() -> No
     assert lake.rows == {(0, 0): (40_000_000, 1), (0, 1): (40_000_100, 1)}
 
 
+def test_transactions_of_another_database_in_the_same_topics_are_not_taken_for_repetitions() -> None:
+    """Their positions were lower, so that none of their rows landed, without a word."""
+    topics = two()
+    send(topics, 6, (0, "c", 1), end=40_000_000)
+    lake = Lake(topics)
+    lake.read()
+    send(topics, 7, (0, "c", 2), end=40_000_100)
+    send(topics, 1007, (0, "c", 3), end=10_000_000)
+    with pytest.raises(OutOfOrder, match=r"transaction 1007 ends at 10000000, and was told behind .* 40000100"):
+        lake.read()
+
+
 def test_an_idle_partition_holds_no_cut() -> None:
     topics, lake = two(), None
     lake = Lake(topics)

@@ -95,6 +95,12 @@ def _ended(told: Sequence[Told], before: Reached, follows: Follows) -> Ended:
                 f"before one of {last_at:%Y-%m-%d %H:%M:%S} at {last}: the database was restored, or another one took "
                 "its place"
             )
+        if new and before.end and follows.exactly_once:
+            raise OutOfOrder(
+                f"transaction {end.xid} ends at {end.lsn}, and was told behind one that ends at {last}: it came more "
+                "than once, so declare `delivery: at_least_once`, or it is of another database, whose transactions "
+                "need topics of their own"
+            )
         if follows.now - one.at < SETTLED:  # its events, which come again too, may not be visible yet
             found.told_to = one.offset
             break
