@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from lakehouse.catalog.lake_catalog import LakeCatalog
 
 WAIT_STEP_SECONDS = 0.5
+NOTICED_SECONDS = 15.0  # in which a writer that has been restarted meets what was declared
 Before = Callable[[Session], None]
 
 
@@ -59,7 +60,8 @@ def bring_up(
         store.ensure_state(states)
         check_same_kind(store.read_stream(states, source), settings.connection(source).kind)
         until = _committed(settings, source)
-        deadline = time.monotonic() + settings.ingestion.wait_seconds
+        begun = time.monotonic()
+        deadline = begun + settings.ingestion.wait_seconds
         while time.monotonic() < deadline:
             lease = leases.acquire(states, source, settings.ingestion.lease_seconds, "once")
             if lease is not None:
@@ -69,6 +71,13 @@ def bring_up(
             if _has_reached(states, declared, until):
                 with closing(open_catalog(settings)) as catalog:
                     return _report(settings, declared, states, {}, only_changed, catalog)
+            if time.monotonic() - begun > NOTICED_SECONDS and (unknown := _unknown(states, declared, until)):
+                held = leases.holder_of(states, source)
+                raise LakehouseError(
+                    f"source {source!r}: {', '.join(unknown)} was declared after the writer "
+                    f"{held[0] if held else 'before this one'} had begun, which does not know of it: restart that "
+                    "(`lakehouse ingest --follow`, or `lakehouse dev`)"
+                )
             time.sleep(WAIT_STEP_SECONDS)
         held = leases.holder_of(states, source)
     raise LakehouseError(
@@ -151,6 +160,15 @@ def _has_reached(states: CatalogConnection, declared: Source, until: Position) -
     whole = {n for n, at in positions.items() if at.state == "streaming" and cut is not None and at.point <= cut}
     aside = {item.name for item in _aside(positions)}
     return {t.name for t in declared.tables} <= set(stream.cut_tables) & whole | aside
+
+
+def _unknown(states: CatalogConnection, declared: Source, until: Position) -> list[str]:
+    """The declared tables that a writer which has reached the position has not met: it read the declarations before."""
+    stream = store.read_stream(states, declared.name)
+    if stream is None or not until <= stream.position:
+        return []
+    known = store.read_positions(states, declared.name)
+    return sorted(table.name for table in declared.tables if table.name not in known)
 
 
 def _aside(positions: Mapping[str, store.TablePosition]) -> tuple[Aside, ...]:

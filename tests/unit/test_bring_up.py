@@ -8,6 +8,7 @@ import pytest
 
 from ingestion.run import api
 from ingestion.schema.positions import Lsn
+from lakehouse.errors import LakehouseError
 
 
 def test_who_waits_for_another_writer_closes_the_catalog(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,6 +30,29 @@ def test_who_waits_for_another_writer_closes_the_catalog(monkeypatch: pytest.Mon
     )
     api.bring_up(cast(Any, settings), cast(Any, SimpleNamespace(source=lambda _: declared)), "shop")
     assert done == ["reported", "closed"]
+
+
+def test_a_table_that_the_writer_has_not_heard_of_is_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loads waited for minutes, and then said that the writer had not come as far as it had."""
+    stream = SimpleNamespace(position=Lsn(120), cut_position=Lsn(120), cut_tables=["orders"])
+    streaming = SimpleNamespace(state="streaming", reason=None, point=Lsn(90))
+    monkeypatch.setattr(api, "NOTICED_SECONDS", 0.0)
+    monkeypatch.setattr(api, "_committed", lambda *_: Lsn(110))
+    monkeypatch.setattr(api.store, "connect_catalog", lambda _: nullcontext())
+    monkeypatch.setattr(api.store, "ensure_state", lambda _: None)
+    monkeypatch.setattr(api.store, "read_stream", lambda *_: stream)
+    monkeypatch.setattr(api.store, "read_positions", lambda *_: {"orders": streaming})
+    for name in ("check_kind", "check_same_kind"):
+        monkeypatch.setattr(api, name, lambda *_: None)
+    monkeypatch.setattr(api.leases, "acquire", lambda *_: None)
+    monkeypatch.setattr(api.leases, "holder_of", lambda *_: ("vm:7:1", "follow"))
+    tables = [SimpleNamespace(name="orders"), SimpleNamespace(name="tolls")]
+    declared = SimpleNamespace(name="shop", flush=None, kind="postgres", tables=tables)
+    settings = SimpleNamespace(
+        ingestion=SimpleNamespace(wait_seconds=60.0, lease_seconds=1.0), connection=lambda _: declared
+    )
+    with pytest.raises(LakehouseError, match=r"^source 'shop': tolls was declared after the writer vm:7:1 had begun"):
+        api.bring_up(cast(Any, settings), cast(Any, SimpleNamespace(source=lambda _: declared)), "shop")
 
 
 @pytest.mark.parametrize(
