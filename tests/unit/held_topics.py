@@ -6,7 +6,7 @@ import json
 import threading
 import uuid
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -163,14 +163,14 @@ class Lake:
         self.follower.stack.close()
         self.follower = None
 
-    def once(self) -> None:
-        """`ingest --once` beside nobody."""
+    def once(self, work: Callable[[Session], object] = run_cycle) -> None:
+        """`ingest --once`, or other work that takes the lease, beside nobody."""
         with store.connect_catalog(self.settings) as states:
             states.execute("UPDATE lakehouse.leases SET expires_at = clock_timestamp()")
             lease = leases.acquire(states, "web", 60, "once")
             assert lease is not None
             origin = module.KafkaSource(self.settings, "web")
-            run_cycle(Session(self.settings, self.catalog, cast(Any, None), lease, self.source, origin=origin))
+            work(Session(self.settings, self.catalog, cast(Any, None), lease, self.source, origin=origin))
             leases.release(states, lease)
 
     def committed(self, name: str = "clicks") -> list[int]:

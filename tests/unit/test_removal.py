@@ -1,6 +1,6 @@
 """`lakehouse remove` beside people who edit, ingest, or press Ctrl-C meanwhile."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -35,16 +35,21 @@ def shop(cluster: str, tmp_path: Path) -> Settings:
     """Of a project that declares two tables, which were ingested."""
     made = load_settings(home=tmp_path / "home", project_dir=tmp_path, catalog_url=cluster)
     made = made.model_copy(update={"sources": {"shop": SourceSettings(url=SecretStr(cluster))}})
-    declaration = made.dbt_project_dir / "models" / "sources" / "shop.yml"
-    declaration.parent.mkdir(parents=True)
-    declaration.write_text(FILE)
+    write_project(made, "shop", FILE, "lakehouse_shop", "postgres", ("customers", "orders"))
+    return made
+
+
+def write_project(made: Settings, source: str, text: str, slot: str, kind: str, tables: Iterable[str]) -> None:
+    """The declaration of a source, and the state of an ingestion that has met these tables."""
+    file = made.dbt_project_dir / "models" / "sources" / f"{source}.yml"
+    file.parent.mkdir(parents=True)
+    file.write_text(text)
     with store.connect_catalog(made) as states:
         store.ensure_state(states)
         states.execute("TRUNCATE lakehouse.streams, lakehouse.positions, lakehouse.leases")
-        store.create_stream(states, "shop", "lakehouse_shop", store.Cluster("1", 1), 0)
-        for table in ("customers", "orders"):
-            store.note_new(states, "shop", table, 1, None)
-    return made
+        store.create_stream(states, source, slot, store.Cluster("1", 1), 0, kind=kind)
+        for table in tables:
+            store.note_new(states, source, table, 1, None)
 
 
 @pytest.fixture
@@ -285,15 +290,7 @@ def web(cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
     of = KafkaSettings(kind="kafka", bootstrap_servers="127.0.0.1:1")
     made = load_settings(home=tmp_path / "home", project_dir=tmp_path, catalog_url=cluster)
     made, done = made.model_copy(update={"sources": {"web": of}}), list[str]()
-    file = made.dbt_project_dir / "models" / "sources" / "web.yml"
-    file.parent.mkdir(parents=True)
-    file.write_text(TOPICS)
-    with store.connect_catalog(made) as states:
-        store.ensure_state(states)
-        states.execute("TRUNCATE lakehouse.streams, lakehouse.positions, lakehouse.leases")
-        store.create_stream(states, "web", "", store.Cluster("c", 0), 0, kind="kafka")
-        for table in ("clicks", "views"):
-            store.note_new(states, "web", table, 1, None)
+    write_project(made, "web", TOPICS, "", "kafka", ("clicks", "views"))
     monkeypatch.setattr(command, "load_settings", lambda: made)
     monkeypatch.setattr("scaffold.declared_alone", topics)
     monkeypatch.setattr(command, "droppable", lambda _, source, others, table=None: [f"raw_{source}.{table or '*'}"])

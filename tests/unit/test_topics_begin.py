@@ -4,16 +4,12 @@ Where the stream stands in a topic outlasts the table that was read from it.
 """
 
 from collections.abc import Iterator
-from typing import Any, cast
 
 import pytest
 from held_topics import Lake, declared, make_lake
 
-from ingestion.pipeline.session import Session
 from ingestion.run import operate
 from ingestion.run.recover import begin_next_epoch
-from ingestion.sources.kafka import source as module
-from ingestion.state import lease as leases
 from ingestion.state import store
 from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.declarations import RawTable
@@ -56,13 +52,7 @@ def reason(lake: Lake, name: str) -> str:
 
 
 def recover(lake: Lake) -> None:
-    with store.connect_catalog(lake.settings) as states:
-        states.execute("UPDATE lakehouse.leases SET expires_at = clock_timestamp()")
-        lease = leases.acquire(states, "web", 60, "once")
-        assert lease is not None
-        origin = module.KafkaSource(lake.settings, "web")
-        begin_next_epoch(Session(lake.settings, lake.catalog, cast(Any, None), lease, lake.source, origin=origin))
-        leases.release(states, lease)
+    lake.once(begin_next_epoch)
     lake.broker.send("clicks", 1)
     lake.once()
     assert reason(lake, "clicks") == "" and rows(lake, "clicks")[-1] == (epoch_of(lake), lake.broker.sent - 1)

@@ -98,8 +98,8 @@ def _ended(told: Sequence[Told], before: Reached, follows: Follows) -> Ended:
         if new and before.end and follows.exactly_once:
             raise OutOfOrder(
                 f"transaction {end.xid} ends at {end.lsn}, and was told behind one that ends at {last}: it came more "
-                "than once, so declare `delivery: at_least_once`, or it is of another database, whose transactions "
-                "need topics of their own"
+                "than once, so declare at_least_once, or it is of another database, whose transactions need topics of "
+                "their own"
             )
         if follows.now - one.at < SETTLED:  # its events, which come again too, may not be visible yet
             found.told_to = one.offset
