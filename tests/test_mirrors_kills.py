@@ -19,7 +19,7 @@ from tests.world import World
 
 pytestmark = pytest.mark.stack
 
-REFRESH, COPIES, VIEWS = "ingestion.mirrors.refresh", "ingestion.mirrors.copies", "ingestion.mirrors.views"
+BUILD, COPIES, VIEWS = "ingestion.mirrors.build", "ingestion.mirrors.copies", "ingestion.mirrors.views"
 
 
 def changed(settings: Settings, spark: Any) -> tuple[World, dict[str, Any]]:
@@ -53,7 +53,7 @@ def assert_goes_on(world: World, spark: Any) -> None:
 @pytest.mark.parametrize(
     ("fault", "published"),
     [
-        slow(f"{REFRESH}:write_changes:after", False),
+        slow(f"{BUILD}:write_changes:after", False),
         slow(f"{COPIES}:_swapped:before", False),
         slow(f"{VIEWS}:write_view:after", False),
         slow(f"{COPIES}:swap:after", False),

@@ -31,9 +31,9 @@ from tests.world import World, make_world, position, replay
 pytestmark = pytest.mark.stack
 
 POINTS = [
-    "ingestion.mirrors.refresh:write_all",
-    "ingestion.mirrors.refresh:write_changes",
-    "ingestion.mirrors.refresh:_stage",
+    "ingestion.mirrors.build:write_all",
+    "ingestion.mirrors.build:write_changes",
+    "ingestion.mirrors.build:_stage",
     "ingestion.mirrors.copies:create",
     "ingestion.mirrors.copies:publish",
     "ingestion.mirrors.copies:_put",

@@ -14,7 +14,7 @@ from pyiceberg.table.snapshots import Snapshot
 from benchmarks.bench import Bench, Measurement, Results
 from benchmarks.workloads import SOURCE, columns_of, insert
 from ingestion import refresh_mirrors
-from ingestion.mirrors.refresh import MirrorReport
+from ingestion.mirrors.build import MirrorReport
 from ingestion.verify import reconcile_raw
 from lakehouse.catalog.open import open_catalog, total
 from lakehouse.declarations import Column, Declarations

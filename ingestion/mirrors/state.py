@@ -17,6 +17,7 @@ from lakehouse.catalog.open import changes_data, history, total
 from lakehouse.files.stored import known_fields
 
 if TYPE_CHECKING:
+    from pyiceberg.manifest import ManifestFile
     from pyiceberg.table import Table
     from pyiceberg.table.metadata import TableMetadata
 
@@ -88,13 +89,26 @@ def added_files(metadata: TableMetadata) -> int:
     return sum(total(snapshot, "added-data-files") for snapshot in added)
 
 
-def columns_with_nulls(mirror: Table, snapshot: int, columns: Iterable[str]) -> tuple[str, ...]:
-    """Those of these columns in which a row of the snapshot may have a null, by what its files say of themselves."""
+def columns_with_nulls(
+    mirror: Table, snapshot: int, columns: Iterable[str], before: MirrorState | None = None
+) -> tuple[str, ...]:
+    """Those of these columns in which a row of the snapshot may have a null, by what its files say of themselves.
+
+    Of a state before, which had these columns, what is known is taken over: only what was added since is read.
+    """
     from pyiceberg.manifest import ManifestContent
 
-    found = mirror.snapshot_by_id(snapshot)
-    assert found is not None, f"{mirror.name()} has no snapshot {snapshot}"
-    manifests = [m for m in found.manifests(mirror.io) if m.content == ManifestContent.DATA]
-    files = [entry.data_file for manifest in manifests for entry in manifest.fetch_manifest_entry(mirror.io)]
+    def manifests(of: int) -> dict[str, ManifestFile]:
+        found = mirror.snapshot_by_id(of)
+        assert found is not None, f"{mirror.name()} has no snapshot {of}"
+        return {m.manifest_path: m for m in found.manifests(mirror.io) if m.content == ManifestContent.DATA}
+
+    known, read = (before.nulls or (), manifests(before.snapshot)) if before else ((), {})
+    added = [manifest for path, manifest in manifests(snapshot).items() if path not in read]
+    files = [entry.data_file for manifest in added for entry in manifest.fetch_manifest_entry(mirror.io)]
     ids = {name: mirror.schema().find_field(name).field_id for name in columns}
-    return tuple(n for n, field in ids.items() if any((file.null_value_counts or {}).get(field, 1) for file in files))
+    return tuple(
+        name
+        for name, field in ids.items()
+        if name in known or any((file.null_value_counts or {}).get(field, 1) for file in files)
+    )

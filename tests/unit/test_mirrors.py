@@ -19,7 +19,7 @@ from pyiceberg.types import IntegerType, StringType
 from ingestion.mirrors.columns import ColumnPlan, plan_columns
 from ingestion.mirrors.copies import Published
 from ingestion.mirrors.refresh import _publish, newest_cut
-from ingestion.mirrors.state import MirrorState, added_files, columns_with_nulls, read_state
+from ingestion.mirrors.state import MirrorState, added_files, columns_with_nulls, data_snapshot, read_state
 from ingestion.mirrors.views import forget_old
 from ingestion.mirrors.write import SMALL_BYTES, Size, Target, delete_sql, is_written_anew
 from ingestion.run.mirrors import Refresher
@@ -137,6 +137,11 @@ def test_a_mirror_tells_which_columns_of_its_key_have_nulls(tmp_path: Path) -> N
     assert columns_with_nulls(table, first, ["a", "b"]) == ()
     assert columns_with_nulls(table, second, ["a", "b"]) == ("b",)
     assert columns_with_nulls(table, first, ["a", "c"]) == ("c",), "its files say nothing of it"
+    table.append(pa.table({"a": [None], "b": ["y"]}, pa.schema(columns[:2])))
+    newest, known = data_snapshot(table), replace(STATE, snapshot=second, nulls=("b",))
+    assert newest and columns_with_nulls(table, newest, ["a", "b"], known) == ("a", "b")
+    of_new_files = columns_with_nulls(table, newest, ["a", "b"], replace(known, nulls=()))
+    assert of_new_files == ("a",), "no other file is read again"
 
 
 def test_no_source_is_called_as_the_lease_of_mirrors() -> None:

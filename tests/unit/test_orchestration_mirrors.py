@@ -5,7 +5,8 @@ from typing import Any
 
 import dagster as dg
 
-from ingestion.mirrors.refresh import MirrorReport, RefreshReport
+from ingestion.mirrors.build import MirrorReport
+from ingestion.mirrors.refresh import RefreshReport
 from lakehouse.declarations import Column, RawTable, Source
 from lakehouse.declarations.policies import LoadPolicy, RawPolicy
 from orchestration.factory import source_definitions
