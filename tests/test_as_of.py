@@ -108,7 +108,7 @@ def declared(world: World, table: str) -> Declared:
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize(("moments", "loaded_at"), [(3, [2]), slow(20, [10, 20])])
+@pytest.mark.parametrize(("moments", "loaded_at"), [(2, [1]), slow(20, [10, 20])])
 def test_every_moment_is_answered_as_the_source_was(
     settings: Settings,
     spark: Any,

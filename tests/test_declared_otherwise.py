@@ -85,7 +85,7 @@ def test_a_mirror_waits_for_the_cycle_that_follows_another_key(settings: Setting
 
 
 @pytest.mark.parametrize(
-    ("before", "now"), [(None, "sha256"), ("sha256", None), slow(None, "null"), slow("null", None)]
+    ("before", "now"), [(None, "sha256"), slow("sha256", None), slow(None, "null"), slow("null", None)]
 )
 def test_rows_that_do_not_change_follow_a_mask(
     settings: Settings, spark: Any, before: str | None, now: str | None

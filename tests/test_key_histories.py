@@ -45,6 +45,7 @@ def test_parsed_fills_what_updates_left_out_on_trino(settings: Settings) -> None
     assert sorted(found) == sorted(expected)
 
 
+@pytest.mark.slow
 def test_parsed_follows_a_row_through_thousands_of_keys_on_trino(settings: Settings) -> None:
     """In one load, as the first one of a table, or one that is made anew: Trino refused a branch for each key."""
     parsed, keys = OnTrino(settings), 2000

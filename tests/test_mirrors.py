@@ -267,6 +267,7 @@ def test_a_table_out_of_the_cut_keeps_its_mirror(settings: Settings, spark: Any)
     assert_mirrors_equal(world)
 
 
+@pytest.mark.slow
 def test_what_comes_late_is_in_the_mirror(settings: Settings, spark: Any) -> None:
     """A repair's events are of the cut at which the mirror stands."""
     world = make(settings)

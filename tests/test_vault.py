@@ -59,7 +59,7 @@ sources:
 """
 
 
-@pytest.mark.parametrize("selected", ["unit_eff_sat,test_type:unit", slow("test_type:unit")])
+@pytest.mark.parametrize("selected", [slow("unit_eff_sat,test_type:unit"), slow("test_type:unit")])
 def test_the_unit_test_of_each_macro_passes(settings: Settings, tmp_path: Path, selected: str) -> None:
     place = {"DBT_TARGET_PATH": str(tmp_path / "target"), "DBT_LOG_PATH": str(tmp_path / "logs")}
     done = subprocess.run(

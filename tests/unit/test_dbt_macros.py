@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from ingestion.schema.types import SourceType, target_type
 from ingestion.schema.types.table import RULES
 from scaffold.types import has_several_spellings, lake_type
+from tests.marks import slow
 from tests.unit.dbt_macros import ARRAY_JOIN, Refused, macro
 
 SPELLINGS = {
@@ -415,7 +416,7 @@ def diff_text(values: dict[str, str | None], deleted: bool = False) -> Any:
     return evaluate(sql, values | {"deleted": deleted})
 
 
-@pytest.mark.parametrize("count", [1, 100, 101, 300])
+@pytest.mark.parametrize("count", [1, 100, 101, slow(300)])
 def test_a_hashdiff_of_any_number_of_columns_is_made_of_calls_that_trino_takes(count: int) -> None:
     """Trino takes 127 arguments: a satellite of more columns could not be loaded."""
     columns = [{"name": f"c{n:04}", "type": "varchar"} for n in range(count)]

@@ -20,6 +20,7 @@ from ingestion.sources.debezium.message.values import _digits
 from ingestion.sources.kafka.fetching import Range
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import DebeziumSettings
+from tests.marks import seeds
 
 AT = 1_764_000_000_000
 LATE = datetime(2027, 1, 1, tzinfo=UTC)
@@ -293,7 +294,7 @@ def columns_by(chance: Chance, kinds: list[str]) -> tuple[dict[str, str], tuple[
     return columns, chance.choice((("id",), ("id",), ("id", *texts[:1]), ()))
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", seeds(30, 10))
 def test_what_is_read_at_once_is_what_is_read_one_by_one(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     chance = Chance(seed)
     with_schemas, strange = seed % 3 == 0, chance.choice((0.0, 0.02, 0.1, 0.3))
@@ -314,7 +315,7 @@ def test_what_is_read_at_once_is_what_is_read_one_by_one(monkeypatch: pytest.Mon
     assert count > 150 or strange
 
 
-@pytest.mark.parametrize("seed", range(9))
+@pytest.mark.parametrize("seed", seeds(9, 3))
 def test_batches_of_any_size_land_the_same(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """Several are opened beside each other, of several schemas, and some of them one by one."""
     chance = Chance(seed)
@@ -465,7 +466,7 @@ def test_what_is_nested_too_deeply_is_read_by_itself(monkeypatch: pytest.MonkeyP
     assert_the_same(monkeypatch, topic.messages, table("a", {"id": "bigint", "v": "text"}), settings())
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(20, 7))
 def test_decimals_are_those_of_one_by_one(seed: int) -> None:
     chance = Chance(seed)
     scale = chance.randrange(39)

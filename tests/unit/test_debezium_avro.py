@@ -22,7 +22,7 @@ from ingestion.sources.kafka import registry as module
 from ingestion.sources.kafka.registry import SchemaRegistry
 from ingestion.tasks.replay import _replay_relation
 from lakehouse.errors import LakehouseError
-from tests.marks import slow
+from tests.marks import seeds
 from tests.registry import Registry, running_registry
 from tests.unit.test_debezium_at_once import LATE, SCHEMAS, Topic, columns_by, declared, landed, one_by_one, schema_of
 
@@ -44,7 +44,7 @@ def unread(found: Any) -> dict[str, list[str]]:
     return {name: sorted(reasons) for name, reasons in found.unread.items()}
 
 
-@pytest.mark.parametrize("seed", [seed if seed < 4 else slow(seed) for seed in range(12)])
+@pytest.mark.parametrize("seed", seeds(12, 2))
 def test_what_lands_is_what_json_with_schemas_lands(
     monkeypatch: pytest.MonkeyPatch, registry: Registry, client: SchemaRegistry, seed: int
 ) -> None:

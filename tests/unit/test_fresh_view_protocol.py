@@ -27,9 +27,10 @@ from lakehouse.catalog.views.current_views import CUT, TAIL, past_of, with_past
 from lakehouse.catalog.views.regular import after_rewrites
 from lakehouse.catalog.views.view_versions import LONG, NextView, with_version, write_view
 from lakehouse.catalog.writing.commit import until_committed
+from tests.marks import slow
 from tests.unit.test_irregular import NOW, RAW, VIEW, Shop, shop  # noqa: F401
 
-SEEDS = [int(os.environ["RANDOM_SEED"])] if "RANDOM_SEED" in os.environ else [1, 2, 3]
+SEEDS = [int(os.environ["RANDOM_SEED"])] if "RANDOM_SEED" in os.environ else [1, slow(2), slow(3)]
 STEPS = int(os.environ.get("STEPS", "120"))
 
 

@@ -25,6 +25,7 @@ from lakehouse.declarations.policies import CompactPolicy
 from lakehouse_backup.cuts import cuts_of
 from maintenance.actions.layout import plan_for
 from maintenance.inventory.cuts import newest_row
+from tests.marks import slow
 
 BEGIN = datetime(2026, 11, 20, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -282,7 +283,7 @@ class History:
         assert sorted(rows) == sorted(self.states[snapshot])
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, slow(2), slow(3)])
 def test_whatever_happens_between_publishes_each_state_has_each_cut_once(
     catalog: LakeCatalog, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:

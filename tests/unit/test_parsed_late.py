@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.marks import seeds
 from tests.unit.embedded_parsed import Parsed
 
 ROWS = "select id, _op, _commit_lsn, _loaded_at, a, b from parsed order by all"
@@ -102,7 +103,7 @@ def test_rows_that_change_with_a_table_that_is_made_anew_for_a_column_are_told_t
     assert parsed.rows("select * from parsed_properties where key like '%revised%'") == revised, "for a column alone"
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(12, 4))
 def test_whatever_lands_late_parsed_is_what_a_load_of_the_whole_would_make(seed: int) -> None:
     rng = random.Random(seed)
     parsed, whole, at = Parsed("a", "b"), Parsed("a", "b"), 0

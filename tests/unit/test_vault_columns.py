@@ -45,7 +45,7 @@ def loaded(monkeypatch: pytest.MonkeyPatch, name: str) -> list[list[tuple[Any, .
         vault.rows(f"describe {t}")) else f"from {t} order by all") for t in [*vault.models, *views]]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", [name if number % 6 == 0 else slow(name) for number, name in enumerate(NAMES)])
+@pytest.mark.parametrize("name", [name if number % 9 == 0 else slow(name) for number, name in enumerate(NAMES)])
 def test_a_column_may_be_called_as_what_the_macros_work_with(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     with monkeypatch.context() as plain:
         expected = loaded(plain, "zz")
