@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from confluent_kafka import IsolationLevel, Uuid
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, Uuid
 from confluent_kafka.admin import OffsetSpec
 
 from ingestion.schema.offsets import Offsets
@@ -14,6 +14,7 @@ from ingestion.sources.kafka.connection import Brokers, Topic
 from ingestion.sources.kafka.source import EVENT_BYTES, OpenKafka
 from ingestion.state import store
 from lakehouse.errors import LakehouseError
+from lakehouse.servers.retry import Unreachable
 from lakehouse.settings import KafkaSettings, Settings
 
 
@@ -59,6 +60,44 @@ def test_brokers_that_tell_no_topic_ids_are_refused(monkeypatch: pytest.MonkeyPa
     """All topics had the number 0: events of one topic landed in the table of another."""
     with pytest.raises(LakehouseError, match=r"source 'web': .* no id of topic clicks.*Kafka 2\.8"):
         brokers(monkeypatch, Admin({"clicks": Uuid(0, 0), "views": Uuid(0, 0)})).topics(["clicks", "views"])
+
+
+class Electing(Admin):
+    """Answers for partition 1 with these errors first."""
+
+    def __init__(self, *codes: int) -> None:
+        super().__init__({}, (5, 5))
+        self._codes, self.asked = list(codes), list[list[int]]()
+
+    def poll(self, seconds: float) -> int:
+        return 0
+
+    def list_offsets(self, wanted: Any, isolation_level: Any, request_timeout: float) -> dict[Any, "Future[Any]"]:
+        self.asked.append(sorted(at.partition for at in wanted))
+        told = super().list_offsets(wanted, isolation_level, request_timeout)
+        for at in wanted:
+            if at.partition == 1 and self._codes:
+                told[at] = Future()
+                told[at].set_exception(KafkaException(KafkaError(self._codes.pop(0))))
+        return told
+
+
+def test_a_partition_that_has_just_got_another_leader_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a broker's restart the first answer ended the read, and brokers that answered were said not to."""
+    monkeypatch.setattr(connection, "AGAIN_SECONDS", 0.0)
+    admin = Electing(KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.NOT_LEADER_FOR_PARTITION)
+    assert brokers(monkeypatch, admin).ends([("clicks", 0), ("clicks", 1)]) == {("clicks", 0): 5, ("clicks", 1): 5}
+    assert admin.asked == [[0, 1], [1], [1]], "what is known is not asked again"
+    monkeypatch.setattr(connection, "ANSWER_SECONDS", -1.0)
+    with pytest.raises(Unreachable, match=r"has no leader for a partition .*Leader epoch is newer"):
+        brokers(monkeypatch, Electing(KafkaError.UNKNOWN_LEADER_EPOCH)).ends([("clicks", 1)])
+
+
+def test_an_error_that_brokers_answer_with_is_not_told_as_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Unreachable, match=r"nowhere:1 answers with an error .*: look at the brokers' logs"):
+        brokers(monkeypatch, Electing(KafkaError.KAFKA_STORAGE_ERROR)).ends([("clicks", 1)])
+    with pytest.raises(Unreachable, match="nowhere:1 does not answer"):
+        brokers(monkeypatch, Electing(KafkaError._TRANSPORT)).ends([("clicks", 1)])
 
 
 def opened(monkeypatch: pytest.MonkeyPatch, position: int, ends: tuple[int, int]) -> tuple[OpenKafka, store.Stream]:

@@ -1,6 +1,7 @@
 """The brokers of a source: which cluster they are, its topics, and how far these reach."""
 
 import logging
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -17,7 +18,13 @@ from lakehouse.servers.retry import Unreachable
 from lakehouse.settings import Settings
 
 ANSWER_SECONDS = 15.0
+AGAIN_SECONDS = 0.2
 NOT_THERE = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
+ANOTHER_LEADER = (
+    KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE, KafkaError.REPLICA_NOT_AVAILABLE, KafkaError.OFFSET_NOT_AVAILABLE,
+)  # fmt: skip
+"""Codes of a partition whose leader is another one, or does not know it yet: brokers agree within seconds."""
 T = TypeVar("T")
 log = logging.getLogger("lakehouse.kafka")
 log.setLevel(logging.CRITICAL)  # what the client logs comes as an error too
@@ -85,11 +92,22 @@ class Brokers:
     def _offsets(
         self, partitions: Collection[Partition], which: OffsetSpec, seen: IsolationLevel = IsolationLevel.READ_COMMITTED
     ) -> dict[Partition, int]:
-        if not partitions:
-            return {}
-        wanted = {TopicPartition(topic, number): which for topic, number in partitions}
-        asked = self._admin.list_offsets(wanted, isolation_level=seen, request_timeout=ANSWER_SECONDS)
-        return {(at.topic, at.partition): self._answer(future).offset for at, future in asked.items()}
+        """Asks again for a while where a partition has just got another leader, as after a broker's restart."""
+        found, until = dict[Partition, int](), time.monotonic() + ANSWER_SECONDS
+        while left := [partition for partition in partitions if partition not in found]:
+            wanted = {TopicPartition(topic, number): which for topic, number in left}
+            asked = self._admin.list_offsets(wanted, isolation_level=seen, request_timeout=ANSWER_SECONDS)
+            passing = False
+            for at, future in asked.items():
+                try:
+                    found[at.topic, at.partition] = future.result().offset
+                except KafkaException as error:
+                    if error.args[0].code() not in ANOTHER_LEADER or time.monotonic() > until:
+                        raise self._refused(error) from None
+                    passing = True
+            if passing:
+                time.sleep(AGAIN_SECONDS)
+        return found
 
     def _answer(self, future: "Future[T]") -> T:
         try:
@@ -116,6 +134,10 @@ def refused(source: str, servers: str, error: KafkaError) -> LakehouseError:
         return LakehouseError(f"{where}: no connection by TLS ({says}): correct {variable}TLS and {variable}CA")
     if error.code() in (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED):
         return LakehouseError(f"{where}: {says}: grant the login Describe and Read on the topics that are declared")
+    if error.code() in ANOTHER_LEADER:
+        return Unreachable(f"{where} has no leader for a partition ({says}): look at its brokers, one may be down")
+    if error.code() > 0:  # those below are the client's own
+        return Unreachable(f"{where} answers with an error ({says}): look at the brokers' logs")
     return Unreachable(f"{where} does not answer ({says}): start it, or correct {variable}BOOTSTRAP_SERVERS")
 
 
