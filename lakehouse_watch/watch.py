@@ -26,7 +26,7 @@ from lakehouse.settings import Settings
 from lakehouse_watch import asking, store
 from lakehouse_watch.alerts import Occasion, State, advance
 from lakehouse_watch.asking import Asking, NoAnswer
-from lakehouse_watch.probes import dagster_state, lake, loads, servers, sources, worker
+from lakehouse_watch.probes import dagster_state, lake, loads, models, servers, sources, worker
 from lakehouse_watch.probes.reading import Probe, Reading
 from lakehouse_watch.targets.delivery import Delivery, declared_targets
 from lakehouse_watch.targets.text import hider
@@ -47,6 +47,7 @@ def declared_probes(settings: Settings) -> list[Probe]:
     probes += [
         Probe("lake", partial(lake.read_lake, settings), every=60, needs_catalog=True),
         Probe("loads", partial(loads.read_loads, settings), every=60, needs_catalog=True),
+        Probe("models", partial(models.read_models, settings)),
         Probe("worker", partial(worker.read_worker, settings), needs_catalog=True),
         Probe("backups", partial(lake.read_backups, settings), every=60, needs_catalog=True),
         Probe("servers", partial(servers.read_servers, settings)),

@@ -11,11 +11,9 @@ from lakehouse.declarations import declarations_from
 from lakehouse.declarations.manifest import load_manifest
 from lakehouse.declarations.unread import unread_tables
 from lakehouse.settings import Settings, load_settings
-from orchestration.assets.built_by_key import built_by_key
 from orchestration.assets.dbt_assets import load_assets, other_sources
 from orchestration.assets.dbt_resource import dbt_resource
-from orchestration.assets.next_tables import refuse_hidden_marts, refuse_next_schemas
-from orchestration.assets.policies import policies
+from orchestration.assets.policies import policies, refuse_wrong_models
 from orchestration.assets.table_health import health_definitions
 from orchestration.assets.translator import stored_keys
 from orchestration.factory import source_definitions
@@ -33,9 +31,7 @@ def definitions(settings: Settings) -> dg.Definitions:
     """The definitions of raw tables, dbt models, marts and maintenance, with policies applied to every asset."""
     manifest = load_manifest(settings)
     declared = declarations_from(manifest, settings.dbt_project_dir).among(settings.sources)
-    built_by_key(manifest, settings.dbt_project_dir)  # refuses what does not go together
-    refuse_hidden_marts(manifest, settings.dbt_project_dir)
-    refuse_next_schemas(manifest, settings.dbt_project_dir)
+    refuse_wrong_models(manifest, settings.dbt_project_dir)
     unread = unread_tables(manifest, declared, settings.dbt_project_dir)
     first_day, pages = settings.dagster.first_day, stored_keys(manifest)
     return dg.Definitions.merge(

@@ -12,6 +12,9 @@ from urllib.parse import urlsplit
 import typer
 
 from lakehouse.declarations import Declarations, load_declarations
+from lakehouse.declarations.access import policies_of
+from lakehouse.declarations.manifest import load_manifest
+from lakehouse.declarations.unread import unread_tables
 from lakehouse.extras import installed, missing_extra
 from lakehouse.servers.embedded import is_sample
 from lakehouse.servers.java import java_version, spark_java_home
@@ -149,11 +152,26 @@ def _trino(settings: Settings) -> Iterator[Line]:
 def _declarations(settings: Settings, declared: list[Declarations]) -> Iterator[Line]:
     declarations = load_declarations(settings)
     declared.append(declarations)
+    _check_models(settings, declarations)
     tables = sum(len(source.tables) for source in declarations.sources)
     if not tables:
         yield Line("declarations", "warning", "there are none", "`lakehouse scaffold SOURCE` proposes them")
         return
     yield Line("declarations", "ok", f"{_counted(tables, 'table')} of {_counted(len(declarations.sources), 'source')}")
+
+
+def _check_models(settings: Settings, declarations: Declarations) -> None:
+    """Raises LakehouseError for what `maintain`, the worker or Dagster would refuse once they read the project."""
+    from maintenance.inventory.declared import maintained_tables
+
+    manifest, project_dir = load_manifest(settings), settings.dbt_project_dir
+    policies_of(manifest, project_dir)
+    unread_tables(manifest, declarations, project_dir)
+    maintained_tables(manifest, project_dir)
+    if "orchestration" in installed():
+        from orchestration.assets.policies import refuse_wrong_models
+
+        refuse_wrong_models(manifest, project_dir)
 
 
 def _counted(number: int, what: str) -> str:

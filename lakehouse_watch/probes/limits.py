@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from lakehouse.declarations import Declarations, declarations_from
+from lakehouse.declarations.built_by_key import built_by_key
 from lakehouse.declarations.manifest import manifest_path
+from lakehouse.declarations.models import APPENDED
 from lakehouse.declarations.policies import LagPolicy
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 from lakehouse_watch.probes.still_there import Declared, declared_in
-
-APPENDED = "append_only"  # the materialization of parsed tables
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,7 @@ class Project:
     limits: Limits = field(default_factory=dict)
     loads: tuple[Loaded, ...] = ()
     there: Declared | None = None
+    wrong: tuple[tuple[str, str], ...] = ()
 
 
 def declared_limits(settings: Settings, source: str) -> Mapping[str, LagPolicy]:
@@ -61,6 +62,11 @@ def declared_still(settings: Settings) -> Declared | None:
     return _parsed_last(settings).there
 
 
+def declared_wrongly(settings: Settings) -> tuple[tuple[str, str], ...]:
+    """The marts whose `built_by` is wrong, with file, line and why; none while the project cannot be read."""
+    return _parsed_last(settings).wrong
+
+
 def _parsed_last(settings: Settings) -> Project:
     path = manifest_path(settings)
     try:
@@ -76,10 +82,12 @@ def _read(path: Path, written: int, project_dir: Path, connected: frozenset[str]
         manifest = json.loads(path.read_text())
         declared = declarations_from(manifest, project_dir)
         there = declared_in(manifest, declared.among(connected), project_dir)
+        _, wrong = built_by_key(manifest, project_dir)
     except (OSError, ValueError, LakehouseError):  # it is being changed: the commands that need it say what is wrong
         return Project()
     limits = {s.name: {table.name: table.lag for table in s.tables if table.lag is not None} for s in declared.sources}
-    return Project(limits, tuple(_loads(manifest, declared)), there)
+    named = tuple((manifest["nodes"][unique_id]["name"], line) for unique_id, line in wrong.items())
+    return Project(limits, tuple(_loads(manifest, declared)), there, named)
 
 
 def _loads(manifest: Mapping[str, Any], declared: Declarations) -> Iterator[Loaded]:

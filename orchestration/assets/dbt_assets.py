@@ -12,12 +12,13 @@ import dagster as dg
 from dagster_dbt import DbtCliInvocation, dbt_assets
 from dagster_dbt.errors import DagsterDbtCliRuntimeError
 
+from lakehouse.declarations.models import is_view
 from orchestration.assets.after_checks import after_checks
 from orchestration.assets.dbt_resource import Dbt, clean_up, environment, run_environment
 from orchestration.assets.groups import groups_read, load_groups, selection
 from orchestration.assets.markdown import escape_markdown
 from orchestration.assets.next_tables import built_whole, sound_tables, unsound_tables
-from orchestration.assets.translator import BUILT_WITH_MARTS, LakeTranslator, is_raw, is_view, layer, node_key
+from orchestration.assets.translator import BUILT_WITH_MARTS, LakeTranslator, is_raw, layer, node_key
 from orchestration.resources import Lake, TableKey
 from orchestration.runs import tags
 from orchestration.runs.dependencies import name_of

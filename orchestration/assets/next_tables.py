@@ -6,12 +6,11 @@ from typing import Any
 
 from lakehouse.catalog.next_names import is_next
 from lakehouse.declarations.lines import refuse
+from lakehouse.declarations.models import REBUILT, is_view, table_of_model
 from orchestration.assets.groups import STORED
-from orchestration.assets.translator import is_view
 from orchestration.resources import TableKey
 
 Manifest = Mapping[str, Any]
-REBUILT = "rebuilt_table"  # the materialization of tables that are built whole
 GOOD = frozenset({"success", "pass", "warn"})
 
 
@@ -114,11 +113,6 @@ def _behind(manifest: Manifest, unique_id: str) -> set[str]:
 def _whole(manifest: Manifest) -> dict[str, Any]:
     models = ((key, node) for key, node in manifest["nodes"].items() if node["resource_type"] == "model")
     return {key: node for key, node in models if node["config"]["materialized"] == REBUILT}
-
-
-def table_of_model(node: Mapping[str, Any]) -> TableKey:
-    """Schema and name of the table that a model makes."""
-    return node["schema"], node["alias"]
 
 
 def _descriptions(node: Mapping[str, Any]) -> dict[str, str]:

@@ -11,7 +11,9 @@ from pydantic import ValidationError
 from lakehouse.declarations.lines import line_in_model, line_in_source, mistakes_in, refuse
 from lakehouse.declarations.policies import AccessPolicy, ModelPolicy
 from lakehouse.text.spelling import close, unknown
+from orchestration.assets.groups import STORED
 from orchestration.assets.lineage import column_lineage
+from orchestration.assets.next_tables import refuse_hidden_marts, refuse_next_schemas
 from orchestration.assets.translator import is_raw, node_key
 
 RAW_KINDS = {"postgres", "pyspark", "iceberg"}
@@ -40,9 +42,18 @@ def policies(manifest: dict[str, Any], project_dir: Path) -> Callable[[dg.AssetS
     return complete
 
 
+def refuse_wrong_models(manifest: dict[str, Any], project_dir: Path) -> None:
+    """Raises LakehouseError, with the file, for what no code location is made of; `doctor` asks it before one is."""
+    refuse_hidden_marts(manifest, project_dir)
+    refuse_next_schemas(manifest, project_dir)
+    for node in manifest["nodes"].values():
+        if node["resource_type"] in STORED:
+            _policy(node, _meta(node), project_dir)
+
+
 def with_policies(spec: dg.AssetSpec, node: dict[str, Any], project_dir: Path) -> dg.AssetSpec:
     """The spec with the node's owners and freshness policy and the kinds of its layer."""
-    meta = {**node.get("meta", {}), **node.get("config", {}).get("meta", {})}
+    meta = _meta(node)
     policy = _policy(node, meta if node["resource_type"] != "source" else meta | meta.get("raw", {}), project_dir)
     freshness = freshness_policy(policy.freshness_minutes)
     name = ".".join((node["database"], *spec.key.path))
@@ -60,12 +71,17 @@ def _minutes_of_raw(node: dict[str, Any], by_id: dict[str, dict[str, Any]]) -> i
     return min((minutes for policy in declared if (minutes := policy.get("freshness_minutes"))), default=None)
 
 
+def _meta(node: dict[str, Any]) -> dict[str, Any]:
+    return {**node.get("meta", {}), **node.get("config", {}).get("meta", {})}
+
+
 def _policy(node: dict[str, Any], meta: dict[str, Any], project_dir: Path) -> ModelPolicy:
     line = line_in_source if node["resource_type"] == "source" else line_in_model
     if node["resource_type"] != "source":
         refuse([f"{line(project_dir, node, path)}: {node['name']}: {text}" for path, text in _misspelt(meta)])
+    read = ModelPolicy.model_fields.keys() - {"built_by"}  # where that is wrong, the mart is built all the same
     try:
-        return ModelPolicy.model_validate({k: v for k, v in meta.items() if k in ModelPolicy.model_fields})
+        return ModelPolicy.model_validate({k: v for k, v in meta.items() if k in read})
     except ValidationError as error:
         mistakes = mistakes_in(error, ModelPolicy)
         refuse([f"{line(project_dir, node, path)}: {node['name']}: {text}" for path, text in mistakes])

@@ -75,11 +75,6 @@ def is_raw(node: Node) -> bool:
     return node["resource_type"] == "source" and node["schema"].startswith("raw_")
 
 
-def is_view(node: Node) -> bool:
-    """Whether the node stores no rows."""
-    return node.get("config", {}).get("materialized") in ("view", "ephemeral")
-
-
 def stored_keys(manifest: Node) -> frozenset[dg.AssetKey]:
     """The keys of all tables that have a page in the UI: sources, models, seeds and snapshots."""
     models = (n for n in manifest["nodes"].values() if n["resource_type"] in ("model", "seed", "snapshot"))

@@ -7,9 +7,10 @@ import dagster as dg
 
 from lakehouse.catalog.views.current_views import view_of
 from lakehouse.declarations import Declarations
+from lakehouse.declarations.models import is_view
 from orchestration.assets.blocking_checks import blocking_tests
 from orchestration.assets.dbt_assets import marts_assets
-from orchestration.assets.translator import MARTS, is_raw, is_view, layer, node_key
+from orchestration.assets.translator import MARTS, is_raw, layer, node_key
 from orchestration.resources import TableKey
 from orchestration.runs import arrivals, tags
 from orchestration.sensors.new_data import Watch, new_data_sensor

@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lakehouse.declarations import Declarations
+from lakehouse.declarations.models import is_view
 from orchestration.assets.groups import STORED
-from orchestration.assets.translator import MARTS, is_view, layer
+from orchestration.assets.translator import MARTS, layer
 from orchestration.jobs.loads import loads_of
 from orchestration.jobs.marts import JOB as MARTS_JOB
 from orchestration.jobs.marts import mirrors_read, tables_read

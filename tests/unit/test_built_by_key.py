@@ -1,5 +1,7 @@
 """Marts that are built by key: mistakes of a declaration, and which keys change."""
 
+import json
+import re
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -14,9 +16,10 @@ from pyiceberg.types import IntegerType
 import orchestration.worker.marts.marts as module
 from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.catalog.next_names import next_name
-from lakehouse.errors import LakehouseError
+from lakehouse.declarations.built_by_key import ByKey, Lead, built_by_key
+from lakehouse.declarations.manifest import manifest_path
 from lakehouse.settings import Settings
-from orchestration.assets.built_by_key import ByKey, Lead, built_by_key
+from lakehouse_watch.probes.models import read_models
 from orchestration.worker.dbt.warm_dbt import NodeResult
 from orchestration.worker.marts.by_key import BuiltAt, changes, noted, state_of
 from orchestration.worker.marts.marts import Marts
@@ -32,7 +35,7 @@ def node(name: str, materialized: str, *columns: str, reads: tuple[str, ...] = (
     return {
         "unique_id": f"model.{name}", "resource_type": "model", "name": name, "alias": name, "schema": "vault",
         "original_file_path": "models/marts/fct_sale.sql", "patch_path": None,
-        "columns": {column: {"description": ""} for column in columns},
+        "columns": {column: {"description": ""} for column in columns}, "tags": [],
         "depends_on": {"nodes": [f"model.{n}" for n in reads]},
         "config": {"materialized": materialized, "meta": meta},
     }  # fmt: skip
@@ -58,8 +61,8 @@ def manifest(
     ]
     of_key = [
         {
-            "unique_id": f"test.{name}", "resource_type": "test", "depends_on": {"nodes": ["model.fct_sale"]},
-            "attached_node": "model.fct_sale", "column_name": "hk_sale", "test_metadata": {"name": name},
+            "unique_id": f"test.{name}", "name": name, "resource_type": "test", "attached_node": "model.fct_sale",
+            "depends_on": {"nodes": ["model.fct_sale"]}, "column_name": "hk_sale", "test_metadata": {"name": name},
             "config": of_tests,
         }
         for name in tests
@@ -68,8 +71,9 @@ def manifest(
 
 
 def test_tables_lead_to_the_key_themselves_or_through_others_and_all_else_changes_the_whole(tmp_path: Path) -> None:
-    found = built_by_key(manifest({"key": "hk_sale", "through": {"sat_line": "link_sold"}}), tmp_path)
+    found, wrong = built_by_key(manifest({"key": "hk_sale", "through": {"sat_line": "link_sold"}}), tmp_path)
     leads = {HUB: Lead(), LINK: Lead(), SAT: Lead(LINK, ("hk_line",))}
+    assert not wrong
     assert found == {
         "model.fct_sale": ByKey("hk_sale", 100_000, leads, frozenset({HUB, SAT, LINK, OTHER}), frozenset({VIEW}))
     }
@@ -88,14 +92,17 @@ def test_tables_lead_to_the_key_themselves_or_through_others_and_all_else_change
         ({"key": "hk_sale", "through": {"sat_line": "sat_line"}}, {}, "sat_line has no column hk_sale"),
         ({"key": "hk_sale", "through": {"hub_sale": "link_sold"}}, {}, "hub_sale has hk_sale itself: leave it out"),
         ({"key": "hk_sale", "through": {"hub_store": "link_sold"}}, {}, "hub_store and link_sold have no hash key in"),
+        ({"kye": "hk_sale"}, {}, "unknown key `kye`: did you mean `key`?"),
     ],
 )  # fmt: skip
-def test_a_declaration_that_does_not_fit_what_the_mart_reads_is_refused_with_file_and_line(
+def test_a_declaration_that_does_not_fit_what_the_mart_reads_is_told_with_file_and_line(
     tmp_path: Path, built_by: dict[str, Any], more: dict[str, Any], problem: str
 ) -> None:
-    with pytest.raises(LakehouseError, match=r"fct_sale\.sql:1: fct_sale: meta\.built_by: ") as caught:
-        built_by_key(manifest(built_by, **more), tmp_path)
-    assert problem in str(caught.value)
+    """It stopped the worker, and the loads of all sources."""
+    found, wrong = built_by_key(manifest(built_by, **more), tmp_path)
+    [(mart, line)] = wrong.items()
+    assert mart == "model.fct_sale" and not found, "it is built whole"
+    assert re.match(r".*/models/marts/fct_sale\.sql:1: fct_sale: meta\.built_by: ", line) and problem in line
 
 
 class Lake:
@@ -208,6 +215,21 @@ class Dbt:
             data = pa.table({"hk_sale": ["a", "b"]})
             self.catalog.create_table_if_not_exists(next_name(("vault", name)), data.schema).overwrite(data)
         return [NodeResult(f"model.{name}", "success", 0.0, 0, "") for name in names]
+
+
+def test_a_mart_that_is_declared_wrongly_is_told_and_stops_nothing(
+    postgres_catalog: LakeCatalog, catalog_settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The worker ended each time that it began, and no source was loaded."""
+    declared = manifest({"key": "hk_sale", "through": {"sat_lime": "link_sold"}}) | {"child_map": {}}
+    Marts(catalog_settings, postgres_catalog, Dbt(postgres_catalog), declared, Graph(declared))  # type: ignore[arg-type]
+    assert "fct_sale does not read sat_lime" in caplog.text and "it is built whole" in caplog.text
+    catalog_settings.home.mkdir(exist_ok=True)
+    path = manifest_path(catalog_settings)
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(declared))
+    [told] = read_models(catalog_settings).occasions
+    assert told.key == "declaration/fct_sale" and "fct_sale does not read sat_lime" in told.summary
 
 
 def test_a_mart_that_dbt_leaves_alone_is_not_noted_as_built(

@@ -57,6 +57,19 @@ def test_a_mistake_in_a_declaration_is_one_line(found: Callable[[], dict[str, Li
     assert line.state == "error" and "shop.yml" in line.says
 
 
+def test_a_mart_that_is_declared_wrongly_is_named_with_file_and_line(found: Callable[[], dict[str, Line]]) -> None:
+    """It was said to be well, and the worker and all runs failed."""
+    mart = Path("dbt_project/models/marts/fct_sale.sql")
+    mart.parent.mkdir(exist_ok=True)
+    mart.write_text("{{ config(materialized='rebuilt_table', meta={'built_by': {'key': 'hk_sale'}}) }}\nselect 1 as id")
+    line = found()["models"]
+    assert line.state == "error" and "fct_sale.sql:1: fct_sale: meta.built_by: hk_sale has no test" in line.says
+    mart.write_text("{{ config(materialized='rebuilt_table', meta={'owner': ['team:sales']}) }}\nselect 1 as id")
+    line = found()["declarations"]
+    mart.unlink()
+    assert line.state == "error" and "fct_sale.sql:1: fct_sale: meta: unknown key `owner`" in line.says
+
+
 def test_no_password_is_printed_and_the_exit_status_tells(
     found: Callable[[], dict[str, Line]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

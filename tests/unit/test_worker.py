@@ -13,11 +13,12 @@ import duckdb
 import pytest
 
 from lakehouse.catalog.open import SnapshotFact
+from lakehouse.declarations.models import is_view
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.retry import Unreachable
 from lakehouse.settings import load_settings
 from orchestration.assets.blocking_checks import check_keys, checks_of_all
-from orchestration.assets.translator import MARTS, is_view, layer
+from orchestration.assets.translator import MARTS, layer
 from orchestration.jobs.marts import tables_read
 from orchestration.runs.arrivals import ARRIVED
 from orchestration.runs.subset import failing_checks

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from psycopg.rows import dict_row
 
 from lakehouse.catalog.trino_types import trino_type
-from orchestration.assets.translator import is_view, layer
+from lakehouse.declarations.models import is_view
+from orchestration.assets.translator import layer
 from orchestration.resources import TableKey
 from orchestration.worker.dbt.warm_dbt import NodeResult, WarmDbt
 from orchestration.worker.loads.facts import Cut, Facts, covered

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from lakehouse.catalog.added_rows import added_rows
 from lakehouse.catalog.open import newest_of
+from lakehouse.declarations.built_by_key import ByKey, Lead
 from lakehouse.text.sql import relation
-from orchestration.assets.built_by_key import ByKey, Lead
 from orchestration.resources import TableKey
 
 if TYPE_CHECKING:

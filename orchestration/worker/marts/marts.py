@@ -4,6 +4,7 @@ First those of readers, and then what no mart reads, such as PITs: a reader wait
 """
 
 import json
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -12,8 +13,8 @@ from lakehouse.catalog.next_names import next_name
 from lakehouse.catalog.relations import list_views
 from lakehouse.catalog.views.view_versions import definitions
 from lakehouse.catalog.writing.next_tables import BUILT_FROM, building_next
+from lakehouse.declarations.built_by_key import built_by_key
 from lakehouse.settings import Settings
-from orchestration.assets.built_by_key import built_by_key
 from orchestration.assets.next_tables import (
     GOOD,
     built_whole,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from lakehouse.catalog.lake_catalog import LakeCatalog
     from lakehouse.catalog.open import SnapshotFact
 
+log = logging.getLogger(__name__)
 SELECTED_ALONE = {"DBT_INDIRECT_SELECTION": "empty"}  # models and tests that are named, and no other tests
 
 
@@ -46,7 +48,9 @@ class Marts:
     ) -> None:
         self._settings, self._catalog, self._dbt, self._manifest, self._graph = settings, catalog, dbt, manifest, graph
         self.first = frozenset(graph.of_readers())
-        self._by_key = built_by_key(manifest, settings.dbt_project_dir)
+        self._by_key, wrong = built_by_key(manifest, settings.dbt_project_dir)
+        for line in wrong.values():
+            log.error("%s; it is built whole", line)
         refuse_hidden_marts(manifest, settings.dbt_project_dir)
         refuse_next_schemas(manifest, settings.dbt_project_dir)
 

@@ -1,6 +1,6 @@
 """Marts that are built by key: what is declared of them (`meta.built_by`), checked against what they read.
 
-Pure: reads only the manifest.
+Pure: reads only the manifest, and YAML to name a line.
 """
 
 from collections import defaultdict
@@ -9,16 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lakehouse.declarations.lines import line_in_model, refuse
+from pydantic import ValidationError
+
+from lakehouse.declarations.lines import line_in_model, mistakes_in
+from lakehouse.declarations.models import APPENDED, REBUILT, is_view, table_of_model
 from lakehouse.declarations.policies import BuiltByKey
-from orchestration.assets.next_tables import REBUILT, table_of_model
-from orchestration.assets.translator import is_view
-from orchestration.resources import TableKey
 
 Manifest = Mapping[str, Any]
 Node = Mapping[str, Any]
-APPENDED = "append_only"  # the materialization of tables that only grow
+TableKey = tuple[str, str]
 HASH_KEY = "hk_"
+META = "meta.built_by"
 
 
 @dataclass(frozen=True)
@@ -43,24 +44,34 @@ class ByKey:
     views: frozenset[TableKey] = frozenset()
 
 
-def built_by_key(manifest: Manifest, project_dir: Path) -> dict[str, ByKey]:
-    """By unique id, the marts that are declared so.
+def built_by_key(manifest: Manifest, project_dir: Path) -> tuple[dict[str, ByKey], dict[str, str]]:
+    """By unique id, the marts that are declared so; and where a declaration is wrong, one line with file and line.
 
-    Raises LakehouseError, with file and line, where the declaration and what the mart reads do not go together.
+    A mart with a wrong one is built whole, which is right for every mart: a mistake in one stops no load.
     """
-    found, problems = {}, list[str]()
+    found, wrong = dict[str, ByKey](), dict[str, str]()
     for unique_id, node in sorted(manifest["nodes"].items()):
         stated = node.get("config", {}).get("meta", {}).get("built_by") if node["resource_type"] == "model" else None
         if stated is None:
             continue
+        mart, problems = _read_mart(manifest, unique_id, stated)
+        if mart and not problems:
+            found[unique_id] = mart.by_key()
+        else:
+            where = line_in_model(project_dir, dict(node), ("built_by", *problems[0][0]))
+            wrong[unique_id] = f"{where}: {node['name']}: {'; '.join(text for _, text in problems)}"
+    return found, wrong
+
+
+def _read_mart(
+    manifest: Manifest, unique_id: str, stated: Any
+) -> tuple["_Mart | None", list[tuple[tuple[str, ...], str]]]:
+    """The mart, unless what is stated is none of ours, and each problem with its path of keys below `built_by`."""
+    try:
         mart = _Mart(manifest, unique_id, BuiltByKey.model_validate(stated))
-        problems += [
-            f"{line_in_model(project_dir, node, ('built_by', *path))}: {node['name']}: meta.built_by: {text}"
-            for path, text in mart.problems()
-        ]
-        found[unique_id] = mart
-    refuse(problems)
-    return {unique_id: mart.by_key() for unique_id, mart in found.items()}
+    except ValidationError as error:
+        return None, mistakes_in(error, BuiltByKey, META)
+    return mart, [(path, f"{META}: {text}") for path, text in mart.problems()]
 
 
 class _Mart:
