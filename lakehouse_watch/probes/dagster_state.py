@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, LiteralString
@@ -25,6 +25,7 @@ from lakehouse_watch.probes.reading import Reading
 RECENT_RUNS, RECENT_TICKS, RECENT_CHECKS = 30, 1000, 20_000
 EVERY_CHECK = 2**62
 LONGEST = 300  # characters of an error
+UNSAID = "without a message"
 HEARTBEAT_SECONDS = 120.0
 TICK_SECONDS = 75.0  # two more ticks of a sensor fail before it is told
 SILENT_SECONDS = 90.0  # each sensor of ours ticks once a minute
@@ -68,8 +69,11 @@ _HEARTBEAT: LiteralString = """SELECT extract(epoch FROM (now() AT TIME ZONE 'ut
 _SILENCE: LiteralString = """SELECT extract(epoch FROM (now() AT TIME ZONE 'utc') - max("timestamp"))::float8
  FROM job_ticks WHERE id > (SELECT coalesce(max(id), 0) FROM job_ticks) - %s AND type = 'SENSOR'
  AND NOT EXISTS (SELECT FROM instigators i WHERE i.selector_id = job_ticks.selector_id AND i.status = 'STOPPED')"""
-_ERRORS: LiteralString = """SELECT event FROM event_logs WHERE run_id = %s
- AND dagster_event_type IN ('STEP_FAILURE', 'PIPELINE_FAILURE') ORDER BY dagster_event_type DESC, id LIMIT 1"""
+# A run whose code could not be loaded has no failed step: the error is in an event of the engine.
+_ERRORS: LiteralString = """SELECT event FROM event_logs WHERE run_id = %s AND (
+ dagster_event_type IN ('STEP_FAILURE', 'PIPELINE_FAILURE')
+ OR (dagster_event_type = 'ENGINE_EVENT' AND strpos(event, 'SerializableErrorInfo') > 0))
+ ORDER BY array_position(ARRAY['STEP_FAILURE', 'PIPELINE_FAILURE', 'ENGINE_EVENT'], dagster_event_type), id LIMIT 9"""
 # The record of a load that the worker has made since: see orchestration/runs/state/loaded.py
 _LOADED: LiteralString = """SELECT EXISTS (SELECT FROM event_logs WHERE run_id = ''
  AND id > (SELECT coalesce(max(id), 0) FROM event_logs WHERE run_id = %s)
@@ -238,7 +242,7 @@ def judge_silence(seconds: float | None) -> list[Occasion]:
 
 def _run_failed(run: Run, connection: psycopg.Connection[Any], settings: Settings) -> Occasion:
     url = f"http://{settings.dagster.host}:{settings.dagster.port}/runs/{run.run_id}"
-    error = _error(run.run_id, lambda: connection.execute(_ERRORS, (run.run_id,)).fetchone())
+    error = _error(run.run_id, lambda: connection.execute(_ERRORS, (run.run_id,)).fetchall())
     told = f"run {run.run_id[:8]} of {run.job} has failed: {error}"
     left = f"; left behind until then: {', '.join(run.left)}" if run.left else ""
     return Occasion(f"run/{run.job}", told, f"{url}; a load is retried{left}")
@@ -247,10 +251,14 @@ def _run_failed(run: Run, connection: psycopg.Connection[Any], settings: Setting
 _known_errors: dict[str, str] = {}
 
 
-def _error(run_id: str, fetch: Any) -> str:
+def _error(run_id: str, fetch: Callable[[], Sequence[tuple[str]]]) -> str:
+    """What the first event says that names a cause, or one that says anything."""
     if run_id not in _known_errors:
         _known_errors.clear()
-    return _known_errors.setdefault(run_id, _cause((fetch() or ("{}",))[0]))
+        events = [event for (event,) in fetch()]
+        said = (*map(_cause, events), *(_one_line(_event(event).get("message") or "") for event in events))
+        _known_errors[run_id] = next(filter(None, said), UNSAID)
+    return _known_errors[run_id]
 
 
 def _checks_failed(table: str, checks: list[tuple[str, str, str]]) -> Occasion:
@@ -282,7 +290,7 @@ def _rows(found: re.Match[str]) -> str:
 
 
 def _cause(event: str) -> str:
-    """What a failure event says, on one line: the description, or the innermost error."""
+    """What a failure event says, on one line: the description, or the innermost error; empty if it has neither."""
     data = _data(event)
     described = (data.get("user_failure_data") or {}).get("description")
     return _one_line("; ".join(described.splitlines())) if described else _innermost(data.get("error"))
@@ -291,7 +299,7 @@ def _cause(event: str) -> str:
 def _innermost(error: dict[str, Any] | None) -> str:
     while error and error.get("cause"):
         error = error["cause"]
-    return _one_line((error or {}).get("message") or "without a message")
+    return _one_line((error or {}).get("message") or "").removeprefix(f"{LakehouseError.__module__}.LakehouseError: ")
 
 
 def _one_line(text: str) -> str:
@@ -299,18 +307,22 @@ def _one_line(text: str) -> str:
     return line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…"
 
 
-def _data(event: str | None) -> dict[str, Any]:
+def _event(event: str | None) -> dict[str, Any]:
     try:
-        return (json.loads(event or "{}").get("dagster_event") or {}).get("event_specific_data") or {}
+        return json.loads(event or "{}").get("dagster_event") or {}
     except (ValueError, AttributeError):
         return {}
+
+
+def _data(event: str | None) -> dict[str, Any]:
+    return _event(event).get("event_specific_data") or {}
 
 
 @lru_cache(maxsize=64)
 def _tick(body: str) -> tuple[str, str]:
     """Name and error of a failed tick."""
     tick = json.loads(body)
-    return str(tick["job_name"]), _innermost(tick.get("error"))
+    return str(tick["job_name"]), _innermost(tick.get("error")) or UNSAID
 
 
 def _run(row: tuple[Any, ...]) -> Run:

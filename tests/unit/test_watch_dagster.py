@@ -11,6 +11,7 @@ import dagster as dg
 import psycopg
 import pytest
 from dagster._core.definitions.run_request import InstigatorType
+from dagster._core.events import EngineEventData
 from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteInstigatorOrigin, RemoteRepositoryOrigin
 from dagster._core.scheduler.instigation import InstigatorState, InstigatorStatus, TickData, TickStatus
 from dagster._daemon.types import DaemonHeartbeat
@@ -176,7 +177,21 @@ def test_a_run_that_could_not_start_is_told(instance: dg.DagsterInstance, settin
     started = instance.create_run_for_job(DEFS.resolve_job_def("load_shop"), status=dg.DagsterRunStatus.STARTING)
     instance.report_run_failed(started, "the code server did not answer")
     [failed] = read_runs(settings).occasions
-    assert "of load_shop has failed" in failed.summary
+    assert "of load_shop has failed: the code server did not answer" in failed.summary
+
+
+def test_a_run_whose_code_does_not_load_is_told_with_the_reason(
+    instance: dg.DagsterInstance, settings: Settings
+) -> None:
+    """No step of it has failed, and it was told without a message."""
+    started = instance.create_run_for_job(DEFS.resolve_job_def("load_shop"), status=dg.DagsterRunStatus.STARTING)
+    reason = SerializableErrorInfo("lakehouse.errors.LakehouseError: shop.yml:7: no such model\n", [], "LakehouseError")
+    loading = SerializableErrorInfo("DagsterImportError: could not load\n", [], "DagsterImportError", cause=reason)
+    instance.report_engine_event("Started process for run (pid: 7).", started, EngineEventData.in_process(7))
+    instance.report_engine_event("Could not load job definition.", started, EngineEventData.engine_error(loading))
+    instance.report_run_failed(started)
+    [failed] = read_runs(settings).occasions
+    assert failed.summary.endswith("of load_shop has failed: shop.yml:7: no such model")
 
 
 def test_durations_are_counted_from_the_second_look_on(instance: dg.DagsterInstance, settings: Settings) -> None:
