@@ -16,6 +16,7 @@ from lakehouse.declarations import Declarations, load_declarations
 from lakehouse.declarations.manifest import load_manifest
 from lakehouse.declarations.project import project_maintenance
 from lakehouse.servers.database import connect_catalog
+from lakehouse.servers.worker_sessions import Worker, state_of
 from lakehouse.settings import Settings, load_settings
 from orchestration.runs.arrivals import Read, never_arrived, not_there
 from orchestration.runs.code import code_version
@@ -142,6 +143,10 @@ class Lake(dg.ConfigurableResource):
 
         with closing(open_catalog(self.settings())) as catalog:
             return rows_since(catalog, tables)
+
+    def worker(self) -> Worker:
+        """What became of the last worker."""
+        return state_of(self.settings())
 
     def is_served(self, job: str) -> bool:
         """Whether a living worker loads what the job would load."""

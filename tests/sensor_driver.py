@@ -24,6 +24,7 @@ def main(name: str, pause_seconds: float) -> dict[str, Any]:
     from orchestration.definitions import defs
 
     new_data.LOADED_AT -= new_data.STARTS_WITHIN  # a code server that runs for long
+    new_data.ABSENCE.since = new_data.LOADED_AT - new_data.RESTART_SECONDS  # and has missed a killed worker for long
     decide.PULL_BYTES, decide.PULL_AFTER = sys.maxsize, timedelta.max
     load_state.FIRST_WAIT = timedelta(seconds=pause_seconds)
     repository = defs.get_repository_def()

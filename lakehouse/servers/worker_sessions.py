@@ -9,12 +9,15 @@ from __future__ import annotations
 from contextlib import closing
 from typing import TYPE_CHECKING, Literal, LiteralString
 
+import psycopg
+
 from lakehouse.servers.database import CatalogConnection, connect_catalog
 
 if TYPE_CHECKING:
     from lakehouse.settings import Settings
 
 WORKER = "worker"
+RESTART_SECONDS = 30.0  # a supervised worker that was killed is back by then
 CLASS = 20_476_101  # the first half of the key of workers' locks; nothing else in the catalog database uses it
 _IS_LOCKED: LiteralString = (
     "EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND granted AND classid = %s"
@@ -55,10 +58,13 @@ def state_of(settings: Settings) -> Worker:
     """What became of the last worker: `killed` if it has ended otherwise than by itself, and none lives."""
     catalog = settings.catalog_name
     with closing(connect_catalog(settings)) as connection:
-        row = connection.execute(
-            f"SELECT {_IS_LOCKED}, EXISTS (SELECT FROM lakehouse.workers WHERE catalog = %s)",
-            (CLASS, f"{catalog}/{WORKER}", catalog),
-        ).fetchone()
+        try:
+            row = connection.execute(
+                f"SELECT {_IS_LOCKED}, EXISTS (SELECT FROM lakehouse.workers WHERE catalog = %s)",
+                (CLASS, f"{catalog}/{WORKER}", catalog),
+            ).fetchone()
+        except psycopg.errors.UndefinedTable:  # the state is older than workers, or there is none yet
+            return "none"
     assert row is not None
     lives, is_wanted = row
     return "alive" if lives else "killed" if is_wanted else "none"

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from lakehouse.metrics import sample
-from lakehouse.servers.worker_sessions import state_of
+from lakehouse.servers.worker_sessions import RESTART_SECONDS, state_of
 from lakehouse.settings import Settings
 from lakehouse_watch.alerts import Occasion
 from lakehouse_watch.probes.reading import Reading
-
-RESTART_SECONDS = 30.0  # a supervised worker that was killed is back by then
 
 
 def read_worker(settings: Settings) -> Reading:

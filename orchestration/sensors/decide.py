@@ -46,7 +46,8 @@ class Observed:
 
     `derived` maps each watched or held-back table to the job's tables downstream of it. `waiting` maps tables that
     cannot be built now to the reason. `code` is the version of models and Python code. `served`: a living worker loads
-    the job's new data. `starting`: a follower that is to run may not be there yet, as everything has just been started.
+    the job's new data. `returning`: one was killed and may be back in a moment, to load them. `starting`: a follower
+    that is to run may not be there yet, as everything has just been started.
     """
 
     newest: Mapping[str, SnapshotFact]
@@ -55,6 +56,7 @@ class Observed:
     waiting: Mapping[str, str] = field(default_factory=dict)
     code: str | None = None
     served: bool = False
+    returning: bool = False
     starting: bool = False
 
 
@@ -135,7 +137,7 @@ def _new_data(seen: Observed, history: JobHistory, now: datetime, without: froze
         for table, fact in seen.newest.items()
         if loaded.get(table) != fact.snapshot_id and not _is_excluded(seen, table, without)
     }
-    if changed and not (seen.served and history.last_load):
+    if changed and not ((seen.served or seen.returning) and history.last_load):
         return "new data in " + _list([_fact(*item) for item in sorted(changed.items())])
     return _slot_behind(seen, seen.source, history, now) if seen.source and not seen.starting else None
 
@@ -198,6 +200,8 @@ def _nothing_new(job: str, seen: Observed, history: JobHistory, without: frozens
         follower = f"; {alive} follower is alive{waits}, the slot is {source.slot_lag_bytes} bytes behind"
     if seen.served:
         follower += "; a worker is alive and loads new data"
+    elif seen.returning:
+        follower += "; the worker was killed, and loads new data if it is back in a moment"
     if history.last_load is None:
         return f"{len(seen.newest)} tables have data and {job} has never loaded them{follower}"
     run = history.last_load

@@ -9,6 +9,7 @@ from typing import Any
 import dagster as dg
 
 from lakehouse.errors import LakehouseError
+from lakehouse.servers.worker_sessions import RESTART_SECONDS
 from orchestration.assets.blocking_checks import blocking_checks
 from orchestration.resources import Lake, TableKey
 from orchestration.runs import tags
@@ -31,6 +32,22 @@ from orchestration.sensors.decide import Launch, Observed, decide
 INTERVAL_SECONDS = 60  # a worker is woken by the cut, and needs no sensor
 STARTS_WITHIN = 60.0  # of a follower, which is started together with the code server
 LOADED_AT = time.monotonic()
+
+
+@dataclass
+class Absence:
+    """Since when sensors miss a worker that was killed: nothing is stored of the moment when its session ended."""
+
+    since: float | None = None
+
+    def may_end(self, is_killed: bool, now: float) -> bool:
+        """Whether the worker was killed and may be back in a moment; `now` is of a clock that only goes forward."""
+        self.since = None if not is_killed else now if self.since is None else self.since
+        return self.since is not None and now - self.since < RESTART_SECONDS
+
+
+ABSENCE = Absence()
+"""As all sensors of this code server have seen it."""
 
 
 @dataclass(frozen=True)
@@ -91,11 +108,16 @@ def new_data_sensor(watch: Watch, job: Any) -> dg.SensorDefinition:
 
 
 def observe(lake: Lake, watch: Watch, job: str) -> Observed:
-    """Reads metadata only: table pointers, snapshot summaries, the slot's lag, and whether a worker serves the job."""
+    """Reads metadata only: table pointers, snapshot summaries, the slot's lag, and whether a worker serves the job.
+
+    A worker that begins serves its jobs before it is alive, so what became of it is asked first.
+    """
     newest = lake.newest_snapshots([*watch.tables, *watch.mirrors])
     source = lake.source_status(watch.source) if watch.source else None
     starting = time.monotonic() - LOADED_AT < STARTS_WITHIN
-    return Observed(newest=newest, source=source, served=lake.is_served(job), starting=starting)
+    returning = ABSENCE.may_end(lake.worker() == "killed", time.monotonic())
+    served = lake.is_served(job)
+    return Observed(newest=newest, source=source, served=served, returning=returning, starting=starting)
 
 
 def with_dependencies(

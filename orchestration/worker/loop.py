@@ -44,6 +44,7 @@ def _work_connected(settings: "Settings", stop: Event) -> None:
     ):
         ensure_state(connection)
         worker.read_project()  # one that begins anew and again because it does not parse is not there
+        worker.take_jobs()  # first: what a living worker does not serve, a sensor launches a run of
         enter(connection, settings.catalog_name)
         while not stop.is_set():
             worker.load_what_is_due()

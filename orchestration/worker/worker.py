@@ -121,14 +121,24 @@ class Worker:
         if self._dbt.refresh():
             self._read_project()
 
+    def take_jobs(self) -> None:
+        """Serves all jobs that are due and whose tables exist, before the first is loaded: a sensor would launch a run
+        of one that waits for the load of another.
+        """
+        for task in self._tasks:
+            state = self._state[task.job]
+            if time.monotonic() >= state.due:
+                self._take(task, state)
+
     def load_what_is_due(self) -> None:
         """One round over all tasks; waits for a run of theirs. Raises LakehouseError if the project does not parse."""
         self.read_project()
+        self.take_jobs()
         tasks_now = () if self._trino_is_away() else self._tasks
         try:
             for task in tasks_now:
                 state = self._state[task.job]
-                if time.monotonic() >= state.due:
+                if state.served and time.monotonic() >= state.due:
                     self._attend(task, state)
         finally:
             while self._untold:
@@ -202,8 +212,6 @@ class Worker:
 
     def _read_project(self) -> None:
         """Begins anew: models may have come that were never loaded."""
-        for job in [job for job, state in self._state.items() if state.served]:
-            withdraw(self._connection, self._catalog.name, job)
         self._manifest = load_manifest(self._settings)
         declared = declarations_from(self._manifest, self._settings.dbt_project_dir).among(self._settings.sources)
         self._graph, self._tasks = Graph(self._manifest), tasks(declared, self._manifest)
@@ -222,18 +230,21 @@ class Worker:
         for task in self._tasks:
             if snapshots := self._graph.made_by_dbt_alone(task):
                 log.warning("%s is left to Dagster: it takes dbt's snapshot %s", task.job, snapshots[0])
+        for job in [job for job, state in self._state.items() if state.served]:  # until they are taken again, at once
+            withdraw(self._connection, self._catalog.name, job)
         self._state = {task.job: _State() for task in self._tasks}
 
-    def _attend(self, task: Task, state: _State) -> None:
-        """Serves the task if its tables exist and no other worker does, and loads what has changed."""
-        if not state.served:
-            state.served = self._exist(task) and serve(self._connection, self._catalog.name, task.job)
-            state.loaded = self._recorded(task) if state.served else {}
-            state.absent |= self._unloaded(task) if state.served else set()
-            if state.served and not task.marts:  # one that was killed may have loaded it, and not told
-                report_arrivals(self._instance, in_cuts(self._connection, task.tables))
-        if not state.served:
+    def _take(self, task: Task, state: _State) -> None:
+        """Serves the task if its tables exist and no other worker does."""
+        if state.served or not (self._exist(task) and serve(self._connection, self._catalog.name, task.job)):
             return
+        state.served, state.loaded = True, self._recorded(task)
+        state.absent |= self._unloaded(task)
+        if not task.marts:  # one that was killed may have loaded it, and not told
+            report_arrivals(self._instance, in_cuts(self._connection, task.tables))
+
+    def _attend(self, task: Task, state: _State) -> None:
+        """Loads what has changed."""
         was = state.loaded
         try:
             if self._load(task, state):

@@ -4,9 +4,11 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from lakehouse.catalog.open import SnapshotFact
+from lakehouse.servers.worker_sessions import RESTART_SECONDS
 from orchestration.runs.state.history import JobHistory, PastRun
 from orchestration.runs.state.load_state import HeldTable, LoadState, loaded_since, pack_state, unpack_state
 from orchestration.sensors.decide import LONGEST_START_WAIT, PULL_BYTES, Launch, Observed, Skip, decide, fingerprint
+from orchestration.sensors.new_data import Absence
 
 NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 STORES = "raw_retail.stores"
@@ -167,6 +169,20 @@ def test_a_follower_that_starts_with_all_else_is_waited_for() -> None:
     assert isinstance(
         decide("load_retail", replace(observe(2, behind), starting=True), after(past(stores=1)), NOW), Launch
     )
+
+
+def test_new_data_are_left_to_a_worker_that_was_killed_a_moment_ago_and_to_no_other() -> None:
+    """A tick between its end and its return launched a whole run, for which it then waited."""
+    seen, loaded = replace(observe(2, Source()), returning=True), after(past(stores=1))
+    decision = decide("load_retail", seen, loaded, NOW)
+    assert isinstance(decision, Skip) and "if it is back in a moment" in decision.why
+    assert isinstance(decide("load_retail", replace(seen, returning=False), loaded, NOW), Launch)
+    assert isinstance(decide("load_retail", seen, JobHistory(), NOW), Launch), "no worker loads for the first time"
+    absence = Absence()
+    assert not absence.may_end(False, 0.0)
+    assert absence.may_end(True, 10.0) and absence.may_end(True, 10.0 + RESTART_SECONDS / 2)
+    assert not absence.may_end(True, 10.0 + RESTART_SECONDS), "it is gone for good"
+    assert not absence.may_end(False, 90.0) and absence.may_end(True, 95.0), "another one was killed"
 
 
 def test_noise_in_the_slot_waits_a_quarter_of_an_hour() -> None:

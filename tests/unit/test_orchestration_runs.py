@@ -13,6 +13,7 @@ from ingestion.run.reports import SourceReport, SourceStatus, TableReport
 from lakehouse.catalog.open import SnapshotFact
 from lakehouse.declarations import Column, RawTable, Source
 from lakehouse.declarations.policies import LoadPolicy, RawPolicy
+from lakehouse.servers.worker_sessions import Worker
 from orchestration.factory import source_definitions
 from orchestration.resources import Lake, LakeSpark
 from orchestration.runs import tags
@@ -43,6 +44,7 @@ class World:
     code: str = "first"
     since: dict[tuple[str, str], int | None] = field(default_factory=dict)
     served: bool = False
+    worker: Worker = "none"
 
 
 WORLD = World()
@@ -65,6 +67,9 @@ class InventedLake(Lake):
 
     def source_status(self, source: str) -> SourceStatus:
         return SourceStatus(source, WORLD.follower_alive, "host:1", 0, True, "0/1F4", 500, NOW, "0/1F5", 500, NOW, 0)
+
+    def worker(self) -> Worker:
+        return WORLD.worker
 
     def is_served(self, job: str) -> bool:
         return WORLD.served
@@ -233,13 +238,15 @@ def loaded_by_the_worker(instance: dg.DagsterInstance, things: int) -> None:
 
 
 def test_while_a_worker_serves_a_job_its_sensor_leaves_new_data_to_it(
-    defs: dg.Definitions, instance: dg.DagsterInstance
+    defs: dg.Definitions, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     WORLD.snapshots, WORLD.served = {"things": 1}, True
     assert launch(defs, instance, dict(request(defs, instance).tags)).success, "a first load is a run"
     WORLD.snapshots = {"things": 2}
     assert "a worker is alive and loads new data" in str(tick(defs, instance))
-    WORLD.served = False
+    WORLD.served, WORLD.worker = False, "killed"
+    assert "the worker was killed" in str(tick(defs, instance)), "a supervised one is back in seconds"
+    monkeypatch.setattr("orchestration.sensors.new_data.RESTART_SECONDS", 0.0)
     assert "snapshot 2" in request(defs, instance).tags[tags.WHY], "the worker died before it loaded this"
 
 

@@ -199,6 +199,30 @@ def test_a_load_waits_for_trino_and_is_not_left_to_dagster(monkeypatch: pytest.M
     assert told == [{}, {"left": 1}, {}], "with Trino there it is a failure of the load's own"
 
 
+def test_all_jobs_are_served_before_the_first_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the first was loaded, a sensor launched a run of the second, for which the worker then waited."""
+    worker, done = object.__new__(Worker), list[str]()
+    tasks = tuple(Task(f"load_{source}", ((f"raw_{source}", "sales"),)) for source in ("bank", "shop"))
+
+    def load(task: Task, _: object) -> bool:
+        done.append(f"{task.job} is loaded")
+        return False
+
+    quiet: dict[str, Any] = {"refresh": lambda: False, "report": lambda: None}
+    for name, value in {
+        "_dbt": SimpleNamespace(**quiet), "_mirrors": SimpleNamespace(**quiet), "_untold": [], "_away": False,
+        "_tasks": tasks, "_state": {task.job: _State() for task in tasks}, "_load": load, "_exist": lambda _: True,
+        "_recorded": lambda _: {}, "_unloaded": lambda _: set(), "_connection": None, "_instance": None,
+        "_catalog": SimpleNamespace(name="lake"),
+    }.items():  # fmt: skip
+        monkeypatch.setattr(worker, name, value, raising=False)
+    monkeypatch.setattr("orchestration.worker.worker.serve", lambda *given: not done.append(f"{given[-1]} is served"))
+    monkeypatch.setattr("orchestration.worker.worker.in_cuts", lambda *_: {})
+    monkeypatch.setattr("orchestration.worker.worker.report_arrivals", lambda *_: None)
+    worker.load_what_is_due()
+    assert done == ["load_bank is served", "load_shop is served", "load_bank is loaded", "load_shop is loaded"]
+
+
 def test_tests_wait_for_trino_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker began anew each time, and read the project again."""
     worker = object.__new__(Worker)

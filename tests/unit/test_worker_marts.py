@@ -128,6 +128,7 @@ def test_marts_of_a_table_that_arrives_without_rows_are_built_as_soon_as_it_is_t
 
     def attend() -> list[str]:
         built.clear()
+        worker._take(marts, state)
         worker._attend(marts, state)
         return [*built]
 

@@ -2,7 +2,10 @@
 
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from threading import Event, Thread
+from types import SimpleNamespace
+from typing import Any
 
 import psycopg
 import pytest
@@ -13,6 +16,7 @@ from lakehouse.servers.worker_sessions import enter, is_there, leave, state_of
 from lakehouse.settings import Settings, load_settings
 from lakehouse_watch.probes.worker import read_worker
 from orchestration.runs.processes.presence import is_served, serve, withdraw, writing, writing_if_free
+from orchestration.worker import loop
 from orchestration.worker.bell import Bell
 from orchestration.worker.dbt.statements import Interrupted, Statements
 
@@ -41,6 +45,7 @@ def test_a_worker_that_was_killed_is_missed_and_one_that_has_ended_is_not(settin
     """Of two, the last one counts."""
     dsn, lake = settings.catalog_dsn(), settings.catalog_name
     with psycopg.connect(dsn, autocommit=True) as one, psycopg.connect(dsn, autocommit=True) as other:
+        assert state_of(settings) == "none", "nothing is stored yet"
         ensure_state(one)
         assert not is_there(settings) and state_of(settings) != "killed", "none was ever started"
         enter(one, lake)
@@ -55,6 +60,35 @@ def test_a_worker_that_was_killed_is_missed_and_one_that_has_ended_is_not(settin
         assert state_of(settings) != "killed"
         leave(other, lake)
         assert not is_there(settings) and state_of(settings) != "killed"
+
+
+def test_a_worker_that_begins_serves_its_jobs_before_it_is_known_to_live(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In between, a sensor saw a living worker that leaves the job to it, and launched a run."""
+    stop, seen = Event(), list[str]()
+
+    class Beginning:
+        ready, read_project = dict[str, str], lambda _: None
+
+        def take_jobs(self) -> None:
+            seen.append(state_of(settings))
+
+        def load_what_is_due(self) -> None:
+            seen.append(state_of(settings))
+            stop.set()
+
+        def run_tests(self) -> float:
+            return 0.0
+
+    @contextmanager
+    def opened(settings: Settings, stop: Event) -> Iterator[Any]:
+        with psycopg.connect(settings.catalog_dsn(), autocommit=True) as connection:
+            yield Beginning(), SimpleNamespace(wait=lambda _: True), connection
+
+    monkeypatch.setattr(loop, "open_worker", opened)
+    loop.work(settings, stop)
+    assert seen == ["none", "alive"] and state_of(settings) == "none"
 
 
 def ring(settings: Settings) -> None:
