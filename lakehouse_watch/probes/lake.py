@@ -24,6 +24,7 @@ SCHEMA_CHANGES, MAINTENANCE = ("meta", "schema_changes"), ("meta", "maintenance"
 QUARANTINE, SPOOL = ("meta", "quarantine"), ("meta", "spool")
 META = {SCHEMA_CHANGES, QUARANTINE, SPOOL}
 TOLD_FOR = timedelta(hours=24)  # an older schema change is no news, also to a watch that starts now
+SHOWN = 5  # changes of a table in one alert
 FAILURES = 3  # of an action in a row: one may be a conflict with a load, and the next run tries again
 WEEKS, TRIED_AGAIN = timedelta(days=22), timedelta(days=8)  # of a weekly schedule: so many runs, and the next one
 
@@ -81,7 +82,11 @@ def _dead_letters(letters: Mapping[Name, int], there: Declared | None) -> Iterat
 
 
 def _schema_changes(table: Table | None) -> list[Occasion]:
-    return [_schema_change(row) for row in _rows_since(table, "noticed_at", TOLD_FOR)]
+    """One for all that was noticed of a table at once, as of a transaction with several statements."""
+    noticed: dict[tuple[str, str, datetime], list[dict[str, Any]]] = {}
+    for row in _rows_since(table, "noticed_at", TOLD_FOR):
+        noticed.setdefault((row["source"], row["table"], row["noticed_at"]), []).append(row)
+    return [occasion for rows in noticed.values() for occasion in _schema_change(rows)]
 
 
 def _rows_since(table: Table | None, column: str, age: timedelta) -> list[dict[str, Any]]:
@@ -93,15 +98,33 @@ def _rows_since(table: Table | None, column: str, age: timedelta) -> list[dict[s
     return table.scan(row_filter=GreaterThanOrEqual(term=column, value=since)).to_arrow().to_pylist()
 
 
-def _schema_change(row: dict[str, Any]) -> Occasion:
-    name = f"{row['source']}.{row['table']}"
-    column = f" of column {row['column']}" if row["column"] else ""
-    change = " → ".join(filter(None, (row["before"], row["after"])))
-    return Occasion(
-        f"schema/{name}/{row['noticed_at'].isoformat()}/{row['kind']}/{row['column']}",
-        f"the source has changed {name}: {row['kind']}{column} {change}; in the lake: {row['effect']}",
-        "see that declaration and models agree with it", "warning", row["source"], ends=False,
-    )  # fmt: skip
+def _schema_change(rows: Sequence[Mapping[str, Any]]) -> Iterator[Occasion]:
+    """What the source has changed, and where that is nothing, why the lake reads the table anew.
+
+    A table that is parked has an alert of its own, and one that is in the cut again needs none.
+    """
+    first, moves = rows[0], [row for row in rows if row["kind"] == f"table {row['after']}"]
+    changes = [_in_words(row) for row in rows if row not in moves]
+    name = f"{first['source']}.{first['table']}"
+    key = f"schema/{name}/{first['noticed_at'].isoformat()}"
+    if changes:
+        more = f" and {len(changes) - SHOWN} more" if len(changes) > SHOWN else ""
+        effect = next(row["effect"] for row in rows if row not in moves)
+        yield Occasion(
+            key, f"the source has changed {name}: {', '.join(changes[:SHOWN])}{more}; in the lake: {effect}",
+            "see that declaration and models agree with it", "warning", first["source"], ends=False,
+        )  # fmt: skip
+    elif anew := [row["effect"] for row in moves if row["after"] == "stale"]:
+        yield Occasion(
+            key, f"{name} is read anew: {anew[0]}", "see that this was meant", "warning", first["source"], ends=False
+        )
+
+
+def _in_words(row: Mapping[str, Any]) -> str:
+    """`column added: discount (numeric)`, `type changed: price (integer → bigint)`, `table made again`."""
+    values = " → ".join(filter(None, (row["before"], row["after"])))
+    of = f"{row['column']} ({values})" if row["column"] and values else row["column"] or values
+    return f"{row['kind']}: {of}" if of else row["kind"]
 
 
 def _sizes(sizes: Mapping[tuple[str, str], tuple[int, int]]) -> Iterator[Sample]:

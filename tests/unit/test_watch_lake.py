@@ -67,6 +67,32 @@ def test_each_cycle_logs_its_dead_letters_and_the_watch_tells_them(
     assert told(catalog_settings) == {"dead_letters/web.clicks": "dead letters of web.clicks in meta.quarantine: 3"}
 
 
+def test_what_was_altered_at_once_is_told_once(postgres_catalog: LakeCatalog, catalog_settings: Settings) -> None:
+    """A statement that altered two columns, and had the table read anew, came as three messages."""
+    postgres_catalog.create_namespace_if_not_exists("meta")
+    kept = ensure_meta(postgres_catalog, "schema_changes")
+
+    def noticed(table: str, seconds: int, *changes: tuple[str, str | None, str | None, str | None, str]) -> None:
+        head = {"source": "shop", "table": table, "epoch": 1, "noticed_at": NOW - timedelta(seconds=seconds)}
+        named = [dict(zip(("kind", "column", "before", "after", "effect"), row, strict=True)) for row in changes]
+        kept.append(pa.Table.from_pylist([head | row for row in named], schema=kept.schema().as_arrow()))
+
+    anew = "read anew: a column was rewritten"
+    noticed(
+        "orders", 3, ("column added", "discount", None, "numeric", anew),
+        ("type changed", "price", "integer", "bigint", anew),
+        ("table stale", None, "streaming", "stale", "a column was rewritten"),
+    )  # fmt: skip
+    noticed("orders", 2, ("table streaming", None, "stale", "streaming", None))  # type: ignore[arg-type]
+    noticed("stores", 1, ("table parked", None, "streaming", "parked", "no key"))
+    noticed("prices", 1, ("table stale", None, "streaming", "stale", "a partition came"))
+    assert sorted(told(catalog_settings).values()) == [
+        "shop.prices is read anew: a partition came",
+        "the source has changed shop.orders: column added: discount (numeric), "
+        f"type changed: price (integer → bigint); in the lake: {anew}",
+    ]
+
+
 def test_dead_letters_of_a_table_that_is_removed_are_told_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     def told(*declared: str) -> list[str]:
         checks = frozenset((f"raw_shop.{table}", "in_the_cut") for table in declared)
