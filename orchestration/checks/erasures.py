@@ -2,17 +2,17 @@
 
 A restore or a concurrent write may bring back erased data. The check scans every object of the affected tables and
 fails if one contains an erased subject; `lakehouse erase --repeat` then removes it. The check does not do so itself:
-erasing needs the source's lease, which a follower holds. It is skipped in runs that materialize.
+erasing needs the source's lease, which a follower holds. Loads do not run it, and a run by hand skips it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
 from lakehouse.declarations import Source
 from orchestration.checks.daily_checks import daily_checks, skip_while_materializing
-from orchestration.resources import Lake
+from orchestration.resources import Lake, TableKey
 
 if TYPE_CHECKING:
     from erasure.proof import Search
@@ -22,12 +22,17 @@ DAILY = "7 5 * * *"
 SHOWN = 5
 
 
+def check_keys(tables: Sequence[TableKey]) -> list[dg.AssetCheckKey]:
+    """The checks of these raw tables."""
+    return [dg.AssetCheckKey(dg.AssetKey(table), CHECK) for table in tables]
+
+
 def erasing_definitions(source: Source) -> dg.Definitions:
     """The checks, their job `verify_erasures_<source>` and its schedule; empty for a source without personal data."""
     tables = [table for table in source.tables if table.personal]
     if not tables:
         return dg.Definitions()
-    keys = [dg.AssetCheckKey(dg.AssetKey(table.identifier), CHECK) for table in tables]
+    keys = check_keys([table.identifier for table in tables])
     job = f"verify_erasures_{source.name}"
 
     @dg.multi_asset_check(

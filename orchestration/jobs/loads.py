@@ -13,7 +13,7 @@ from lakehouse.declarations import RawTable, Source
 from lakehouse.declarations.policies import Cron
 from lakehouse.errors import LakehouseError
 from orchestration.assets.translator import MARTS, MIRRORS
-from orchestration.checks.reconciliation import check_keys
+from orchestration.checks import erasures, reconciliation
 from orchestration.resources import TableKey
 from orchestration.runs import tags
 from orchestration.runs.partitions import incremental_tags
@@ -25,12 +25,12 @@ from orchestration.sensors.new_data import Watch, new_data_sensor
 
 @dataclass(frozen=True)
 class Load:
-    """One load job: its raw tables, those among them that can be reconciled, and its trigger."""
+    """One load job: its raw tables, those of their checks that have a job of their own, and its trigger."""
 
     source: str
     name: str
     tables: tuple[TableKey, ...]
-    reconciled: tuple[TableKey, ...]
+    apart: tuple[dg.AssetCheckKey, ...]
     trigger: str | Cron
     confirm_after: timedelta | None
 
@@ -62,7 +62,10 @@ def _load(source: str, name: str, tables: Sequence[RawTable]) -> Load:
         source=source,
         name=name,
         tables=tuple(table.identifier for table in tables),
-        reconciled=tuple(table.identifier for table in tables if table.is_compared),
+        apart=(
+            *reconciliation.check_keys([table.identifier for table in tables if table.is_compared]),
+            *erasures.check_keys([table.identifier for table in tables if table.personal]),
+        ),
         trigger=tables[0].load.trigger,
         confirm_after=timedelta(minutes=min(freshness)) / 2 if freshness else None,
     )
@@ -92,11 +95,11 @@ def load_selection(load: Load) -> dg.AssetSelection:
     """The raw assets and everything downstream except the marts, which read several sources, and the mirrors, which a
     follower refreshes.
 
-    Reconciliation has its own job because it scans the source's tables.
+    Checks that scan whole tables are left to their own jobs.
     """
     reached = dg.AssetSelection.assets(*map(dg.AssetKey, load.tables)).downstream()
     loaded = reached - dg.AssetSelection.groups(MARTS, MIRRORS)
-    return loaded - dg.AssetSelection.checks(*check_keys(load.reconciled))
+    return loaded - dg.AssetSelection.checks(*load.apart)
 
 
 def _schedule(load: Load, job: dg.job, cron: str, first_day: date) -> dg.ScheduleDefinition:  # type: ignore[valid-type]

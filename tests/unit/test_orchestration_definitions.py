@@ -101,6 +101,15 @@ def test_a_load_job_ends_before_the_marts_and_only_they_are_not_by_day(defs: dg.
             assert groups == {"marts"} and job.partitions_def is None
 
 
+def test_checks_that_scan_whole_tables_are_in_no_load(defs: dg.Definitions) -> None:
+    """Each load had a step for erasures, which did nothing but log that it was skipped."""
+    apart = {"reconciles_with_source", "erasures_hold"}
+    jobs = {job.name: job.asset_layer.asset_graph.asset_check_keys for job in defs.resolve_all_job_defs()}
+    loads = {key.name for name, keys in jobs.items() if name.startswith("load_") for key in keys}
+    assert "in_the_cut" in loads and not apart & loads
+    assert {key.name for key in jobs["verify_erasures_retail"]} == {"erasures_hold"}
+
+
 def test_a_column_is_traced_from_the_satellite_to_the_raw_table(defs: dg.Definitions) -> None:
     lineage = {spec.key: spec.metadata.get("dagster/column_lineage") for spec in defs.resolve_all_asset_specs()}
     key, column = dg.AssetKey(["vault", "sat_product_price_v1"]), "unit_price"
