@@ -1,5 +1,6 @@
 """Serves a process's metrics at `/metrics` and its readiness at `/ready`, over HTTP, to Prometheus and probes."""
 
+import errno
 import json
 import logging
 import socket
@@ -19,6 +20,7 @@ Readiness = Callable[[], Mapping[str, str]]
 """What each source is not ready for; an empty text if it is ready."""
 AT_ONCE = 16
 """Requests that are answered at once. There is no login, and readiness takes a connection of the catalog's database."""
+TAKEN = "the port is taken, as by another follower, watch or worker on this machine"
 OWN_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -34,7 +36,9 @@ def served(host: str, port: int | None, ready: Readiness, registry: Registry = R
     try:
         server = _Server((host, port), _handler(host, registry, ready))
     except OSError as error:
-        log.error("no metrics at %s:%s: %s; set another port, see docs/reference/settings.md", host, port, error)
+        why = TAKEN if error.errno == errno.EADDRINUSE else error.strerror
+        remedy = "this process works without them; LAKEHOUSE_METRICS__…_PORT gives it another port"
+        log.warning("no metrics at %s:%s: %s: %s", host, port, why, remedy)
         yield None
         return
     threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()

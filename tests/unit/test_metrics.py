@@ -128,6 +128,9 @@ def test_requests_without_end_take_no_connections_of_the_catalog(capfd: pytest.C
 def test_a_port_that_is_taken_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
     with served("127.0.0.1", 0, dict) as port, served("127.0.0.1", port, dict) as second:
         assert second is None and "no metrics at" in caplog.text
+    [said] = caplog.records
+    assert said.levelname == "WARNING" and not said.exc_info, "a second worker is no error"
+    assert "as by another follower, watch or worker on this machine" in said.message and "Errno" not in said.message
 
 
 def test_log_lines_of_json_say_what_the_work_was_about() -> None:
