@@ -333,8 +333,12 @@ def test_check_prints_a_line_for_each_finding_and_exits_1(
     assert lines[0].startswith(f'in the way  {name}.t_0: UPDATE and DELETE of "public"."keyless" would fail')
     assert 'run ALTER TABLE "public"."keyless" REPLICA IDENTITY FULL as its owner' in lines[0]
     world.sql("ALTER TABLE keyless REPLICA IDENTITY FULL")
+    with pytest.raises(typer.Exit):  # it was 0, by which scripts take a source for prepared
+        _check(world.settings, declarations, [name], as_json=False)
+    assert f"{name}: nothing is in the way; `lakehouse prepare {name}` does what" in capsys.readouterr().out
+    prepare(world.settings, world.source)
     _check(world.settings, declarations, [name], as_json=False)
-    assert f"{name}: nothing is in the way" in capsys.readouterr().out
+    assert capsys.readouterr().out.endswith(f"{name}: nothing is in the way\n")
 
 
 def test_a_server_of_a_provider_names_its_own_remedies_and_gives_the_right_by_a_role(settings: Settings) -> None:

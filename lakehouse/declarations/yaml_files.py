@@ -36,6 +36,18 @@ def _files(project_dir: Path) -> Iterator[Path]:
         yield from sorted(file for file in files if file.suffix in (".yml", ".yaml") and file.is_file())
 
 
+def declared_sources(project_dir: Path) -> set[str] | None:
+    """The names of the sources that the project's files list, without dbt; None where there is none to be read."""
+    if not (project_dir / PROJECT_FILE).exists():
+        return None
+    try:
+        roots = [_composed(file.read_bytes()) for file in _files(project_dir)]
+    except (OSError, yaml.YAMLError):
+        return None
+    sources = [source for root in roots for source in _entries(root, "sources", [])]
+    return {value.value for source in sources for key, value in _pairs(source) if key.value == "name"}
+
+
 def mistakes(content: bytes) -> Iterator[Mistake]:
     """Line and text of each mistake in a file, in their order."""
     try:

@@ -12,8 +12,10 @@ import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 
 from lakehouse.declarations.manifest import dbt_environment
+from lakehouse.declarations.yaml_files import declared_sources
 from lakehouse.errors import LakehouseError
 from lakehouse.extras import need
+from lakehouse.servers.embedded import is_sample
 from lakehouse.settings import Settings, SourceSettings, check_project, load_settings
 from lakehouse.settings.places import absolute
 from lakehouse.text.shown import console, say, say_json, table
@@ -180,7 +182,8 @@ def environment(settings: Settings) -> dict[str, Any]:
         "trino_reader_password": trino.reader_password,
         "trino_privacy_password": trino.privacy_password,
     }
-    owners = {name: source.owner_url or source.url for name, source in settings.databases.items()}
+    unused = _unused_samples(settings)
+    owners = {n: source.owner_url or source.url for n, source in settings.databases.items() if n not in unused}
     values = {
         "sources": {name: url.get_secret_value() for name, url in owners.items()},
         "catalog_url": settings.catalog_dsn(),
@@ -207,6 +210,13 @@ def environment(settings: Settings) -> dict[str, Any]:
         **_kafka_addresses(settings),
     }
     return {name: value for name, value in values.items() if value is not None}
+
+
+def _unused_samples(settings: Settings) -> set[str]:
+    """The samples that the project does not declare: the embedded stack serves them to every project."""
+    declared = declared_sources(settings.dbt_project_dir)
+    undeclared = set() if declared is None else settings.databases.keys() - declared
+    return {name for name in undeclared if is_sample(settings, name)}
 
 
 def _metrics_addresses(settings: Settings) -> dict[str, str]:

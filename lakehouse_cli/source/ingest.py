@@ -30,7 +30,7 @@ def _table_option(name: str, help: str) -> Any:
 def prepare(
     sources: Sources = None,
     check: Annotated[
-        bool, typer.Option("--check", help="change nothing, list what is wrong; exit 1 if something is")
+        bool, typer.Option("--check", help="change nothing, list what is wrong or still to do; exit 1 if something is")
     ] = False,
     revoke: Annotated[
         bool, typer.Option("--revoke", help="take excluded columns from a role that may read them")
@@ -82,7 +82,7 @@ def _check(settings: Settings, declarations: Declarations, names: list[str], as_
             is_due = any(finding.source == name and finding.weight == "prepare" for finding in found)
             rest = f"; `lakehouse prepare {name}` does what is still to do" if is_due else ""
             say(f"{name}: nothing is in the way{rest}")
-    if any(finding.weight == "in the way" for finding in found):
+    if any(finding.weight != "warning" for finding in found):
         raise typer.Exit(1)
 
 

@@ -7,13 +7,16 @@ import typer
 from trino.exceptions import TrinoQueryError
 from typer.testing import CliRunner
 
+from ingestion.sources.findings import Finding, Weight
+from lakehouse.declarations import Declarations, Source
+from lakehouse.declarations.policies import LoadPolicy
 from lakehouse.servers.logins import Role
 from lakehouse.settings import load_settings
 from lakehouse_cli.commands import command_line
 from lakehouse_cli.lake.erase import erase
 from lakehouse_cli.lake.sql import _more
 from lakehouse_cli.machine.stack import environment
-from lakehouse_cli.source.ingest import ingest
+from lakehouse_cli.source.ingest import ingest, prepare
 from lakehouse_cli.source.scaffold import scaffold
 from lakehouse_stack.control.inspect import inspect
 
@@ -56,6 +59,44 @@ def test_where_aws_has_the_keys_the_environment_has_everything_else(
     values = environment(load_settings(home=tmp_path, catalog_url="postgresql://me:secret@catalog/lake"))
     assert values["catalog_url"] == "postgresql://me:secret@catalog/lake" and values["warehouse"] == "s3://warehouse/"
     assert not {"s3_access_key", "s3_secret_key", "s3_endpoint"} & values.keys()
+
+
+def test_samples_that_the_project_does_not_declare_are_not_among_its_sources(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The embedded stack serves them to every project, and they were listed beside the project's own."""
+    monkeypatch.chdir(tmp_path)
+    sources = {name: f"postgresql://me:secret@127.0.0.1:1/{name}" for name in ("bank", "shop")}
+    monkeypatch.setattr("lakehouse_cli.machine.stack.is_sample", lambda settings, name: name == "bank")
+
+    def listed() -> set[str]:
+        of = {name: {"url": url} for name, url in sources.items()}
+        settings = load_settings(home=tmp_path, catalog_url="postgresql://me@c/lake", sources=of)
+        return set(environment(settings)["sources"])
+
+    assert listed() == {"bank", "shop"}, "there is no project"
+    declared = tmp_path / "dbt_project" / "models" / "sources.yml"
+    declared.parent.mkdir(parents=True)
+    (tmp_path / "dbt_project" / "dbt_project.yml").write_text("name: own")
+    assert listed() == {"shop"}
+    declared.write_text("sources: [{name: bank, schema: raw_bank, tables: []}]")
+    assert listed() == {"bank", "shop"}
+
+
+@pytest.mark.parametrize(("weight", "status"), [("in the way", 1), ("prepare", 1), ("warning", 0)])
+def test_a_check_exits_1_while_something_is_wrong_or_still_to_do(
+    monkeypatch: pytest.MonkeyPatch, weight: Weight, status: int
+) -> None:
+    """It was 0 for a source that was not prepared."""
+    found = [Finding("shop", None, "publication", weight, "there is no publication yet", "make it")]
+    declared = Declarations(sources=(Source(name="shop", description="", load=LoadPolicy(), tables=()),))
+    monkeypatch.setattr("ingestion.sources.kinds.check_source", lambda settings, source: found)
+    monkeypatch.setattr("lakehouse_cli.source.ingest.load_declarations", lambda settings: declared)
+    monkeypatch.setattr("lakehouse_cli.source.ingest._chosen", lambda *_: ["shop"])
+    app = typer.Typer(add_completion=False)
+    app.command()(prepare)
+    result = CliRunner().invoke(app, ["--check"])
+    assert result.exit_code == status and "there is no publication yet" in result.output
 
 
 def test_servers_that_lakehouse_up_did_not_start_are_not_said_to_be_down(tmp_path: Path) -> None:
