@@ -107,14 +107,22 @@ class AsOfCuts:
             parts = [f"(starts_with(record_source, {literal(s + '.')}) AND source_seq < {literal(position_after(cut))})"
                      for s, cut in sorted(self.cuts.items())]  # fmt: skip
             return " OR ".join([f"record_source = {literal(GHOSTS)}", *parts])
-        if name.namespace.startswith("mirror_"):
+        is_mirror = name.namespace.startswith("mirror_")
+        if is_mirror and self.snapshots:
+            raise LakehouseError(
+                f"{name} has no past there: the pin or cut that you ask has no mirror of it, because it was not "
+                "refreshed up to that cut, or came later: query the current_… view in its place"
+            )
+        if is_mirror:
             raise LakehouseError(
                 f"{name} has no past but at a pin and at the cuts of meta.mirrors, with --as-of-cut, while its "
                 "snapshots are kept: query the current_… view in its place"
             )
+        is_pin = any(not kept.namespace.startswith("mirror_") for kept in self.snapshots)  # it keeps raw tables too
         raise LakehouseError(
             f"{name} has no past: it is rebuilt with each load, or says nothing of commits. Query current_… views, "
-            "parsed, and hubs, links, satellites and their _v1 views; or a pin, with --as-of-cut"
+            "parsed, and hubs, links, satellites and their _v1 views; or "
+            + ("another pin, as this one was made without it" if is_pin else "a pin, with --as-of-cut")
         )
 
     def source_of(self, name: TableName) -> str | None:

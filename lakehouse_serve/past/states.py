@@ -225,7 +225,10 @@ def _pinned(settings: Settings, pin: str) -> State:
     with closing(open_catalog(settings)) as catalog:
         kept = pinned(catalog, pin)
     if not kept.cut:
-        raise LakehouseError(f"the pin {pin!r} keeps no cut: make one with `lakehouse pin`")
+        raise LakehouseError(
+            f"the pin {pin!r} keeps {len(kept.snapshots)} tables by themselves, without mirrors and marts of one cut: "
+            f"read each of them FOR VERSION AS OF 'pin_{pin}', or keep a whole cut with `lakehouse pin`"
+        )
     return State(newest_cuts(settings, _positions(kept.cut)), kept.snapshots)
 
 

@@ -120,6 +120,17 @@ def test_what_is_made_of_the_newest_rows_is_read_at_its_snapshot_whatever_its_co
         AsOfCuts(CUTS, "lake", kinds.get).rewrite(f"SELECT * FROM {name}")
 
 
+def test_what_a_pin_does_not_keep_is_told_as_missing_in_it() -> None:
+    """Who asked a pin without mirrors was told that a mirror has a past at a pin."""
+    at = AsOfCuts(CUTS, "lake", KINDS.get, snapshots={TableName("raw_s", "t"): 5})
+    for name, says in {
+        "mirror_s.t": "mirror_s.t has no past there: the pin or cut that you ask has no mirror of it",
+        "marts.dim_t": "or another pin, as this one was made without it",
+    }.items():
+        with pytest.raises(LakehouseError, match=says):
+            at.rewrite(f"SELECT * FROM {name}")
+
+
 @pytest.mark.parametrize(("commit", "is_below"), [((1, 99), True), ((2, 77), True), ((2, 78), False), ((3, 1), False)])
 def test_a_position_in_the_vault_is_below_a_cut_as_its_commit_is(commit: tuple[int, int], is_below: bool) -> None:
     epoch, lsn = commit
