@@ -58,6 +58,13 @@ def advance(connection: CatalogConnection, source: str, done: int, rows: int) ->
     connection.execute("DELETE FROM lakehouse.progress WHERE source = %s AND done >= total", (source,))
 
 
+def compared(connection: CatalogConnection, source: str) -> int:
+    """How many tables wait to be compared with the source, as after a restore, or are being compared."""
+    query = "SELECT count(*) FROM lakehouse.positions WHERE source = %s AND state = 'stale'"
+    row = connection.execute(query, (source,)).fetchone()
+    return row[0] if row else 0
+
+
 def read(connection: CatalogConnection, source: str) -> Progress | None:
     """The long work under way, or None."""
     with connection.cursor(row_factory=class_row(Progress)) as cursor:
