@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ingestion.mirrors.write import BRANCH
 from ingestion.sink.cuts import CUTS
 from ingestion.sink.meta_tables import SCHEMAS
 from lakehouse.catalog.open import history
@@ -159,7 +160,12 @@ def _state_of(
     if until is not None and (source != name.namespace or (name.namespace == "meta" and name.name in SCHEMAS)):
         found = files.until(*until)
     else:
-        found = next((table for table in files.states() if files.is_complete(table)), None)
+        found = next((t for t in files.states() if files.is_complete(t) and not _is_half_written(t)), None)
     if found is not None and source != name.namespace:
         raw.others[name] = frozenset(snapshot.snapshot_id for snapshot in history(found.metadata))
     return found
+
+
+def _is_half_written(table: Table) -> bool:
+    """Whether it is a copy of a mirror in the middle of a refresh, which writes to the mirror's own location."""
+    return BRANCH in table.metadata.refs

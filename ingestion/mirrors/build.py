@@ -87,8 +87,8 @@ def _build(
     if item.mirror is None:
         copy = copies.create(states, session.catalog, name, schema_of(item.log, item.table), item.table.description)
     else:
-        copies.begin(states, session.catalog, {name: item.mirror.metadata_location})
-        copy = fit(session.catalog.load_table(next_name(name)), item.log, item.table, plan)
+        copy = copies.begin(states, session.catalog, name, item.mirror.metadata_location, BRANCH)
+        copy = fit(copy, item.log, item.table, plan)
     written = _write(session, item, copy, plan, stream)
     has_columns = item.state is not None and item.columns == dict(item.state.columns)
     if written is None and has_columns and item.is_tagged:

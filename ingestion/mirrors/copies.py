@@ -62,12 +62,18 @@ def make_room(catalog: LakeCatalog, mirror: Name) -> None:
         catalog.create_namespace_if_not_exists(namespace)
 
 
-def begin(states: CatalogConnection, catalog: LakeCatalog, mirrors: Mapping[Name, str]) -> None:
-    """Copies mirrors that stand at these metadata files; copies that a killed refresh has left are dropped."""
+def begin(states: CatalogConnection, catalog: LakeCatalog, mirror: Name, location: str, branch: str) -> Table:
+    """A copy of a mirror that stands at this metadata file, in the place of one that a killed refresh has left.
+
+    It has no such branch. The mirror may have one: a restored catalog can name the file of an unfinished copy.
+    """
     with states.transaction():
-        forget(states, catalog, mirrors)
-        for mirror, location in mirrors.items():
-            enter(states, catalog.name, next_name(mirror), location)
+        remove(states, catalog.name, next_name(mirror))
+        enter(states, catalog.name, next_name(mirror), location)
+    copy = catalog.load_table(next_name(mirror))
+    if branch in copy.metadata.refs:
+        copy.manage_snapshots().remove_branch(branch).commit()
+    return copy
 
 
 def forget(states: CatalogConnection, catalog: LakeCatalog, mirrors: Collection[Name]) -> None:

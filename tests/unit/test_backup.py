@@ -13,6 +13,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 from sqlalchemy import text
 
+from ingestion.mirrors.write import BRANCH
 from ingestion.schema.positions import Lsn
 from ingestion.state.store import Stream, TablePosition
 from lakehouse.catalog.writing.next_tables import BUILT_FROM
@@ -24,7 +25,7 @@ from lakehouse_backup.cuts import Cut, choose, diverging_states
 from lakehouse_backup.metadata_files import metadata_files, version
 from lakehouse_backup.objects import Saved, load_objects, save_objects
 from lakehouse_backup.personal import load_personal, save_personal
-from lakehouse_backup.pointers import RawStates, behind, view_moves
+from lakehouse_backup.pointers import RawStates, behind, find_pointers, view_moves
 from lakehouse_backup.positions import held_offsets, recovery_reason
 from lakehouse_backup.roll_forward import forget_builds
 from lakehouse_backup.run import locked_folder, make_backup
@@ -347,6 +348,23 @@ def test_a_view_whose_metadata_went_since_the_backup_has_its_newest_one(tmp_path
     at = f"file://{tmp_path}/warehouse/parsed/moved/metadata"
     assert moved == {("parsed", "moved"): (f"{at}/00001-x.metadata.json", f"{at}/00010-x.metadata.json")}
     assert gone == [TableName("parsed", "lost")]
+
+
+def test_a_mirror_is_not_rolled_forward_to_a_copy_that_a_refresh_was_writing(table: Table) -> None:
+    """The copy is in the mirror's own location, and its main branch lacks no file."""
+    append(table, 1)
+    behind = table.metadata_location
+    append(table, 2)
+    whole = table.metadata_location
+    table.manage_snapshots().create_branch(table.snapshots()[-1].snapshot_id, BRANCH).commit()
+    append(table, 3)
+    catalog = cast(SqlCatalog, table.catalog)
+    with catalog.engine.begin() as connection:
+        connection.execute(text("UPDATE iceberg_tables SET metadata_location = :behind"), {"behind": behind})
+    settings = Settings(_env_file=None, warehouse=str(catalog.properties["warehouse"]))
+    session = cast(Any, SimpleNamespace(catalog=catalog, io=table.io, settings=settings))
+    found = find_pointers(session, {}, None, lambda step: None)
+    assert found.moved == {TableName("shop", "sales"): (behind, whole)} and not found.gone
 
 
 def test_a_mart_that_is_rolled_forward_is_built_anew(tmp_path: Path) -> None:
