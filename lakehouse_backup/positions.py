@@ -38,9 +38,9 @@ def restore_position(
     behind: Mapping[str, Collection[int]],
     cuts: Iterable[Cut],
 ) -> str | None:
-    """Moves the source's position to its cut, or to the slot beyond it. `behind` are tables not found at the cut, with
-    the snapshots that they have. A recovery from topics compares nothing: there it goes back to what the tables have,
-    by the source's `cuts`, newest first.
+    """Moves the source's position to its cut, or to the slot beyond it if the warehouse has all that was published.
+    `behind` are tables not found at the cut, with the snapshots that they have. A recovery from topics compares
+    nothing: there it goes back to what the tables have, by the source's `cuts`, newest first.
 
     If ingestion cannot continue, marks the source for recovery and returns the reason.
     """
@@ -50,7 +50,8 @@ def restore_position(
         session, source, stream.position.commit_bound
     )
     reached = position = cut.position(stream.kind)
-    if warehouse_is_complete and slot is not None:
+    is_older = (cut.epoch, cut.lsn) < known_cut(stream)  # the warehouse than the backup
+    if warehouse_is_complete and not is_older and slot is not None:
         reached = position.join(slot)
     if slot is not None and not slot <= reached:
         reason = reason or "its slot is beyond the newest restored cut"
@@ -65,10 +66,16 @@ def restore_position(
         store.set_positions(states, source, held)
     else:
         store.put_cut(states, source, position, cut.at, sorted(cut.snapshots))
-        store.advance_positions(states, source, reached)
+        move = store.set_positions if is_older else store.advance_positions
+        move(states, source, reached)
     if reason is not None:
         states.execute("UPDATE lakehouse.streams SET system_identifier = %s WHERE source = %s", (UNKNOWN, source))
     return reason
+
+
+def known_cut(stream: store.Stream) -> tuple[int, int]:
+    """Epoch and number of the newest cut that the backup knows of a source; pure."""
+    return stream.epoch, -1 if stream.cut_lsn is None else stream.cut_lsn
 
 
 def held_offsets(

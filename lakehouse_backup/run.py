@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,18 @@ from maintenance.inventory.session import Session
 DUMP, OBJECTS, ABOUT, LOCK = "catalog.dump", "warehouse", "backup.json", "backup.lock"
 TRIES = 3
 Say = Callable[[str], None]
+
+
+class Warehouse(Enum):
+    """What became of the warehouse when the catalog was lost, by the option that says so.
+
+    KEPT: nothing. RESTORED: it came back by other means, maybe as of an earlier time. LOST: the backup's objects are to
+    be written back.
+    """
+
+    KEPT = "--warehouse-kept"
+    RESTORED = "--warehouse-restored"
+    LOST = "--warehouse"
 
 
 @dataclass(frozen=True)
@@ -131,26 +144,34 @@ def locked_folder(folder: Path) -> Iterator[None]:
         raise LakehouseError(f"{folder}: {error.strerror}; name a folder that can be written") from None
 
 
-def restore_backup(settings: Settings, folder: Path, warehouse: bool = False, say: Say = lambda step: None) -> Restored:
+def restore_backup(
+    settings: Settings, folder: Path, warehouse: Warehouse | None = None, say: Say = lambda step: None
+) -> Restored:
     """Restores the catalog and rolls it forward to the newest cut in the warehouse.
 
-    With `warehouse`, missing objects are written back first. Raises LakehouseError, before any change, if a follower is
-    running or the folder contains no backup of this lake.
+    If the warehouse was LOST, missing objects are written back first. Raises LakehouseError, before any change, if a
+    follower is running, the folder contains no backup of this lake, or one without objects and nobody says whether the
+    warehouse was KEPT or RESTORED; otherwise it is taken as KEPT.
     """
     about = _about(settings, folder)
-    if warehouse and about["catalog_only"]:
-        raise LakehouseError(f"{folder} was made with --catalog-only: it holds no objects to write back")
+    if about["catalog_only"] and warehouse not in (Warehouse.KEPT, Warehouse.RESTORED):
+        raise LakehouseError(
+            f"{folder} was made with --catalog-only and holds no objects: add {Warehouse.KEPT.value} if the warehouse "
+            f"has lost nothing, or {Warehouse.RESTORED.value} once it is back from a copy, which may be older"
+        )
     with store.connect_catalog(settings) as states:
         lease.refuse_writers(states)  # a cut published during the restore would be lost
     with closing(Session(settings)) as session:
         session.check()
-        written = load_objects(session.io, settings.warehouse, folder / OBJECTS, say) if warehouse else (0, 0)
+        is_lost = warehouse is Warehouse.LOST
+        written = load_objects(session.io, settings.warehouse, folder / OBJECTS, say) if is_lost else (0, 0)
     load_personal(settings, folder)  # before there is a table that a reader could ask for
     say("restoring the catalog")
     load_catalog(settings, folder / DUMP)
     with store.connect_catalog(settings) as states:
         store.ensure_state(states)  # the dump may be from an earlier release
-    forward = roll_forward(settings, lambda source: _slot(settings, source), not warehouse, say)
+    is_complete = warehouse in (None, Warehouse.KEPT)
+    forward = roll_forward(settings, lambda source: _slot(settings, source), is_complete, say)
     return Restored(datetime.fromisoformat(about["made_at"]), written[0], forward)
 
 

@@ -12,7 +12,8 @@ from ingestion.state import store
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.trino import query
 from lakehouse.settings import Settings
-from lakehouse_backup.run import make_backup, restore_backup
+from lakehouse_backup.run import Warehouse, make_backup, restore_backup
+from maintenance.inventory.lake import list_objects
 from maintenance.inventory.session import Session
 from tests.test_ingestion import ORDERS, TABLES
 from tests.test_kills import assert_right, fill
@@ -63,7 +64,7 @@ def test_a_catalog_that_was_lost_comes_back_with_every_row_and_ingestion_goes_on
     act(world, "compact", "expire_snapshots", "remove_orphan_files")
     before, raw = checksums(world), {table: world.raw(table) for table in TABLES}
     destroy_catalog(world.settings)
-    done = restore_backup(world.settings, tmp_path)
+    done = restore_backup(world.settings, tmp_path, Warehouse.KEPT)
     assert world.source.name in done.forward.going_on, done.forward
     assert checksums(world) == before
     fill(world, 3001, 50)
@@ -81,7 +82,7 @@ def test_a_publish_whose_slot_was_not_moved_is_not_read_twice(settings: Settings
     assert killed.returncode != 0
     before = checksums(world)
     destroy_catalog(world.settings)
-    restore_backup(world.settings, tmp_path)
+    restore_backup(world.settings, tmp_path, Warehouse.KEPT)
     assert checksums(world) == before
     world.ingest(spark)
     assert checksums(world)["orders"] == before["orders"]
@@ -96,7 +97,7 @@ def test_a_publish_that_was_staged_and_never_made_is_made_by_the_restore(
     fill(world, 3001, 20)
     assert world.driver("ingestion.sink.publish:_swap:before").returncode != 0
     destroy_catalog(world.settings)
-    restore_backup(world.settings, tmp_path)
+    restore_backup(world.settings, tmp_path, Warehouse.KEPT)
     fill(world, 4001, 20)
     world.ingest(spark)
     assert_right(world)
@@ -115,7 +116,7 @@ def test_a_table_that_was_altered_since_the_backup_has_to_be_recovered_and_keeps
     world.ingest(spark)
     raw = world.raw("orders")
     destroy_catalog(world.settings)
-    done = restore_backup(world.settings, tmp_path)
+    done = restore_backup(world.settings, tmp_path, Warehouse.KEPT)
     assert "orders was altered" in done.forward.to_recover.get(world.source.name, ""), done.forward
     with pytest.raises(LakehouseError, match=r"restored from a backup.*--recover"):
         world.ingest(spark)
@@ -140,7 +141,7 @@ def test_a_source_that_was_added_since_the_backup_has_to_be_recovered_and_keeps_
         world.ingest(spark)
     raw = world.raw("orders")
     destroy_catalog(world.settings)
-    done = restore_backup(world.settings, tmp_path)
+    done = restore_backup(world.settings, tmp_path, Warehouse.KEPT)
     assert done.forward.to_recover.get(world.source.name) == "it was added since the backup", done.forward
     assert world.raw("orders") == raw
     world.sql("DELETE FROM orders WHERE id = 1")
@@ -166,10 +167,33 @@ def test_the_warehouse_that_was_lost_too_comes_back_as_it_was_backed_up(
         scheme, authority, path = session.io.parse_location(location, session.io.properties)
         session.io.fs_by_scheme(scheme, authority).delete_dir(path)
     destroy_catalog(world.settings)
-    done = restore_backup(world.settings, tmp_path, warehouse=True)
+    done = restore_backup(world.settings, tmp_path, Warehouse.LOST)
     assert done.objects > 0 and checksums(world) == before
     fill(world, 1001, 20)
     world.ingest(spark)
+    assert_right(world)
+
+
+@pytest.mark.slow
+def test_a_warehouse_that_came_back_as_of_an_earlier_time_has_its_source_recovered(
+    settings: Settings, spark: Any, tmp_path: Path
+) -> None:
+    """It was taken for one that had lost nothing: the source went on from its slot, without what had come between."""
+    from ingestion import recover_source
+
+    world = begin(settings, spark, tmp_path)
+    with closing(Session(world.settings)) as session:
+        copied = {stored.path for stored in list_objects(session.io, world.settings.warehouse)}
+        fill(world, 3001, 100)
+        world.ingest(spark)
+        for stored in list_objects(session.io, world.settings.warehouse):
+            if stored.path not in copied:
+                session.io.delete(stored.path)
+    destroy_catalog(world.settings)
+    done = restore_backup(world.settings, tmp_path, Warehouse.RESTORED)
+    found = done.forward.to_recover.get(world.source.name)
+    assert found == "its slot is beyond the newest restored cut", done.forward
+    recover_source(world.settings, world.declarations, world.source.name, spark)
     assert_right(world)
 
 
@@ -179,13 +203,14 @@ def test_nothing_is_restored_while_somebody_ingests_or_from_a_folder_without_a_b
     world = make_world(settings, ORDERS, TABLES)
     world.ingest(spark)
     with pytest.raises(LakehouseError, match="contains no backup"):
-        restore_backup(world.settings, tmp_path)
+        restore_backup(world.settings, tmp_path, Warehouse.KEPT)
     make_backup(world.settings, tmp_path, catalog_only=True)
-    with pytest.raises(LakehouseError, match="made with --catalog-only"):
-        restore_backup(world.settings, tmp_path, warehouse=True)
+    for said in (Warehouse.LOST, None):
+        with pytest.raises(LakehouseError, match=r"made with --catalog-only.*: add --warehouse-kept if"):
+            restore_backup(world.settings, tmp_path, said)
     with store.connect_catalog(world.settings) as states:
         lease = leases.acquire(states, world.source.name, 30, "follow")
         assert lease is not None
         with pytest.raises(LakehouseError, match="is at work: stop it"):
-            restore_backup(world.settings, tmp_path)
+            restore_backup(world.settings, tmp_path, Warehouse.KEPT)
         leases.release(states, lease)

@@ -11,7 +11,7 @@ import pytest
 from ingestion import recover_source
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
-from lakehouse_backup.run import make_backup, restore_backup
+from lakehouse_backup.run import Warehouse, make_backup, restore_backup
 from maintenance.actions.exclusion import exclusive
 from maintenance.inventory.outcome import TableName
 from maintenance.inventory.session import Session
@@ -77,7 +77,7 @@ def test_mirrors_go_on_after_the_catalog_was_restored_and_are_new_after_a_recove
     assert world.driver("ingestion.mirrors.copies:_swapped:before", "--mirror").returncode != 0
     time.sleep(world.settings.ingestion.lease_seconds)
     destroy_catalog(world.settings)
-    done = restore_backup(world.settings, tmp_path)
+    done = restore_backup(world.settings, tmp_path, Warehouse.KEPT)
     assert world.source.name in done.forward.going_on, done.forward
     at_newest(world, spark)
     world.sql("DELETE FROM items WHERE id = 8")

@@ -43,6 +43,18 @@ def restore_backup(
     warehouse: Annotated[
         bool, typer.Option("--warehouse", help="The warehouse was lost too: copy back the objects that it lacks.")
     ] = False,
+    warehouse_restored: Annotated[
+        bool,
+        typer.Option(
+            "--warehouse-restored", help="The warehouse came back by other means, and may lack its newest objects."
+        ),
+    ] = False,
+    warehouse_kept: Annotated[
+        bool,
+        typer.Option(
+            "--warehouse-kept", help="The warehouse has lost nothing. The default unless the backup is --catalog-only."
+        ),
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -50,14 +62,19 @@ def restore_backup(
 
     Exits 1 if a source must be recovered before ingestion continues.
     """
+    from lakehouse_backup.run import Warehouse
     from lakehouse_backup.run import restore_backup as restore
 
+    options = (warehouse, Warehouse.LOST), (warehouse_restored, Warehouse.RESTORED), (warehouse_kept, Warehouse.KEPT)
+    said = [fate for is_given, fate in options if is_given]
+    if len(said) > 1:
+        raise typer.BadParameter(f"give one of {', '.join(fate.value for fate in said)}")
     if not yes:
         if not sys.stdin.isatty():
             raise LakehouseError("this replaces the catalog's database: add --yes")
         typer.confirm(f"Replace the catalog's database with that of {folder}?", abort=True)
     with busy(console(error=True), "restoring") as now:
-        done = restore(load_settings(), folder, warehouse, now)
+        done = restore(load_settings(), folder, said[0] if said else None, now)
     forward = done.forward
     if as_json:
         say_json({"made_at": done.made_at.isoformat(), "objects": done.objects, **asdict(forward)})

@@ -13,6 +13,7 @@ from lakehouse.declarations.policies import LoadPolicy
 from lakehouse.servers.logins import Role
 from lakehouse.settings import load_settings
 from lakehouse_cli.commands import command_line
+from lakehouse_cli.lake.backup import restore_backup
 from lakehouse_cli.lake.erase import erase
 from lakehouse_cli.lake.sql import _more
 from lakehouse_cli.machine.stack import environment
@@ -28,6 +29,7 @@ REFUSED = [
     (ingest, ["--once", "--follow"], "give one of --once"),
     (ingest, ["--recover"], "name the sources"),
     (ingest, ["--once", "--share"], "--share is for --follow"),
+    (restore_backup, ["folder", "--warehouse", "--warehouse-kept"], "give one of --warehouse, --warehouse-kept"),
     (scaffold, ["--propose"], "name one"),
     (scaffold, ["retail", "--propose", "--check"], "without --check"),
     (scaffold, ["retail", "--no-vault"], "--no-vault are for a proposal"),

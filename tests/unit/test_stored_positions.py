@@ -32,6 +32,8 @@ from lakehouse_backup.cuts import Cut, newest_cuts
 from lakehouse_backup.positions import UNKNOWN, restore_position
 
 PEOPLE = pa.schema([("id", pa.int64())])
+PERSON = pa.Table.from_pylist([{"id": 1}], PEOPLE)
+PUBLISHED = Lsn.parse("0/500")
 AT, CUT_AT, POINT = Lsn.parse("0/3C87757"), Lsn.parse("16/B374D848"), Lsn.parse("0/3C87700")
 
 
@@ -125,47 +127,96 @@ def test_a_restored_catalog_takes_the_position_of_a_cut_as_its_source_wrote_it(
     assert Cut(1, 5, datetime.now(UTC), {}).position("postgres") == Lsn(6), "of a release that kept the number alone"
 
 
-@pytest.mark.parametrize("is_first", [False, True])
-def test_a_source_that_was_added_since_the_backup_is_told_and_its_tables_are_entered(
-    states: Any, catalog_settings: Settings, postgres_catalog: LakeCatalog, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch, is_first: bool,
-) -> None:  # fmt: skip
-    """Not a word was said of it, its slot was somebody else's, and its history was nobody's files. The cuts of a source
-    that was removed are there, too. A backup from before the first cut does not know the table of cuts."""
-    at, crm = Lsn.parse("0/500"), SourceSettings(url=SecretStr("postgresql://127.0.0.1:1/crm"), slot="s_crm")
-    settings = catalog_settings.model_copy(update={"warehouse": f"file://{tmp_path}", "sources": {"crm": crm}})
-    ensure_state(states)
-    for source in ("shop", "crm", "removed", "unconnected"):
-        if source != "shop":
-            store.create_stream(states, source, f"s_{source}", store.Cluster("7", 1), 3)
-        lease = leases.acquire(states, source, 60, "once")
+class Restoring:
+    """A lake of tables of people, one per source, whose catalog is then rolled forward."""
+
+    def __init__(self, states: Any, catalog: LakeCatalog, settings: Settings) -> None:
+        self.states, self.catalog, self.settings = states, catalog, settings
+        ensure_state(states)
+
+    def ingest(self, source: str, epoch: int = 1) -> None:
+        """Publishes a row of the source's table and a cut with it."""
+        if store.read_stream(self.states, source) is None:
+            store.create_stream(self.states, source, f"s_{source}", store.Cluster("7", 1), 3)
+        lease = leases.acquire(self.states, source, 60, "once")
         assert lease is not None
         name = (f"raw_{source}", "people")
-        postgres_catalog.create_namespace_if_not_exists(name[0])
-        table = postgres_catalog.create_table(name, PEOPLE, location=f"file://{tmp_path}/{name[0]}/people")
-        table.append(pa.Table.from_pylist([{"id": 1}], PEOPLE))
-        cut = SinkCut(1, at, datetime.now(UTC), ("people",))
-        publish.publish(settings, postgres_catalog, lease, Publication(f"c_{source}", source, 1, (), cut=cut))
-    shutil.rmtree(tmp_path / "raw_removed")
-    states.execute("DELETE FROM lakehouse.streams WHERE source NOT IN ('shop', 'bank')")
-    others = "'raw_crm', 'raw_removed', 'raw_unconnected'" + (", 'meta'" if is_first else "")
-    states.execute(f"DELETE FROM iceberg_tables WHERE table_namespace IN ({others})")
-    session = SimpleNamespace(
-        catalog=postgres_catalog, io=postgres_catalog.file_io, settings=settings, close=lambda: None
-    )
-    monkeypatch.setattr(roll_forward, "Session", lambda settings: session)
+        self.catalog.create_namespace_if_not_exists(name[0])
+        location = f"{self.settings.warehouse}/{name[0]}/people"
+        self.catalog.create_table_if_not_exists(name, PEOPLE, location=location).append(PERSON)
+        cut = SinkCut(epoch, PUBLISHED, datetime.now(UTC), ("people",))
+        made = Publication(f"c_{source}_{epoch}", source, epoch, (), cut=cut)
+        publish.publish(self.settings, self.catalog, lease, made)
+        leases.release(self.states, lease)
 
-    forward = roll_forward.roll_forward(settings, lambda source: None, True)
+    def leave_out(self, *namespaces: str) -> None:
+        """Of the catalog; the files stay."""
+        self.states.execute("DELETE FROM iceberg_tables WHERE table_namespace = ANY(%s)", ([*namespaces],))
+
+    @property
+    def session(self) -> Any:
+        return SimpleNamespace(
+            catalog=self.catalog, io=self.catalog.file_io, settings=self.settings, close=lambda: None
+        )
+
+    def roll_forward(self, monkeypatch: pytest.MonkeyPatch) -> roll_forward.RollForward:
+        monkeypatch.setattr(roll_forward, "Session", lambda settings: self.session)
+        return roll_forward.roll_forward(self.settings, lambda source: None, True)
+
+
+@pytest.fixture
+def restoring(states: Any, catalog_settings: Settings, postgres_catalog: LakeCatalog, tmp_path: Path) -> Restoring:
+    crm = SourceSettings(url=SecretStr("postgresql://127.0.0.1:1/crm"), slot="s_crm")
+    given = {"warehouse": f"file://{tmp_path}", "sources": {"crm": crm}}
+    return Restoring(states, postgres_catalog, catalog_settings.model_copy(update=given))
+
+
+@pytest.mark.parametrize("is_first", [False, True])
+def test_a_source_that_was_added_since_the_backup_is_told_and_its_tables_are_entered(
+    restoring: Restoring, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_first: bool
+) -> None:
+    """Not a word was said of it, its slot was somebody else's, and its history was nobody's files. The cuts of a source
+    that was removed are there, too. A backup from before the first cut does not know the table of cuts."""
+    for source in ("shop", "crm", "removed", "unconnected"):
+        restoring.ingest(source)
+    shutil.rmtree(tmp_path / "raw_removed")
+    states = restoring.states
+    states.execute("DELETE FROM lakehouse.streams WHERE source NOT IN ('shop', 'bank')")
+    restoring.leave_out("raw_crm", "raw_removed", "raw_unconnected", *(["meta"] if is_first else []))
+
+    forward = restoring.roll_forward(monkeypatch)
 
     assert forward.to_recover.keys() == {"shop", "crm", "unconnected"}
     assert forward.to_recover["crm"] == "it was added since the backup"
     assert "source 'unconnected' has no connection: set" in forward.to_recover["unconnected"]
     assert {"raw_crm.people", "raw_unconnected.people"} <= {*forward.tables}
-    assert postgres_catalog.load_table(("raw_crm", "people")).scan().to_arrow().num_rows == 1
+    assert restoring.catalog.load_table(("raw_crm", "people")).scan().to_arrow().num_rows == 1
     stream = store.read_stream(states, "crm")
-    assert stream is not None and (stream.slot, stream.position, stream.cut_tables) == ("s_crm", at, ["people"])
+    assert stream is not None
+    assert (stream.slot, stream.position, stream.cut_tables) == ("s_crm", PUBLISHED, ["people"])
     assert stream.system_identifier == UNKNOWN
     assert [store.read_stream(states, source) for source in ("removed", "unconnected")] == [None, None]
+
+
+@pytest.mark.parametrize("slot", [Lsn.parse("0/700"), None])
+def test_a_warehouse_that_is_older_than_the_backup_sets_the_position_back(
+    restoring: Restoring, slot: Lsn | None
+) -> None:
+    """The bucket came back as of an earlier time: the source went on from its slot, and nobody was told of the changes
+    between. A slot that cannot be read now is compared by the next cycle."""
+    states = restoring.states
+    store.create_stream(states, "crm", "s", store.Cluster("7", 1), 3)
+    begun = store.TablePosition("people", 1, Lsn.parse("0/700"), "loading", Lsn.parse("0/400"))
+    store.put_position(states, "crm", begun, "load")
+    store.put_position(states, "crm", replace(begun, state="streaming"), "load")
+    store.advance_positions(states, "crm", Lsn.parse("0/700"))
+    store.put_cut(states, "crm", Lsn.parse("0/600"), datetime.now(UTC), ["people"])
+    cut = Cut(1, PUBLISHED - 1, datetime.now(UTC), {"people": 1}, PUBLISHED.text)
+    reason = restore_position(states, restoring.session, "crm", cut, slot, True, {}, ())
+    assert reason == (None if slot is None else "its slot is beyond the newest restored cut")
+    stream, positions = store.read_stream(states, "crm"), store.read_positions(states, "crm")
+    assert stream is not None and (stream.position, stream.cut_position) == (PUBLISHED, PUBLISHED)
+    assert positions["people"].position == PUBLISHED
 
 
 def test_a_topic_whose_table_lacks_files_is_not_read_on_from_the_cut(
