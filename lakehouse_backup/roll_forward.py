@@ -5,7 +5,8 @@ the rows it covers, and names the snapshot of each table. For each source, `cuts
 the catalog pointers of its tables to the metadata files with those snapshots, and `positions` sets its position.
 
 A source that was added since the backup has its raw tables entered as of its newest cut, and is recovered; one that has
-cuts and no files any more was removed.
+cuts and no files any more was removed. So was one of which the backup has no tables any more: its cuts stay, and a
+backup's folder keeps its files.
 
 A source continues from its slot if only rows were ingested since the backup and all its tables were found at the cut.
 If a table was altered, added, parked or resumed since, or lacks files, its state is unknown. Its rows are still rolled
@@ -18,7 +19,7 @@ dbt builds whole. Current views are those of the backup, and `views` has them fi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -29,10 +30,11 @@ from lakehouse.catalog.writing.next_tables import BUILT_FROM
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import CatalogConnection
 from lakehouse.settings import Settings
-from lakehouse_backup.cuts import SlotOf, cuts_of, newest_cuts
+from lakehouse_backup.cuts import Cut, SlotOf, cuts_of, newest_cuts
 from lakehouse_backup.pointers import find_pointers
-from lakehouse_backup.positions import begin_stream, restore_position
+from lakehouse_backup.positions import begin_stream, known_cut, restore_position
 from lakehouse_backup.views import fitting_views
+from maintenance.inventory.lake import list_relations
 from maintenance.inventory.outcome import TableName
 from maintenance.inventory.session import Session
 
@@ -44,12 +46,14 @@ ADDED = "it was added since the backup"
 
 @dataclass
 class RollForward:
-    """Tables that were moved, sources that continue, sources to recover with the reason, and lost tables."""
+    """Tables that were moved, sources that continue, sources to recover with the reason, lost tables, and sources that
+    had been removed before the backup."""
 
     tables: list[str] = field(default_factory=list)
     going_on: list[str] = field(default_factory=list)
     to_recover: dict[str, str] = field(default_factory=dict)
     gone: list[str] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)
 
 
 def roll_forward(
@@ -60,10 +64,11 @@ def roll_forward(
         say("finding the newest cuts")
         known = _sources(states)
         newest = newest_cuts(session, known, slot_of)
-        tip, cuts = newest.tip, newest.cuts
+        tip, removed = newest.tip, _removed(states, session, known, newest.cuts)
+        cuts = {source: cut for source, cut in newest.cuts.items() if source not in removed}
         found = find_pointers(session, cuts, tip, say)
         tables = [str(name) for name in (*found.moved, *found.made)]
-        forward = RollForward(tables=tables, gone=[str(name) for name in found.gone])
+        forward = RollForward(tables=tables, gone=[str(name) for name in found.gone], removed=removed)
         with states.transaction():
             for name, location in found.made.items():
                 enter(states, settings.catalog_name, name, location)
@@ -106,6 +111,19 @@ def forget_builds(catalog: SqlCatalog, tables: Collection[TableName]) -> None:
             name,
             lambda table: (RemovePropertiesUpdate(removals=[BUILT_FROM]),) if BUILT_FROM in table.properties else (),
         )
+
+
+def _removed(states: CatalogConnection, session: Session, known: Iterable[str], cuts: Mapping[str, Cut]) -> list[str]:
+    """Those of the backup's sources that had been removed with their tables, and have no cut of a later time."""
+    with_tables = {relation.name.namespace for relation in list_relations(session.catalog)}
+
+    def is_removed(source: str) -> bool:
+        stream, cut = store.read_stream(states, source), cuts.get(source)
+        if stream is None or cut is None or f"raw_{source}" in with_tables or store.read_positions(states, source):
+            return False
+        return (cut.epoch, cut.lsn) <= known_cut(stream)
+
+    return [source for source in known if is_removed(source)]
 
 
 def _added(unknown: Iterable[str], made: Collection[TableName]) -> list[str]:

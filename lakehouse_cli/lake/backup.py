@@ -83,6 +83,8 @@ def restore_backup(
         say(f"{len(forward.tables)} tables rolled forward; sources that continue: {_list(forward.going_on)}")
         if forward.gone:
             say(f"incomplete in the warehouse, removed from the catalog: {_list(forward.gone)}; rebuild them")
+        if forward.removed:
+            say(f"removed before the backup, their objects are not entered again: {_list(forward.removed)}")
         say("then: lakehouse erase --repeat, if anything was ever erased; lakehouse reconcile verifies the result")
     if forward.to_recover:
         lines = [

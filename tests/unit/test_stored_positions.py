@@ -198,6 +198,27 @@ def test_a_source_that_was_added_since_the_backup_is_told_and_its_tables_are_ent
     assert [store.read_stream(states, source) for source in ("removed", "unconnected")] == [None, None]
 
 
+def test_a_source_that_was_removed_before_the_backup_does_not_come_back(
+    restoring: Restoring, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its cuts and its stream stay, and the backup's folder had its files: each restore entered its tables again and
+    asked to recover it, which is declared no more. One that was added again since is another matter."""
+    for source in ("crm", "again"):
+        restoring.ingest(source)
+    known = store.read_stream(restoring.states, "again")
+    assert known is not None
+    restoring.ingest("again", epoch=2)
+    restoring.states.execute("UPDATE lakehouse.streams SET cut_lsn = %s WHERE source = 'again'", (known.cut_lsn,))
+    restoring.leave_out("raw_crm", "raw_again")
+
+    forward = restoring.roll_forward(monkeypatch)
+
+    assert (forward.removed, forward.going_on) == (["crm"], [])
+    assert forward.to_recover == {"again": "it was recovered since: epoch 1 is now 2"}
+    assert forward.tables == ["raw_again.people"]
+    assert not restoring.catalog.table_exists(("raw_crm", "people"))
+
+
 @pytest.mark.parametrize("slot", [Lsn.parse("0/700"), None])
 def test_a_warehouse_that_is_older_than_the_backup_sets_the_position_back(
     restoring: Restoring, slot: Lsn | None
