@@ -8,7 +8,16 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo, GreaterThanOrEqual, LessThanOrEqual
+from pyiceberg.expressions import (
+    AlwaysTrue,
+    And,
+    BooleanExpression,
+    EqualTo,
+    GreaterThanOrEqual,
+    LessThan,
+    LessThanOrEqual,
+    Or,
+)
 
 from lakehouse.catalog.open import load_table
 from lakehouse.catalog.relations import LISTED, Layer
@@ -26,11 +35,13 @@ LOOKS_BACK = (timedelta(hours=1), timedelta(days=1), timedelta(days=30), None)  
 def snapshots_of_cuts(
     catalog: SqlCatalog, source: str, since: datetime, layer: Layer = "raw"
 ) -> dict[TableName, frozenset[int]]:
-    """Table → snapshots named by the cuts of a source published since then, and always by its newest cut."""
+    """Table → snapshots named by the cuts of a source published since then, and by the newest one before: it was in
+    force then, and a reader of a moment before the next cut reads it."""
     cuts = load_table(catalog, *LISTED[layer])
     if cuts is None:
         return {}
-    named = _named(cuts, _since(source, since)) or _named_by_newest(cuts, source)
+    wanted, in_force = _since(source, since), _newest(cuts, source, before=since)
+    named = _named(cuts, Or(wanted, in_force) if in_force is not None else wanted)
     return {TableName(f"{layer}_{source}", name): frozenset(ids) for name, ids in named.items()}
 
 
@@ -72,11 +83,13 @@ def _named_by_newest(cuts: Table, source: str) -> dict[str, set[int]]:
     return _named(cuts, condition) if condition is not None else {}
 
 
-def _newest(cuts: Table, source: str) -> BooleanExpression | None:
-    """A condition that selects the newest cut, found without reading the snapshots of all cuts."""
-    now = datetime.now(UTC)
+def _newest(cuts: Table, source: str, before: datetime | None = None) -> BooleanExpression | None:
+    """A condition that selects the newest cut, or the newest that was published before a moment, found without reading
+    the snapshots of all cuts."""
+    end = before or datetime.now(UTC)
+    until = LessThan(term="published_at", value=before.isoformat()) if before else AlwaysTrue()
     for back in LOOKS_BACK:
-        condition = _since(source, now - back) if back else EqualTo(term="source", value=source)
+        condition = And(until, _since(source, end - back) if back else EqualTo(term="source", value=source))
         positions = _read(cuts, condition, ORDER).sort_by([(name, "descending") for name in ORDER])
         if positions.num_rows:
             newest = positions.slice(0, 1).to_pylist()[0]

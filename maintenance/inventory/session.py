@@ -102,7 +102,7 @@ class Session:
         return self.now - timedelta(hours=hours)
 
     def snapshots_of_cuts(self, table: TableName, hours: float, *, of_now: bool = True) -> frozenset[int]:
-        """Snapshots of a raw table or a mirror in the cuts of the last `hours`, and always in the newest cut.
+        """Snapshots of a raw table or a mirror in the cuts that were the newest at some moment of the last `hours`.
 
         Without `of_now` those of the run's first look, which is enough where nothing is removed by them.
         """

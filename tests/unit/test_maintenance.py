@@ -32,6 +32,10 @@ from maintenance.runner.result import Result
 from maintenance.runner.run import ACTIONS
 
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.string())])
+CUTS_SCHEMA = pa.schema(
+    [("source", pa.string()), ("epoch", pa.int32()), ("cut_lsn", pa.int64()),
+     ("published_at", pa.timestamp("us", tz="UTC")), ("snapshots", pa.map_(pa.string(), pa.string()))]
+)  # fmt: skip
 RULE = CompactPolicy(target_file_size_mb=128, min_input_files=5)
 LATER = int(datetime(2100, 1, 1, tzinfo=UTC).timestamp() * 1000)
 EVERYTHING = ExpirePolicy(older_than_hours=0, retain_last=1, keep_metadata_files=20)
@@ -185,9 +189,7 @@ def test_expiry_takes_only_snapshots_older_than_the_limit(table: Table) -> None:
 
 
 def test_the_newest_cut_of_a_source_counts_however_old_it_is(catalog: SqlCatalog) -> None:
-    fields = [("source", pa.string()), ("epoch", pa.int32()), ("cut_lsn", pa.int64())]
-    fields += [("published_at", pa.timestamp("us", tz="UTC")), ("snapshots", pa.map_(pa.string(), pa.string()))]
-    cuts, now = catalog.create_table("meta.cuts", pa.schema(fields)), datetime.now(UTC)
+    cuts, now = catalog.create_table("meta.cuts", CUTS_SCHEMA), datetime.now(UTC)
     for source, days, snapshot in (("shop", 9, "1"), ("shop", 8, "2"), ("bank", 0, "3")):
         row = {"source": source, "epoch": 1, "cut_lsn": -days, "published_at": now - timedelta(days=days)}
         cuts.append(pa.Table.from_pylist([{**row, "snapshots": [("sales", snapshot)]}], cuts.schema().as_arrow()))
@@ -197,28 +199,34 @@ def test_the_newest_cut_of_a_source_counts_however_old_it_is(catalog: SqlCatalog
     assert newest_cut(catalog, "shop") == {sales: 2}
 
 
+def test_the_cut_in_force_when_the_retention_time_began_counts_too(catalog: SqlCatalog) -> None:
+    """A source that was idle over the weekend lost its Sunday as soon as Monday's first cut was there."""
+    cuts, now = catalog.create_table("meta.cuts", CUTS_SCHEMA), datetime.now(UTC)
+    for hours, snapshot in ((90, "0"), (80, "1"), (1, "9")):
+        row = {"source": "shop", "epoch": 1, "cut_lsn": -hours, "published_at": now - timedelta(hours=hours)}
+        cuts.append(pa.Table.from_pylist([{**row, "snapshots": [("sales", snapshot)]}], cuts.schema().as_arrow()))
+    assert snapshots_of_cuts(catalog, "shop", now - timedelta(hours=72)) == {TableName("raw_shop", "sales"): {1, 9}}
+
+
 def test_what_the_cuts_of_the_retention_time_name_is_kept_of_mirrors_too(catalog: SqlCatalog) -> None:
     """A mirror that had not changed for days, and changed now, lost at once the state of all cuts before."""
-    fields = [("source", pa.string()), ("epoch", pa.int32()), ("cut_lsn", pa.int64())]
-    fields += [("published_at", pa.timestamp("us", tz="UTC")), ("snapshots", pa.map_(pa.string(), pa.string()))]
-    mirrors, now = catalog.create_table("meta.mirrors", pa.schema(fields)), datetime.now(UTC)
+    mirrors, now = catalog.create_table("meta.mirrors", CUTS_SCHEMA), datetime.now(UTC)
     for hours, snapshot in ((200, "1"), (2, "2"), (1, "2"), (0, "3")):
         row = {"source": "shop", "epoch": 1, "cut_lsn": -hours, "published_at": now - timedelta(hours=hours)}
         mirrors.append(pa.Table.from_pylist([{**row, "snapshots": [("sales", snapshot)]}], mirrors.schema().as_arrow()))
     session = Session(Settings(_env_file=None))
     session._shared["catalog"] = catalog
     sales = TableName("mirror_shop", "sales")
-    assert session.snapshots_of_cuts(sales, 24) == {2, 3}
-    assert session.snapshots_of_cuts(sales, 0.5, of_now=False) == {3}
+    assert session.snapshots_of_cuts(sales, 24) == {1, 2, 3}
+    assert session.snapshots_of_cuts(sales, 1.5) == {2, 3}
+    assert session.snapshots_of_cuts(sales, 0.5, of_now=False) == {2, 3}
     assert session.snapshots_of_cuts(TableName("raw_shop", "sales"), 24) == frozenset(), "of which meta.cuts tells"
     assert session.snapshots_of_cuts(TableName("marts", "sales"), 24) == frozenset()
 
 
 def test_the_newest_cut_is_the_one_of_the_newest_epoch_and_position(catalog: SqlCatalog) -> None:
     """After a recovery positions begin anew: epoch first, and of two cuts at one position the one published last."""
-    fields = [("source", pa.string()), ("epoch", pa.int32()), ("cut_lsn", pa.int64())]
-    fields += [("published_at", pa.timestamp("us", tz="UTC")), ("snapshots", pa.map_(pa.string(), pa.string()))]
-    cuts, now = catalog.create_table("meta.cuts", pa.schema(fields)), datetime.now(UTC)
+    cuts, now = catalog.create_table("meta.cuts", CUTS_SCHEMA), datetime.now(UTC)
     rows = [(1, 900, 50, "1"), (2, 10, 40, "2"), (2, 20, 31, "3"), (2, 20, 30, "4")]
     cuts.append(
         pa.Table.from_pylist(
