@@ -47,6 +47,7 @@ class Outdated:
         return [
             *(f"{table}: rename {FORMER} to {NAME}" for table in self.tables),
             *(f"{view}: make the view anew, which reads {FORMER}" for view in self.views),
+            *(f"{table}: end the renaming of {FORMER}" for table in self.renamed),
             *(f"{table}: {_why_unclear()}" for table in self.unclear),
         ]
 

@@ -109,6 +109,16 @@ def test_a_rename_keeps_snapshots_and_rows_and_a_killed_one_is_finished(catalog:
     assert FORMER in catalog.load_table(("parsed", "of_others")).schema().column_names
 
 
+def test_a_rename_that_was_killed_before_its_last_step_is_told_until_it_is_finished(catalog: LakeCatalog) -> None:
+    """`lakehouse upgrade` said that there was nothing to do, and a view that got such a column later was made anew."""
+    table = parsed(catalog, "parsed_shop__sales")
+    retried(catalog, TableName(*table.name()), _rename)  # its views are made; then it was killed
+    assert outdated(Settings(), catalog).lines() == ["parsed.parsed_shop__sales: end the renaming of _deleted"]
+    rename(Settings(), catalog, pytest.fail)
+    assert outdated(Settings(), catalog).lines() == []
+    assert RENAMED not in catalog.load_table(table.name()).properties
+
+
 def test_a_table_with_a_column_of_either_name_is_told_and_left(catalog: LakeCatalog) -> None:
     """Its source has a column `_is_deleted`, which parsed did not refuse before."""
     from pyiceberg.types import StringType
