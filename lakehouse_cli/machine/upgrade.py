@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyiceberg.schema import Schema
 
-    from lakehouse_stack.servers.postgres_versions import OldCluster
-
 RECOVER = "their replication slots do not go along; afterwards `lakehouse ingest --recover SOURCE` for each of them"
 
 
@@ -48,10 +46,13 @@ def upgrade(
         say(line)
     if check and to_do:
         raise typer.Exit(1)
-    if check or not to_do:
+    if check:
         return
-    _upgrade(settings)
-    say("upgraded")
+    if to_do:
+        settings = _upgrade(settings)
+        say("upgraded")
+    if lost := sources_to_recover(settings):  # also of an earlier run, which was interrupted before it could say so
+        say(f"then: lakehouse ingest --recover {' '.join(lost)}")
 
 
 def planned(settings: Settings) -> list[str]:
@@ -59,22 +60,23 @@ def planned(settings: Settings) -> list[str]:
     return _clusters_planned(settings) + _rest_planned(settings)
 
 
-def _upgrade(settings: Settings) -> None:
+def _upgrade(settings: Settings) -> Settings:
+    """Does all parts; returns the settings that reach the servers now."""
     from lakehouse_cli.alone import alone
     from lakehouse_cli.machine.stack import up
     from lakehouse_stack.control.postgres_upgrade import upgrade_clusters
 
     with alone(settings):
         _refuse_writers(settings)
-        moved = upgrade_clusters(settings, say) if _is_embedded(settings) else ()
+        if _is_embedded(settings):
+            upgrade_clusters(settings, say)
         if not _answers(settings):
             up()
         settings = load_settings(home=settings.home)
         for part in PARTS:
             if part.planned(settings):
                 part.do(settings)
-    if lost := _sources_of(settings, moved):
-        say(f"then: lakehouse ingest --recover {' '.join(lost)}")
+    return settings
 
 
 def _clusters_planned(settings: Settings) -> list[str]:
@@ -237,18 +239,28 @@ def _refuse_writers(settings: Settings) -> None:
         raise LakehouseError("`lakehouse worker` is at work: stop it, then run this again")
 
 
-def _sources_of(settings: Settings, moved: tuple[OldCluster, ...]) -> list[str]:
-    """The sources that have been ingested from a cluster that was moved."""
+def sources_to_recover(settings: Settings) -> list[str]:
+    """The sources of this home's cluster that were ingested from another one, such as the one before it was migrated.
+
+    Raises LakehouseError if the cluster does not answer.
+    """
+    from lakehouse.migrations import is_new
     from lakehouse.text.urls import parse_url
+    from lakehouse_stack.control.postgres_upgrade import identify
     from lakehouse_stack.home.pathnames import ports_file
     from lakehouse_stack.home.ports import read_ports
 
-    if not any(old.name == "sources" for old in moved):
-        return []
     port = read_ports(ports_file(settings)).get("sources")
-    with connect_catalog(settings) as connection:
-        rows: list[Any] = connection.execute("SELECT source FROM lakehouse.streams ORDER BY source").fetchall()
     reached = {
         name for name, given in settings.databases.items() if parse_url(given.url.get_secret_value()).port == port
     }
+    if not _is_embedded(settings) or port is None or not reached:
+        return []
+    with connect_catalog(settings) as connection:
+        if is_new(connection):
+            return []
+        rows: list[Any] = connection.execute(
+            "SELECT source FROM lakehouse.streams WHERE kind = 'postgres' AND system_identifier <> %s ORDER BY source",
+            (identify(settings, "sources", port),),
+        ).fetchall()
     return [source for (source,) in rows if source in reached]

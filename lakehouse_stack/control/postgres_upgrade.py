@@ -101,6 +101,19 @@ def upgrade_cluster(old: OldCluster, placement: Placement, system_dir: Path, pas
     return kept
 
 
+def identify(settings: Settings, cluster: str, port: int) -> str:
+    """The system identifier of a cluster of this home, which a migrated one has anew. Raises LakehouseError."""
+    password = ensure_credentials(credentials_file(settings))[f"{cluster}_superuser"]
+    try:
+        with _connect(port, password, "postgres") as connection:
+            row = connection.execute("SELECT system_identifier::text FROM pg_control_system()").fetchone()
+    except psycopg.OperationalError as error:
+        reason = str(error).strip().splitlines()[0]
+        raise LakehouseError(f"{cluster}: {reason}; run `lakehouse up`, then this again") from None
+    assert row is not None
+    return str(row[0])
+
+
 def _reachable(programs: Path, placement: Placement, copies: Path) -> Path:
     account = placement.account
     return programs if account is None or can_enter(programs, account) else copy_programs(programs, copies)

@@ -10,16 +10,23 @@ from pyiceberg.catalog.sql import SqlCatalog
 from sqlalchemy import create_engine
 from typer.testing import CliRunner
 
+from ingestion.state import store
 from lakehouse.errors import LakehouseError
+from lakehouse.files.private_files import write_private
 from lakehouse.migrations import ensure_state, known_steps, pending, stamp
 from lakehouse.migrations import migrate as migrate_state
+from lakehouse.servers.database import CatalogConnection
 from lakehouse.servers.worker_sessions import CLASS, WORKER
 from lakehouse.settings import Settings, load_settings
+from lakehouse.text.urls import parse_url
 from lakehouse_backup.dump import dump_catalog, load_catalog
 from lakehouse_cli.alone import alone
 from lakehouse_cli.commands import _root
-from lakehouse_cli.machine.upgrade import upgrade
+from lakehouse_cli.machine.upgrade import sources_to_recover, upgrade
+from lakehouse_stack.control.postgres_upgrade import identify
 from lakehouse_stack.home.instance import with_driver, write_instance
+from lakehouse_stack.home.pathnames import credentials_file, ports_file
+from lakehouse_stack.home.ports import write_ports
 from orchestration.instance import migrate, outdated
 
 
@@ -113,6 +120,28 @@ def test_it_refuses_in_one_line_while_somebody_is_at_work(mine: Settings) -> Non
             typed()
         assert states.execute("SELECT * FROM lakehouse.schema_version").fetchall() == []
     assert typed()[0] == 0
+
+
+def test_sources_of_a_migrated_cluster_are_named_until_they_are_recovered(
+    mine: Settings, cluster: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run that moved their cluster was interrupted; the next one had nothing to move there and named none."""
+    url = parse_url(cluster)
+    for name in ("shop", "bank", "topics"):
+        monkeypatch.setenv(f"LAKEHOUSE_SOURCES__{name.upper()}__URL", cluster)
+    monkeypatch.setenv("LAKEHOUSE_SOURCES__CRM__URL", "postgresql://elsewhere:1/crm")
+    settings = load_settings()
+    assert sources_to_recover(settings) == [], "these servers are somebody else's"
+    write_private(credentials_file(settings), json.dumps({"sources_superuser": "secret"}))
+    write_ports(ports_file(settings), {"sources": url.port})
+    assert sources_to_recover(settings) == [], "nothing is stored yet"
+    with psycopg.connect(mine.catalog_dsn(), autocommit=True) as states:
+        ensure_state(states)
+        here = identify(settings, "sources", url.port)
+        for name, system in (("shop", "7"), ("bank", here), ("crm", "7"), ("topics", "7")):
+            kind = "kafka" if name == "topics" else "postgres"
+            store.create_stream(CatalogConnection(states), name, "", store.Cluster(system, 1), 0, kind)
+        assert sources_to_recover(settings) == ["shop"]
 
 
 def test_the_release_is_printed() -> None:
