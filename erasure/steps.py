@@ -199,7 +199,8 @@ class Erasing:
     def _whole(self, parts: Sequence[SubjectData], erasure: Erasure) -> None:
         await_readers(self.settings)
         self.say(f"rebuilding {len(parts)} tables")
-        rebuild(self.settings, [part.target.model for part in parts])
+        for number in sorted({part.target.round for part in parts}):
+            rebuild(self.settings, [part.target.model for part in parts if part.target.round == number])
         await_readers(self.settings)
         for part in parts:
             erasure.tables[str(part.target)] = Done(str(part.target), rebuilt=True)

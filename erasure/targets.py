@@ -10,11 +10,12 @@ A hub's hash key identifies the subject. The name of a key column does not: in m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from lakehouse.declarations import RawTable
+from lakehouse.declarations.lineage import parents
 from lakehouse.declarations.vault.names import EVENT
 from lakehouse.errors import LakehouseError
 
@@ -37,7 +38,8 @@ class Target:
     """A table with rows of a subject.
 
     `key`: the columns that identify them, the raw table's key or one hash key; empty if there are none.
-    `personal`: the columns to empty. `kept`: of a raw table, the columns not to empty.
+    `personal`: the columns to empty. `kept`: of a raw table, the columns not to empty. `round`: of those that
+    dbt builds whole, how many of its runs have to be over before.
     """
 
     identifier: tuple[str, str]
@@ -48,6 +50,7 @@ class Target:
     is_hashed: bool = False
     hashdiff: str | None = None
     model: str = ""
+    round: int = 0
 
     def personal_among(self, columns: tuple[str, ...] | list[str]) -> list[str]:
         """The personal columns of a file; of a raw table all columns but those declared as not personal."""
@@ -84,28 +87,36 @@ def derived_targets(
     """The tables below a raw table that hold its personal columns, in dbt's order, then rows that its tests stored.
 
     `columns_of` returns a stored table's columns, or None if it is not in the lake. Raises LakehouseError for a table
-    whose rows cannot be found by key.
+    whose rows cannot be found by key, or that is made of itself.
     """
-    nodes = manifest.get("nodes", {})
+    nodes, made_of = manifest.get("nodes", {}), parents(manifest)
     carrying = {_source_id(table, manifest): True}  # model → whether columns kept their names so far
     unknown = undeclared(table, columns_of(table.identifier) or ())
-    targets: list[Target] = []
-    for unique_id in _in_order(nodes):
+    order = _in_order(nodes, made_of)
+    rounds = _rounds(order, nodes, made_of)
+    targets, passed = list[Target](), list[str]()
+    for unique_id in order:
         node = nodes[unique_id]
-        above = carrying.keys() & parents(node)
+        above = carrying.keys() & made_of[unique_id]
         if not above:
+            passed.append(unique_id)
             continue
         is_named = all(carrying[parent] for parent in above)
         keeps_names = is_named and layer(node) in KEEP_NAMES
-        has_key = keeps_names or (is_named and is_snapshot(node) and above == parents(node))
+        has_key = keeps_names or (is_named and is_snapshot(node) and above == made_of[unique_id])
         is_stored = node["config"].get("materialized") not in NOT_STORED
         found = columns_of((node["schema"], node["alias"])) if is_stored else None
         if found is None:
             carrying[unique_id] = keeps_names
         elif target := _target(table, node, found, has_key, unknown):
             carrying[unique_id] = keeps_names
-            targets.append(target)
-    tests = (n for n in nodes.values() if n["resource_type"] == "test" and carrying.keys() & parents(n))
+            targets.append(replace(target, round=rounds[unique_id]))
+    if looped := next((nodes[key] for key in passed if carrying.keys() & made_of[key]), None):
+        raise LakehouseError(
+            f"{looped['original_file_path']}: {looped['name']} is made of itself, by a source of dbt that names a model, "
+            "and erasure cannot follow that: let it read something else"
+        )
+    tests = (n for key, n in nodes.items() if n["resource_type"] == "test" and carrying.keys() & made_of[key])
     failures = dict.fromkeys((test["schema"], test["alias"]) for test in tests)
     return (*targets, *(Target(name, "discard") for name in failures if columns_of(name) is not None))
 
@@ -177,11 +188,6 @@ def layer(node: Mapping[str, Any]) -> str | None:
     return node["fqn"][1] if node["resource_type"] == "model" else None
 
 
-def parents(node: Mapping[str, Any]) -> frozenset[str]:
-    """What it reads; a seed reads nothing."""
-    return frozenset(node["depends_on"].get("nodes", ()))
-
-
 def _source_id(table: RawTable, manifest: Mapping[str, Any]) -> str:
     ids = (
         unique_id
@@ -191,13 +197,27 @@ def _source_id(table: RawTable, manifest: Mapping[str, Any]) -> str:
     return next(ids, "")
 
 
-def _in_order(nodes: Mapping[str, Any]) -> list[str]:
+def _rounds(
+    order: Iterable[str], nodes: Mapping[str, Any], made_of: Mapping[str, Collection[str]]
+) -> dict[str, int]:
+    """Each node → the run of dbt that builds it: a later one than its parent's where dbt does not know of the parent."""
+    found: dict[str, int] = {}
+    for unique_id in order:
+        known = nodes[unique_id]["depends_on"].get("nodes", ())
+        later = (found[parent] + (parent not in known) for parent in made_of[unique_id] if parent in found)
+        found[unique_id] = max(later, default=0)
+    return found
+
+
+def _in_order(nodes: Mapping[str, Any], made_of: Mapping[str, Collection[str]]) -> list[str]:
     """Models and snapshots, parents first."""
     ordered: dict[str, None] = {}
+    begun = set[str]()
 
     def visit(unique_id: str) -> None:
-        if unique_id in nodes and unique_id not in ordered:
-            for parent in sorted(parents(nodes[unique_id])):
+        if unique_id in nodes and unique_id not in begun:
+            begun.add(unique_id)
+            for parent in sorted(made_of[unique_id]):
                 visit(parent)
             ordered[unique_id] = None
 

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from lakehouse.declarations.declared import Declarations, RawTable
+from lakehouse.declarations.lineage import parents, place
 from lakehouse.declarations.lines import line_in_model, mistakes_in, refuse
 from lakehouse.declarations.policies import AccessPolicy
 from lakehouse.files.private_files import write_shared
@@ -114,18 +115,18 @@ def not_for_readers(
 
 def personal_above(manifest: Mapping[str, Any], hidden: Names, before: Names) -> dict[str, frozenset[str]]:
     """What has columns that are not for readers and is above each of dbt's relations, or was so once."""
-    models, nodes = _models(manifest), {**manifest["sources"], **manifest["nodes"]}
-    found: dict[str, frozenset[str]] = {}
+    models, made_of = _models(manifest), parents(manifest)
+    named = {**manifest["sources"], **models}
 
     def above(key: str) -> frozenset[str]:
-        if key not in found:
-            node = nodes.get(key, {})
-            is_named = key in models or key in manifest["sources"]
-            name = _name(node) if is_named else ""
-            parents = () if key in models and _has_keys_alone(node) else node.get("depends_on", {}).get("nodes", ())
-            itself = frozenset({name} & hidden.keys())
-            found[key] = itself.union(before.get(name, ()), *(above(parent) for parent in parents))
-        return found[key]
+        seen, waiting = set[str](), [key]
+        while waiting:
+            at = waiting.pop()
+            if at not in seen:
+                seen.add(at)
+                waiting += () if at in models and _has_keys_alone(models[at]) else made_of.get(at, ())
+        names = {_name(named[at]) for at in seen & named.keys()}
+        return frozenset(names & hidden.keys()).union(*(before.get(name, ()) for name in names))
 
     made = {_name(node): above(key) for key, node in models.items()}
     return {**before, **{name: names for name, names in made.items() if names}}
@@ -155,7 +156,7 @@ def _models(manifest: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 def _name(node: Mapping[str, Any]) -> str:
     """Of a model or a source."""
-    return f"{node['schema']}.{node.get('alias') or node['name']}"
+    return ".".join(place(node))
 
 
 def _mirrors(declarations: Declarations, made: Iterable[Relation]) -> Iterator[Relation]:

@@ -155,11 +155,36 @@ def test_a_model_says_who_reads_it_and_what_it_renames(read: Read) -> None:
 
 def test_personal_data_is_hidden_below_a_snapshot_of_dbt(read: Read) -> None:
     nodes = {
-        "kept": {"resource_type": "snapshot", "depends_on": {"nodes": ["source.lakehouse.retail.customers"]}},
+        "kept": model("kept", "source.lakehouse.retail.customers") | {"resource_type": "snapshot"},
         "report": model("report", "kept"),
     }
     (*_, report) = related({**read[0], "nodes": nodes}, read[1])
     assert report.personal == {"email", "first_name", "last_name"}
+
+
+@pytest.mark.parametrize(
+    ("schema", "name"),
+    [("mirror_retail", "customers"), ("MIRROR_RETAIL", "Customers"), ("live_raw_retail", "customers"),
+     ("parsed", "current_retail__customers"), ("snapshots", "kept"), ("RAW_RETAIL", "customers"), ("marts", "report")],
+)  # fmt: skip
+def test_personal_data_is_hidden_that_a_model_reads_by_a_source_of_dbt(read: Read, schema: str, name: str) -> None:
+    """Readers saw the addresses of every customer in a mart over a mirror."""
+    raw, own = "source.lakehouse.retail.customers", "source.lakehouse.own.relation"
+    nodes = {
+        "view": model("current_retail__customers", raw, schema="parsed", folder="parsed"),
+        "kept": model("kept", raw, schema="snapshots") | {"resource_type": "snapshot"},
+        "report": model("report", own, *([raw] if schema == "marts" else [])),
+    }
+    sources = {**read[0]["sources"], own: {"schema": schema, "name": "theirs", "identifier": name}}
+    made = {r.name: r for r in related({**read[0], "sources": sources, "nodes": nodes}, read[1])}
+    assert made["report"].personal == {"email", "first_name", "last_name"}
+
+
+def test_a_source_of_dbt_that_is_not_of_the_lake_hides_nothing(read: Read) -> None:
+    sources = {**read[0]["sources"], "other": {"schema": "mirror_", "name": "customers"}}
+    nodes = {"report": model("report", "other")}
+    (*_, report) = related({**read[0], "sources": sources, "nodes": nodes}, read[1])
+    assert report.name == "report" and not report.personal
 
 
 SHOP = """

@@ -66,7 +66,8 @@ def below(*models: tuple[str, str, str]) -> dict[str, Any]:
             "config": {"materialized": kind}, "depends_on": {"nodes": [parent]}, "original_file_path": f"{name}.sql",
         }  # fmt: skip
         parent = f"model.{name}"
-    return {"nodes": nodes, "sources": {"source.shop.people": {"source_name": "shop", "name": "people"}}}
+    people = {"source_name": "shop", "schema": "raw_shop", "name": "people", "identifier": "people"}
+    return {"nodes": nodes, "sources": {"source.shop.people": people}}
 
 
 PARSED = ("parsed", "parsed_people", "append_only")
@@ -215,6 +216,51 @@ def test_rows_that_a_test_has_stored_are_dropped_whatever_their_columns() -> Non
     assert [(str(place), place.treatment) for place in found] == [("marts.seen", "rebuild"), *discarded]
 
 
+SEEN = node_of("model", "seen", "marts", "source.own.it", materialized="rebuilt_table")
+
+
+def with_own(manifest: dict[str, Any], schema: str, name: str) -> dict[str, Any]:
+    """The graph with a source of dbt, `source.own.it`, that names a relation of the lake."""
+    own = {"source_name": "own", "schema": schema, "name": "it", "identifier": name}
+    return {**manifest, "sources": {**manifest["sources"], "source.own.it": own}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "name", "round_"),
+    [("mirror_shop", "people", 0), ("parsed", "parsed_people", 1), ("Marts", "FIRST", 1), ("snapshots", "kept", 1)],
+)
+def test_what_reads_the_subject_by_a_source_of_dbt_is_found_and_built_after_what_it_reads(
+    schema: str, name: str, round_: int
+) -> None:
+    """A mart over a mirror was not looked at, and it was said that nothing was left."""
+    models = with_nodes(
+        below(PARSED, ("marts", "first", "rebuilt_table")), snapshot("kept", "id", "model.parsed_people"), SEEN,
+        failures("not_null_it", "source.own.it"),
+    )  # fmt: skip
+    audited = ("dbt_test__audit", "not_null_it")
+    there = {("marts", "first"): ("who",), ("marts", "seen"): ("who",), audited: ("name",)}
+    found = derived_targets(table(personal=("name",)), with_own(models, schema, name), there.get)
+    assert [(str(place), place.round) for place in found if place.treatment == "rebuild"] == [
+        ("marts.first", 0), ("marts.seen", round_),
+    ]  # fmt: skip
+    assert found[-1].identifier == audited
+
+
+def test_a_model_that_is_made_of_itself_by_a_source_of_dbt_is_refused_where_it_has_the_subject() -> None:
+    """Its own relation alone is one that it adds to."""
+    there, people = {("marts", "seen"): ("who",), ("marts", "other"): ("who",)}, table(personal=("name",))
+    alone = with_nodes(below(PARSED), SEEN | {"depends_on": {"nodes": ["source.own.it", "model.parsed_people"]}})
+    assert [str(place) for place in derived_targets(people, with_own(alone, "marts", "seen"), there.get)] == ["marts.seen"]
+    for above in ((), ("model.parsed_people",)):
+        other = node_of("model", "other", "marts", "model.seen", *above, materialized="rebuilt_table")
+        both = with_own(with_nodes(below(PARSED), SEEN, other), "marts", "other")
+        if above:
+            with pytest.raises(LakehouseError, match=r"models/seen.sql: seen is made of itself, by a source of dbt that"):
+                derived_targets(people, both, there.get)
+        else:
+            assert not derived_targets(people, both, there.get)
+
+
 def lake_of(tables: dict[str, tuple[str, ...] | None], files: list[str], staged: tuple[str, ...] = ()) -> Lake:
     """A lake of tables with columns (None: the metadata cannot be read), each with a file, and of other files."""
     names = {TableName(*name.split(".")): columns for name, columns in tables.items()}
@@ -244,7 +290,6 @@ def test_tables_and_folders_that_no_project_knows_are_named_with_what_to_do() ->
     )  # fmt: skip
     manifest = below(PARSED, ("marts", "orders", "rebuilt_table"), ("vault", "renamed", "append_only"))
     manifest["sources"]["known"] = {"schema": "marts", "identifier": "known"}
-    manifest["sources"]["source.shop.people"] |= {"schema": "raw_shop", "identifier": "people"}
     found = {trace.table: trace for trace in strays(lake, "s3://w", manifest, people, ())}
     unknown = {"raw_shop.people_before", "vault.sat_pii", "vault.sat_fax", "marts.broken"}
     assert set(found) == {*unknown, "marts/orders-0"}, "the source has dropped Fax, and its satellite is not declared"
@@ -263,7 +308,6 @@ def test_what_snapshots_tests_and_seeds_of_the_project_have_made_is_known_and_wh
         ["s3://w/dbt_test__audit/killed-0/data/a.parquet"],
     )  # fmt: skip
     manifest = with_nodes(below(PARSED), snapshot("kept", "id", "model.parsed_people"), failures("unique", "x"), SEED)
-    manifest["sources"]["source.shop.people"] |= {"schema": "raw_shop", "identifier": "people"}
     found = {trace.table for trace in strays(lake, "s3://w", manifest, table(personal=("name",)), ())}
     assert found == {"snapshots.former", "dbt_test__audit.former", "dbt_test__audit/killed-0"}
 
@@ -275,7 +319,6 @@ def test_what_a_killed_build_of_a_mart_has_left_is_found_and_nobody_is_told_to_d
         {"marts_next.orders": ("name",), "marts_next.other": ("name",)}, ["s3://w/marts_next/new-0/data/a.parquet"]
     )
     manifest = below(PARSED, ("marts", "orders", "rebuilt_table"))
-    manifest["sources"]["source.shop.people"] |= {"schema": "raw_shop", "identifier": "people"}
     found = {trace.table: trace.why for trace in strays(lake, "s3://w", manifest, people, ())}
     assert found.keys() == {"marts_next.other", "marts_next/new-0"}
     assert "delete the folder" in found["marts_next/new-0"]
