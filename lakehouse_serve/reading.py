@@ -127,7 +127,7 @@ class CatalogRows:
         if known is None:
             content = self._store.read(location)
             known = Document(location, gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content)
-            if len(content) < CACHED_BYTES:
+            if len(known.content) < CACHED_BYTES:
                 with self._lock:
                     self._documents[location] = known
         return known

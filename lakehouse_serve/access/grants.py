@@ -9,6 +9,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection
 from pathlib import Path
+from threading import Lock
+from typing import NamedTuple
 
 from lakehouse.declarations.access import RELATIONS, Relation, read_relations
 from lakehouse.servers.logins import GROUPS, PASSWORDS, Login, Role, hash_password, matches, read_logins
@@ -18,47 +20,54 @@ Stamp = tuple[int, ...]
 NOBODYS = hash_password("")
 
 
+class Read(NamedTuple):
+    """What the files say, and when they were changed."""
+
+    logins: dict[str, Login]
+    relations: dict[tuple[str, str], Relation]
+    stamp: Stamp
+
+
 class Grants:
-    """The logins and relations of a folder that Trino reads too."""
+    """The logins and relations of a folder that Trino reads too. Threads may share it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._stamp: Stamp = ()
-        self._logins: dict[str, Login] = {}
-        self._relations: dict[tuple[str, str], Relation] = {}
+        self._read = Read({}, {}, ())
+        self._lock = Lock()  # else a slow thread would put back what it read before a password was withdrawn
 
     def role(self, grant: Grant) -> Role | None:
         """The role of whom it was issued to; None if the login is gone, or has another password by now."""
         self.refresh()
-        found = self._logins.get(grant.login)
+        found = self._read.logins.get(grant.login)
         return found.role if found and _mark(found) == grant.mark else None
 
     def mark(self, login: str, password: str) -> str | None:
         """What the login's grants carry; None if login and password do not belong together."""
         self.refresh()
-        found = self._logins.get(login)
+        found = self._read.logins.get(login)
         hashed = found.hashed if found else NOBODYS  # so that the time it takes does not tell which logins there are
         return _mark(found) if matches(hashed, password) and found else None
 
     def shows(self, role: Role, namespace: str, name: str) -> bool:
         """Whether the role may know of the relation."""
-        relation = self._relations.get((namespace, name))
+        relation = self._read.relations.get((namespace, name))
         return role == "writer" or (relation is not None and relation.least in {"reader", role})
 
     def hidden(self, role: Role, namespace: str, name: str, columns: Collection[str]) -> frozenset[str]:
         """The columns of a relation that the role may not read; it may read the relation if there are none."""
-        relation = self._relations.get((namespace, name))
+        relation = self._read.relations.get((namespace, name))
         if role != "reader" or relation is None:
             return frozenset()
         return relation.personal & {column.lower() for column in columns}
 
     def refresh(self) -> None:
         """Reads logins and relations again if their files have changed; whoever asks for a login does so by itself."""
-        stamp = tuple(_modified(self._folder / name) for name in (PASSWORDS, GROUPS, RELATIONS))
-        if stamp != self._stamp:
-            self._logins = read_logins(self._folder)
-            self._relations = {(found.schema, found.name): found for found in read_relations(self._folder)}
-            self._stamp = stamp
+        with self._lock:
+            stamp = tuple(_modified(self._folder / name) for name in (PASSWORDS, GROUPS, RELATIONS))
+            if stamp != self._read.stamp:
+                relations = {(found.schema, found.name): found for found in read_relations(self._folder)}
+                self._read = Read(read_logins(self._folder), relations, stamp)
 
 
 def _mark(login: Login) -> str:

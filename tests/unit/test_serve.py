@@ -1,18 +1,21 @@
 """The catalog service's parts that need no server: warehouses, states of tables, tokens, signatures, limits, roles."""
 
+import gzip
 import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from threading import Event, Thread, current_thread
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from lakehouse.declarations.access import RELATIONS
+from lakehouse.declarations.access import RELATIONS, Relation
 from lakehouse.errors import LakehouseError
-from lakehouse.servers.logins import ensure_own_logins
+from lakehouse.servers.logins import Login, add_login, ensure_own_logins, read_logins
 from lakehouse.settings import ServeSettings, load_settings
 from lakehouse_cli.machine.clients import client_text
+from lakehouse_serve.access import grants as grants_module
 from lakehouse_serve.access.grants import Grants
 from lakehouse_serve.access.limits import Limit
 from lakehouse_serve.access.signature import Request, is_signed, signature
@@ -21,6 +24,7 @@ from lakehouse_serve.answers import Access, Answers, Caller, Refused
 from lakehouse_serve.objects import part
 from lakehouse_serve.past.moments import Moment, Position, parse_warehouse, prefix_of, warehouse_of
 from lakehouse_serve.past.snapshots import AsOf, NoSnapshot, as_of, at_snapshot
+from lakehouse_serve.reading import CACHED_BYTES, CatalogRows
 from lakehouse_serve.run import refuse_open
 
 SECRET = "s" * 32
@@ -252,6 +256,40 @@ def test_roles_are_those_of_trino_and_hold_for_whole_tables(tmp_path: Path) -> N
     assert not grants.shows("privacy", "raw_shop", "orders")
 
 
+def test_a_thread_that_is_slow_to_read_the_logins_does_not_put_a_withdrawn_password_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It held until a file changed again."""
+    former, grants = add_login(tmp_path, "ada", "reader"), Grants(tmp_path)
+    has_read, may_go_on, is_over = Event(), Event(), Event()
+
+    def logins(folder: Path) -> dict[str, Login]:
+        found = read_logins(folder)
+        if current_thread() is first:
+            has_read.set()
+            assert may_go_on.wait(5)
+        return found
+
+    def relations(folder: Path) -> tuple[Relation, ...]:
+        if current_thread() is second:
+            is_over.wait(5)  # it has taken the new logins, if nobody kept it waiting
+        return ()
+
+    monkeypatch.setattr(grants_module, "read_logins", logins)
+    monkeypatch.setattr(grants_module, "read_relations", relations)
+    first, second = Thread(target=grants.refresh), Thread(target=grants.refresh)
+    first.start()
+    assert has_read.wait(5)
+    newer = add_login(tmp_path, "ada", "reader")
+    second.start()
+    second.join(0.2)
+    may_go_on.set()
+    first.join()
+    is_over.set()
+    second.join()
+    assert grants.mark("ada", former) is None and grants.mark("ada", newer) is not None
+
+
 def test_the_service_refuses_to_send_passwords_in_the_clear() -> None:
     for safe in ({}, {"host": "::1"}, {"host": "localhost"}, {"host": "0.0.0.0", "behind_proxy": True}):
         refuse_open(ServeSettings(**safe))
@@ -289,3 +327,11 @@ def test_a_client_of_a_pin_is_told_when_another_one_takes_its_name() -> None:
         asked.namespaces(caller, prefix, None)
     again = asked.config("lake@pin:close")["overrides"]["prefix"]
     assert again != prefix and asked.namespaces(caller, again, None)["namespaces"]
+
+
+def test_metadata_that_is_larger_than_what_is_kept_is_read_each_time() -> None:
+    """Every `lake@pin:` of a lake with such a table was a 500, as the file was small while it was packed."""
+    packed = gzip.compress(b"{" + b" " * CACHED_BYTES + b"}", 1)
+    rows = CatalogRows(load_settings(catalog_url="postgresql://nobody@nowhere/lake"), cast(Any, SimpleNamespace(read=lambda _: packed)))
+    assert [rows.read("s3://lake/t/1.gz.metadata.json").metadata for _ in range(2)] == [{}, {}]
+    rows.close()
