@@ -10,7 +10,8 @@ from typing import Any, cast
 
 import pyarrow as pa
 import pytest
-from debezium_recorded import ITEMS, PAIRS, Message, Read, read, recorded, settings, shape, table
+from debezium_recorded import ITEMS, PAIRS, Message, Read, read, recorded, settings, shape, table, untold
+from debezium_topics import few_at_a_time
 
 from ingestion.schema.problem import TableProblem
 from ingestion.sources.base import UnreadableRecord
@@ -434,8 +435,35 @@ def test_older_versions_and_delivery_at_least_once_are_warned_of() -> None:
 
 def test_a_declared_column_that_no_event_has_is_warned_of() -> None:
     of = table("pairs", PAIRS | {"nots": "text"}, ("a", "b"))
-    [warning] = warned(read(PLAIN, of))
+    warning, begins = warned(read(PLAIN, of))
+    assert "begins with changes" in begins
     assert warning == "topic public.pairs: column nots is in none of its events, and lands as NULL"
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_a_topic_that_begins_without_a_snapshot_is_told_once(is_told: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table that was added to the connector later had none of its earlier rows, and nothing said so."""
+    few_at_a_time(monkeypatch)
+    given = settings() if is_told else settings(transactions=None)
+    plain = PLAIN if is_told else untold(PLAIN)
+    is_of_snapshot = {m["offset"] for m in plain if m["topic"] == "public.items" and m["offset"] < 4}
+    added = [m | {"offset": m["offset"] - 4} if m["topic"] == "public.items" else m for m in plain]
+    added = [m for m in added if m["offset"] >= 0]
+    assert is_of_snapshot == {0, 2}
+
+    def begins(messages: list[Message], end: int, **options: Any) -> tuple[bool, Read]:
+        found = read(messages, ITEMS_TABLE, given=given, ends={"public.items": end}, **options)
+        return any(says.startswith("topic public.items begins with changes") for says in warned(found)), found
+
+    assert not begins(plain, 20)[0]
+    is_so, found = begins(added, 16)
+    assert is_so and found.rows["items"]
+    assert not begins(added, 40, before=found.position)[0]
+    assert not begins(added, 40)[0], "a snapshot was asked for"
+    if is_told:
+        nothing = [m for m in added if m["topic"] != "transaction" or m["offset"] < 1]
+        is_so, found = begins(nothing, 16)
+        assert not is_so and not found.rows, "it is told when something lands"
 
 
 def test_an_event_that_came_twice_lands_once() -> None:

@@ -3,7 +3,10 @@
 import re
 from collections.abc import Iterator
 
+import numpy as np
+
 from ingestion.sources.debezium.gathered import MILLISECOND, Gathered
+from ingestion.sources.debezium.join.heads import EVENT, LOOSE, SNAPSHOT
 from ingestion.sources.debezium.join.joined import Joined
 from ingestion.sources.debezium.message.envelope import EPOCH
 
@@ -28,6 +31,11 @@ def warnings(work: Gathered, joined: Joined) -> Iterator[str]:
         yield (
             f"topic {topic}: another snapshot begins at {where}: if no signal asked for it, the connector had lost "
             "its offsets, and what was deleted meanwhile is told by nothing: compare with the database"
+        )
+    if topics := _without_snapshot(work, joined):
+        yield (
+            f"topic {', '.join(topics)} begins with changes, and has no rows of a snapshot: unless its table was empty "
+            "then, what it had is missing: ask the connector for a snapshot of it, by a signal"
         )
     for topic, names in sorted(work.hidden.items()):
         which = f"topic {topic}: a NULL in {', '.join(sorted(names))}" if names else "a NULL in a column with a default"
@@ -63,6 +71,18 @@ def warnings(work: Gathered, joined: Joined) -> Iterator[str]:
             "its topics are declared to be delivered at least once: an event that comes twice is dropped by its "
             "key; set exactly.once.source.support of Kafka Connect, then declare delivery = exactly_once"
         )
+
+
+def _without_snapshot(work: Gathered, joined: Joined) -> list[str]:
+    """The topics whose first event lands now, and that have changes, but no row of a snapshot."""
+    ranges, passed = work.reader.ranges, {topic for (topic, _), _ in work.reader.before}
+    begun = {r.topic for r, offset in zip(ranges, joined.offsets, strict=True) if offset and r.topic not in passed}
+    changed, filled = set[int](), set[int]()
+    for _, heads in work.heads.windows() if begun else ():
+        is_row = np.isin(heads["kind"], (LOOSE, SNAPSHOT)) | (heads["op"] == ord("r"))
+        filled.update(np.unique(heads["partition"][is_row]).tolist())
+        changed.update(np.unique(heads["partition"][(heads["kind"] == EVENT) & ~is_row]).tolist())
+    return sorted(begun & {ranges[number].topic for number in changed} - {ranges[number].topic for number in filled})
 
 
 def _is_older(version: str) -> bool:

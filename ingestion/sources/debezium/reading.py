@@ -56,12 +56,14 @@ class EnvelopeReader(EnvelopeRanges):
             told = list(work.told(self.told)) if self.told else []
             work.fetch()
             joined = work.join(told)
+            reached = SourceNow(_reached(self, joined), self.now, 0)
+            noticed = Noticed(reached=reached, warnings=tuple(warnings(work, joined)))
             with closing(joined.placed):
                 for piece in work.pieces(joined, landing):
                     take(piece)
         finally:
             work.close()
-        return Noticed(reached=SourceNow(_reached(self, joined), self.now, 0), warnings=tuple(warnings(work, joined)))
+        return noticed
 
 
 class _Work(Gathered):
