@@ -9,7 +9,7 @@ import pytest
 
 from ingestion.sources.debezium import numbers
 from ingestion.sources.debezium.join.heads import EMPTY, EVENT, LOOSE, SNAPSHOT, UNREAD, Heads
-from ingestion.sources.debezium.join.joined import SKEW, Follows, Joined, Reached, Told
+from ingestion.sources.debezium.join.joined import SKEW, Earlier, Follows, Joined, Reached, Told
 from ingestion.sources.debezium.join.transactions import join
 from ingestion.sources.debezium.message.envelope import End
 from ingestion.sources.debezium.numbers import Numbers
@@ -49,9 +49,11 @@ class Topics:
         self.clock += 0.01
         self.logs[partition].append(replace(event, at=self.clock))
 
-    def end(self, xid: int, lsn: int, counts: dict[str, int]) -> None:
+    def end(self, xid: int, lsn: int, counts: dict[str, int], committed: float | None = None) -> None:
+        """Its END, committed so many seconds after the start; by its position if that is None."""
         self.clock += 0.01
-        self.told.append((self.clock, End(xid, lsn, START + timedelta(microseconds=lsn), counts)))
+        at = lsn / 1_000_000 if committed is None else committed
+        self.told.append((self.clock, End(xid, lsn, START + timedelta(seconds=at), counts)))
 
 
 @dataclass
@@ -78,6 +80,15 @@ class Lake:
             return None
         return START + timedelta(seconds=self.topics.told[self.told_from][0]) - SKEW
 
+    def _earlier(self) -> Earlier:
+        return Earlier(self._told(self.told_from, self.told_to), is_all=not self.told_from)
+
+    def _told(self, first: int, end: int) -> list[Told]:
+        return [
+            Told(first + number, START + timedelta(seconds=at), said)
+            for number, (at, said) in enumerate(self.topics.told[first:end])
+        ]
+
     def read(self, *, behind: Iterable[float] | None = None, later: float = 0.0) -> Joined:
         """Reads what is visible, each partition by so many seconds behind, the transaction topic too; `later` seconds
         after the last message."""
@@ -91,11 +102,7 @@ class Lake:
         for partition, log in enumerate(topics.logs):
             for offset in range(self.offsets[partition], ends[partition]):
                 _add(heads, partition, offset, log[offset])
-        told = [
-            Told(offset, START + timedelta(seconds=at), end)
-            for offset, (at, end) in enumerate(topics.told[:told_to])
-            if offset >= self.told_to
-        ]
+        told = self._told(self.told_to, told_to)
         follows = Follows(
             relations=[r if p not in self.hidden else "" for p, r in enumerate(topics.relations)], ends=ends,
             bases=[1_000_000 * p for p in range(len(ends))], told_to=told_to,
@@ -103,7 +110,7 @@ class Lake:
             keyed=frozenset(topics.relations if self.keyed else ()), exactly_once=self.exactly_once, is_whole=True,
             now=START + timedelta(seconds=now), histories=self.begun,
             older={end.xid: end for _, end in topics.told[self.told_from : self.told_to] if end} if self.begun else {},
-            forgotten_to=self._forgotten_to(),
+            forgotten_to=self._forgotten_to(), earlier=self._earlier(),
         )  # fmt: skip
         joined = join(heads, told, self.reached, follows)
         placed = rows_of(joined.placed)

@@ -478,6 +478,26 @@ def test_an_event_that_came_twice_lands_once() -> None:
     assert changes[0] == changes[1]
 
 
+def test_of_an_end_that_goes_back_it_is_known_whether_it_was_told_before() -> None:
+    """Those of another database were dropped as repetitions."""
+    late, given = datetime(2027, 1, 1, tzinfo=UTC), settings(delivery="at_least_once")
+    before = read(PLAIN, ITEMS_TABLE, given=given, now=late).position
+    ends = [m for m in PLAIN if m["topic"] == "transaction" and '"END"' in m["value"]]
+    next_to = max(m["offset"] for m in PLAIN if m["topic"] == "transaction") + 1
+
+    def told(*said: str, gone: int = 0) -> Read:
+        added = [ends[-1] | {"offset": next_to + n, "value": value} for n, value in enumerate(said)]
+        left = [m for m in PLAIN if m["topic"] != "transaction" or m["offset"] >= gone]
+        return read([*left, *added], ITEMS_TABLE, given=given, now=late, before=before)
+
+    again = [m["value"] for m in ends[-3:]]
+    assert told(*again).position.by_partition["transaction", 0] == next_to + 3
+    other = json.dumps(json.loads(ends[-1]["value"]) | {"id": "31:23000000"})
+    with pytest.raises(LakehouseError, match=r"transaction 31 ends at 23000000.*another database.*--recover shop"):
+        told(*again, other)
+    assert told(other, gone=next_to).position.by_partition["transaction", 0] == next_to + 1, "nobody can know"
+
+
 def test_kept_records_land_at_their_places_as_if_they_had_not_waited() -> None:
     of = shape(ITEMS_TABLE, settings())
     found = read(PLAIN, ITEMS_TABLE)

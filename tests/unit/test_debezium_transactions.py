@@ -72,6 +72,86 @@ def test_transactions_of_another_database_in_the_same_topics_are_not_taken_for_r
         lake.read()
 
 
+def test_where_events_may_come_twice_those_of_another_database_are_told_from_repetitions() -> None:
+    """They were dropped by a position that was only another database's, without a word."""
+    topics = two()
+    send(topics, 6, (0, "c", 1), end=40_000_000)
+    send(topics, 7, (0, "c", 2), end=40_000_100)
+    send(topics, 6, (0, "c", 1), end=40_000_000)
+    send(topics, 1007, (1, "c", 3))
+    topics.end(1007, 10_000_000, {B: 1}, committed=40.0002)
+    send(topics, 8, (0, "c", 4), end=40_000_200)
+    lake = Lake(topics, exactly_once=False)
+    lake.read(later=2)
+    assert len(lake.rows) == 2 and lake.told_to == 3, "what was told before it lands"
+    with pytest.raises(OutOfOrder, match=r"transaction 1007 ends at 10000000.* another database, whose connector"):
+        lake.read(later=2)
+    lake.reached = Reached()
+    lake.read(later=2)
+    assert lake.rows[1, 0] == (10_000_000, 1) and len(lake.rows) == 4, "the next epoch goes on with what is there"
+
+
+def test_after_a_recovery_what_is_told_again_is_not_compared_with_the_epoch_before() -> None:
+    """The clock of the database that took the place of the first one was behind."""
+    topics = two()
+    topics.end(6, 40_000_000, {}, committed=500)
+    lake = Lake(topics, exactly_once=False)
+    lake.read(later=2)
+    topics.end(1007, 10_000_000, {}, committed=400)
+    with pytest.raises(OutOfOrder, match="another database"):
+        lake.read(later=2)
+    lake.reached = Reached()
+    topics.end(1008, 10_000_100, {}, committed=401)
+    lake.read(later=2)
+    lake.told_to = 2
+    topics.end(1007, 10_000_000, {}, committed=400)
+    lake.read(later=2)
+    assert lake.told_to == 4 and lake.reached.end == 10_000_100
+
+
+@pytest.mark.parametrize("seconds", [30, 90])
+def test_a_repetition_whose_end_is_gone_is_no_reason_to_stop(seconds: int) -> None:
+    """The transaction topic keeps a while: what was told before that may be said again, and is then not known."""
+    topics = two()
+    topics.end(5, 39_000_000, {}, committed=0)
+    topics.end(6, 40_000_000, {}, committed=100)
+    lake = Lake(topics, exactly_once=False, told_from=1, told_to=1)
+    lake.read(later=2)
+    topics.end(7, 40_000_100, {}, committed=100 + seconds)
+    topics.end(5, 39_000_000, {}, committed=99.9 + seconds)
+    topics.end(8, 40_000_200, {}, committed=100 + seconds)
+    lake.read(later=2)
+    assert lake.told_to == (5 if seconds < 60 else 3), "a minute later it would be known"
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_transaction_of_a_second_database_is_passed_without_a_word(seed: int) -> None:
+    chance = random.Random(f"two {seed}")
+    topics = Topics([A, A, B])
+    one = random_history(chance, topics.relations, 12)
+    other = [
+        (xid + 5000, end - 20_000_000, [replace(c, lsn=c.lsn - 20_000_000) for c in changes])
+        for xid, end, changes in random_history(chance, topics.relations, 12)
+    ]
+    while one and other:
+        deliver(chance, topics, [(one if chance.random() < 0.7 else other).pop(0)], 0.0)
+    topics.told = [(at, end and replace(end, at=START + timedelta(seconds=at))) for at, end in topics.told]
+    lake, whole = Lake(topics, exactly_once=chance.random() < 0.5), topics.clock
+    topics.clock, epochs = 0.0, 1
+    while lake.told_to < len(topics.told):
+        topics.clock += chance.random()
+        assert topics.clock < whole + 30
+        try:
+            lake.read(behind=[chance.random() * LAG for _ in range(4)])
+        except OutOfOrder as problem:
+            assert "another database" in str(problem) or "took its place" in str(problem)
+            lake.reached, epochs = Reached(), epochs + 1
+        for _, end in topics.told[: lake.told_to]:
+            there = [(p, o) for p, log in enumerate(topics.logs) for o, e in enumerate(log) if end and e.xid == end.xid]
+            assert all(place in lake.rows for place in there if topics.logs[place[0]][place[1]].key)
+    assert epochs > 1
+
+
 def test_an_idle_partition_holds_no_cut() -> None:
     topics, lake = two(), None
     lake = Lake(topics)

@@ -16,7 +16,17 @@ from ingestion.sources.debezium.at_once.rows import Places, Rows, rows_at_once
 from ingestion.sources.debezium.gathered import Gathered
 from ingestion.sources.debezium.join.alone import place_alone
 from ingestion.sources.debezium.join.heads import EMPTY, EVENT
-from ingestion.sources.debezium.join.joined import SKEW, STALLED, Follows, Joined, OutOfOrder, Reached, Told
+from ingestion.sources.debezium.join.joined import (
+    SET_BACK,
+    SKEW,
+    STALLED,
+    Earlier,
+    Follows,
+    Joined,
+    OutOfOrder,
+    Reached,
+    Told,
+)
 from ingestion.sources.debezium.join.transactions import join
 from ingestion.sources.debezium.message.envelope import EPOCH, End
 from ingestion.sources.debezium.noticed import warnings
@@ -27,6 +37,8 @@ from ingestion.sources.debezium.shape import Shape
 from ingestion.sources.debezium.spool import Spool
 from ingestion.sources.kafka.reading import Range
 from ingestion.sources.kafka.records import KEPT_SCHEMA
+
+LOOKED_BACK = 1 << 18  # messages of the transaction topic that are looked at again where one goes back
 
 
 @dataclass(frozen=True)
@@ -85,7 +97,7 @@ class _Work(Gathered):
             followed=frozenset(s.captured for s in reader.shapes.values()),
             keyed=frozenset(s.captured for s in reader.shapes.values() if s.key),
             exactly_once=reader.exactly_once, is_whole=reader.is_whole, now=reader.now, histories=histories,
-            older=older, forgotten_to=self._forgotten_to(told),
+            older=older, forgotten_to=self._forgotten_to(told), earlier=self._earlier(told),
         )  # fmt: skip
         reached = Reached(before.end, before.committed_at, before.bound)
         if reader.told is None:
@@ -127,6 +139,23 @@ class _Work(Gathered):
             return first - SKEW
         # it has nothing: what is being sent has no BEGIN there either
         return settled if all(old.all() for old in are_old) else None
+
+    def _earlier(self, told: Sequence[Told]) -> Earlier | None:
+        """What was told before the read, back to the time of each END that goes back; None where none does."""
+        of, last, at = self.reader.told, self.reader.before.end, set[datetime]()
+        for end in (one.end for one in told if one.end):
+            if end.lsn <= last:
+                at.add(end.at)
+            last = max(last, end.lsn)
+        if of is None or not at:
+            return None
+        since, lowest = min(at) - SET_BACK, max(of.place, of.first - LOOKED_BACK)
+        earlier, first, count = list[Told](), of.first, 1024
+        while first > lowest and all(one.end is None or one.end.at >= since for one in earlier):
+            some = replace(of, first=max(lowest, first - count), end=first)
+            earlier = [*self.told(some), *earlier]
+            first, count = some.first, 4 * count
+        return Earlier(earlier, is_all=first == 0)
 
     def _has_events(self) -> bool:
         return any((rows["kind"] == EVENT).any() for _, rows in self.heads.windows())

@@ -16,6 +16,7 @@ from ingestion.sources.debezium.numbers import Numbers
 SETTLED = timedelta(seconds=1)  # after an event all that was sent before it has arrived
 STALLED = timedelta(seconds=60)  # after an END what it counts and has not come will not come
 CLOCKS = timedelta(seconds=1)  # by which the moments of commits may differ from their order
+SET_BACK = timedelta(minutes=1)  # by which a clock may be set back
 SKEW = timedelta(seconds=5)  # by which the clocks of Connect's workers may differ
 
 
@@ -38,6 +39,14 @@ class Told:
 
 
 @dataclass(frozen=True)
+class Earlier:
+    """What the transaction topic told just before a read; `is_all`: nothing was ever told before that."""
+
+    told: Sequence[Told] = ()
+    is_all: bool = False
+
+
+@dataclass(frozen=True)
 class Reached:
     """What has landed: up to the END at the position `end`, committed at `at`; rows have numbers below `bound`."""
 
@@ -55,7 +64,8 @@ class Follows:
 
     Where delivery is not `exactly_once`, the counts of an END are wrong once Debezium was restarted within its
     transaction. `is_whole`: the read reaches the end of all topics as of `now`. `forgotten_to` is the moment before
-    which the transaction topic has no END any more, where an event needs one of that time.
+    which the transaction topic has no END any more, where an event needs one of that time. `earlier` is what was told
+    before the read, where one of its ENDs goes back.
     """
 
     relations: Sequence[str]
@@ -70,6 +80,7 @@ class Follows:
     histories: Mapping[str, int] = field(default_factory=dict)
     older: Mapping[int, End] = field(default_factory=dict)
     forgotten_to: datetime | None = None
+    earlier: Earlier | None = None
 
     def is_forgotten(self, at: int) -> bool:
         """Whether what was sent at that moment, in milliseconds, and has no END will have none."""

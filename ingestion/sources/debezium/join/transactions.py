@@ -29,6 +29,7 @@ from ingestion.sources.debezium.join.joined import (
 )
 from ingestion.sources.debezium.join.pairs import key_changes
 from ingestion.sources.debezium.join.rest import FAR, place_rest, told_to
+from ingestion.sources.debezium.join.strangers import strangers
 from ingestion.sources.debezium.message.envelope import End
 
 
@@ -77,6 +78,7 @@ def _first_of(heads: Loaded, firsts: Firsts, under_way: Collection[int]) -> set[
 def _ended(told: Sequence[Told], before: Reached, follows: Follows) -> Ended:
     found = Ended(follows.told_to)
     new = found.new
+    strange = strangers(follows.earlier, told, before.end) if follows.earlier else frozenset()
     for one in told:
         end = one.end
         if end is None:
@@ -100,6 +102,14 @@ def _ended(told: Sequence[Told], before: Reached, follows: Follows) -> Ended:
                 f"transaction {end.xid} ends at {end.lsn}, and was told behind one that ends at {last}: it came more "
                 "than once, so declare at_least_once, or it is of another database, whose transactions need topics of "
                 "their own"
+            )
+        if one.offset in strange:
+            if new:
+                found.told_to = one.offset
+                break
+            raise OutOfOrder(
+                f"transaction {end.xid} ends at {end.lsn}, was told behind one that ends higher, and never before: it "
+                "is of another database, whose connector needs topics of another prefix, and a source of its own"
             )
         if follows.now - one.at < SETTLED:  # its events, which come again too, may not be visible yet
             found.told_to = one.offset
