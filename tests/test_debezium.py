@@ -1,5 +1,6 @@
 """Postgres through Debezium and Kafka: the lake holds what the database has, whatever is killed on the way."""
 
+import json
 import random
 import threading
 import time
@@ -14,7 +15,7 @@ from lakehouse.catalog.open import load_table, open_catalog
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 from tests.brokers import Broker, Topics
-from tests.debezium import Connect, make_debezium, running_connect
+from tests.debezium import Connect, events_of, make_debezium, running_connect
 from tests.debezium_world import TABLES, Make, Through, assert_sound, copy_items, through, until_equal
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
@@ -217,6 +218,35 @@ def test_what_came_twice_lands_once_where_delivery_is_not_exactly_once(
         until_equal(world, topics, spark, 180)
         assert_sound(topics)
         assert [row["_op"] for row in topics.raw("items")] == ["c"] * 40_000
+
+
+def test_transactions_that_a_restart_sends_again_are_not_taken_for_another_databases(
+    settings: Settings, broker: Broker, spark: Any
+) -> None:
+    """Their ENDs go back, and say what was told before."""
+    with (
+        running_connect(settings, broker, exactly_once=False, flush_ms=30_000) as connect,
+        through(settings, broker, connect, given={"delivery": "at_least_once"}) as (world, topics),
+    ):
+        world.sql("INSERT INTO items VALUES (0)")
+        until_equal(world, topics, spark)
+        stored = f"connect-{connect.rest_port}-offset"
+        before = len(events_of(broker.server, stored))
+        world.sql("INSERT INTO accounts VALUES (0, 'x', 0)")
+        connect.until(lambda: len(events_of(broker.server, stored)) > before, 90)
+        for number in range(1, 40):
+            world.sql(f"INSERT INTO items VALUES ({number}); UPDATE accounts SET amount = {number}")
+        until_equal(world, topics, spark)
+        connect.kill()
+        connect.start()
+        connect.until(lambda: connect.healed(world.source.name), 120)
+        world.sql("UPDATE items SET name = 'later'")
+        until_equal(world, topics, spark)
+        assert_sound(topics)
+        assert [row["_op"] for row in topics.raw("items")] == [*"c" * 40, *"u" * 40]
+        told = [json.loads(m["value"]) for m in events_of(broker.server, f"{world.source.name}.transaction")]
+        ends = [one["id"] for one in told if one["status"] == "END"]
+        assert len(ends) > len(set(ends)) + 20, "the restart sent nothing twice"
 
 
 def test_a_connector_that_begins_anew_within_a_transaction_does_not_stop_the_source(
