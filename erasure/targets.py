@@ -113,8 +113,8 @@ def derived_targets(
             targets.append(replace(target, round=rounds[unique_id]))
     if looped := next((nodes[key] for key in passed if carrying.keys() & made_of[key]), None):
         raise LakehouseError(
-            f"{looped['original_file_path']}: {looped['name']} is made of itself, by a source of dbt that names a model, "
-            "and erasure cannot follow that: let it read something else"
+            f"{looped['original_file_path']}: {looped['name']} is made of itself, by a source of dbt that names a "
+            "model, and erasure cannot follow that: let it read something else"
         )
     tests = (n for key, n in nodes.items() if n["resource_type"] == "test" and carrying.keys() & made_of[key])
     failures = dict.fromkeys((test["schema"], test["alias"]) for test in tests)
@@ -197,10 +197,8 @@ def _source_id(table: RawTable, manifest: Mapping[str, Any]) -> str:
     return next(ids, "")
 
 
-def _rounds(
-    order: Iterable[str], nodes: Mapping[str, Any], made_of: Mapping[str, Collection[str]]
-) -> dict[str, int]:
-    """Each node → the run of dbt that builds it: a later one than its parent's where dbt does not know of the parent."""
+def _rounds(order: Iterable[str], nodes: Mapping[str, Any], made_of: Mapping[str, Collection[str]]) -> dict[str, int]:
+    """Each node → the run of dbt that builds it: later than its parent's where dbt does not know of the parent."""
     found: dict[str, int] = {}
     for unique_id in order:
         known = nodes[unique_id]["depends_on"].get("nodes", ())

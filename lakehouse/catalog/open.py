@@ -30,6 +30,8 @@ _CHANGED = ("added-records", "deleted-records", "added-delete-files")
 PASSED = "lakehouse.passed"
 # Of a table, with the time in milliseconds: its snapshot of before to which it was restored then
 PUT_BACK = "lakehouse.put-back."
+# Of a table, with a snapshot: when it was published, in milliseconds, if that was later than it was made
+PUBLISHED = "lakehouse.published."
 ERASURE = "lakehouse.erasure"  # in the summary of a snapshot in which the rows are as before, without a subject's data
 ROWS = "lakehouse.rows."  # in the summary of a raw table's snapshot, with the operation: the rows of a cycle
 DATA_OPERATIONS = frozenset({"append", "overwrite", "delete"})

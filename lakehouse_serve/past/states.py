@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from math import inf
 from typing import TYPE_CHECKING
 
-from lakehouse.catalog.open import PUT_BACK, changes_rows, history_since, open_catalog
+from lakehouse.catalog.open import PUBLISHED, PUT_BACK, changes_rows, history_since, open_catalog
 from lakehouse.catalog.pins import pinned
 from lakehouse.catalog.relations import TableName, list_relations
 from lakehouse.declarations.declared import Source
@@ -264,18 +264,26 @@ def newest_until(metadata: TableMetadata, moment: datetime) -> tuple[int | None,
     before the table was made: another one may have had its name.
 
     Of all snapshots: one that replaces a table has no parent, and begins the log of snapshots anew. Where the table was
-    restored to one of them, a property says so.
+    restored to one of them, or they were published later than made, as all of one build are, a property says so.
     """
     until, current = int(moment.timestamp() * 1000), metadata.current_snapshot()
-    log = [(entry.timestamp_ms, entry.snapshot_id) for entry in metadata.snapshot_log]
+    numbers = {snapshot.snapshot_id: _number(snapshot) for snapshot in metadata.snapshots}
+
+    def move(at: int, snapshot_id: int) -> tuple[int, int, int]:
+        """When the table came to a snapshot, for readers; of those of one build, the last one counts."""
+        seen = max(at, int(metadata.properties.get(f"{PUBLISHED}{snapshot_id}", 0)))
+        return seen, numbers.get(snapshot_id, 0), snapshot_id
+
+    log = [move(entry.timestamp_ms, entry.snapshot_id) for entry in metadata.snapshot_log]
     if current is not None and not log:
-        log = [(current.timestamp_ms, current.snapshot_id)]
+        log = [move(current.timestamp_ms, current.snapshot_id)]
     if log and log[-1][0] <= until:
-        return log[-1][1], True
-    built = ((snapshot.timestamp_ms, snapshot.snapshot_id) for snapshot in metadata.snapshots)
-    _, found = max((move for move in (*built, *log, *_put_back(metadata)) if move[0] <= until), default=(0, None))
-    earlier = (_number(snapshot) for snapshot in metadata.snapshots if snapshot.timestamp_ms <= until)
-    later = (_number(snapshot) for snapshot in metadata.snapshots if snapshot.timestamp_ms > until)
+        return log[-1][2], True
+    built = [move(snapshot.timestamp_ms, snapshot.snapshot_id) for snapshot in metadata.snapshots]
+    moves = (*built, *log, *(move(*found) for found in _put_back(metadata)))
+    _, _, found = max((each for each in moves if each[0] <= until), default=(0, 0, None))
+    earlier = (number for at, number, _ in built if at <= until)
+    later = (number for at, number, _ in built if at > until)
     last: int = getattr(metadata, "last_sequence_number", 0)  # format version 1 has none
     has_all = min(later, default=last + 1) <= max(earlier, default=0) + 1
     if found is None:

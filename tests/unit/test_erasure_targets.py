@@ -250,12 +250,16 @@ def test_a_model_that_is_made_of_itself_by_a_source_of_dbt_is_refused_where_it_h
     """Its own relation alone is one that it adds to."""
     there, people = {("marts", "seen"): ("who",), ("marts", "other"): ("who",)}, table(personal=("name",))
     alone = with_nodes(below(PARSED), SEEN | {"depends_on": {"nodes": ["source.own.it", "model.parsed_people"]}})
-    assert [str(place) for place in derived_targets(people, with_own(alone, "marts", "seen"), there.get)] == ["marts.seen"]
+    assert [str(place) for place in derived_targets(people, with_own(alone, "marts", "seen"), there.get)] == [
+        "marts.seen"
+    ]
     for above in ((), ("model.parsed_people",)):
         other = node_of("model", "other", "marts", "model.seen", *above, materialized="rebuilt_table")
         both = with_own(with_nodes(below(PARSED), SEEN, other), "marts", "other")
         if above:
-            with pytest.raises(LakehouseError, match=r"models/seen.sql: seen is made of itself, by a source of dbt that"):
+            with pytest.raises(
+                LakehouseError, match=r"models/seen.sql: seen is made of itself, by a source of dbt that"
+            ):
                 derived_targets(people, both, there.get)
         else:
             assert not derived_targets(people, both, there.get)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.catalog.next_names import OF_SOURCES, is_next, next_name
+from lakehouse.catalog.open import PUBLISHED
 from lakehouse.catalog.writing.next_tables import begin, building_next
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
@@ -60,6 +61,34 @@ def test_a_published_table_has_the_comments_of_its_columns(catalog: LakeCatalog)
             sound.add(DIM)
         assert catalog.load_table(DIM).schema().find_field("n").doc == comment
         assert rows(catalog, DIM) == [1, 2]
+
+
+def published(catalog: LakeCatalog, name: tuple[str, str]) -> dict[str, str]:
+    """When the snapshots of a table were published, by their ids."""
+    properties = catalog.load_table(name).properties
+    return {key.removeprefix(PUBLISHED): at for key, at in properties.items() if key.startswith(PUBLISHED)}
+
+
+def test_the_snapshots_of_a_build_say_when_it_was_published_as_long_as_they_are_kept(catalog: LakeCatalog) -> None:
+    """A pin of a moment in between kept marts of two builds, as it went by when each was made."""
+    first = catalog.load_table(DIM).metadata.current_snapshot_id
+    with building_next(catalog, {DIM: {}, FACT: {}}) as sound:
+        write(catalog, next_name(DIM), 1, 2)
+        write(catalog, next_name(FACT), 7)
+        sound |= {DIM, FACT}
+    dim, fact = published(catalog, DIM), published(catalog, FACT)
+    made = [snapshot for name in (DIM, FACT) for snapshot in catalog.load_table(name).metadata.snapshots]
+    assert {*dim, *fact} == {str(snapshot.snapshot_id) for snapshot in made} - {str(first)}
+    (at,) = {*dim.values(), *fact.values()}
+    assert int(at) >= max(snapshot.timestamp_ms for snapshot in made)
+    expire = catalog.load_table(DIM).maintenance.expire_snapshots()
+    expire.by_ids([snapshot.snapshot_id for snapshot in catalog.load_table(DIM).metadata.snapshots][:-1]).commit()
+    with building_next(catalog, {DIM: {}, FACT: {}}) as sound:
+        write(catalog, next_name(DIM), 3)
+        sound |= {DIM, FACT}
+    again = published(catalog, DIM)
+    assert published(catalog, FACT) == fact and len(again.items() & dim.items()) == 1
+    assert again.keys() == {str(snapshot.snapshot_id) for snapshot in catalog.load_table(DIM).metadata.snapshots}
 
 
 def test_a_table_that_its_tests_refuse_stays_as_it_was(catalog: LakeCatalog) -> None:

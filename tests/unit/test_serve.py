@@ -332,6 +332,8 @@ def test_a_client_of_a_pin_is_told_when_another_one_takes_its_name() -> None:
 def test_metadata_that_is_larger_than_what_is_kept_is_read_each_time() -> None:
     """Every `lake@pin:` of a lake with such a table was a 500, as the file was small while it was packed."""
     packed = gzip.compress(b"{" + b" " * CACHED_BYTES + b"}", 1)
-    rows = CatalogRows(load_settings(catalog_url="postgresql://nobody@nowhere/lake"), cast(Any, SimpleNamespace(read=lambda _: packed)))
+    rows = CatalogRows(
+        load_settings(catalog_url="postgresql://nobody@nowhere/lake"), cast(Any, SimpleNamespace(read=lambda _: packed))
+    )
     assert [rows.read("s3://lake/t/1.gz.metadata.json").metadata for _ in range(2)] == [{}, {}]
     rows.close()

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from lakehouse.catalog.next_names import Name, next_name
+from lakehouse.catalog.open import PUBLISHED
 from lakehouse.catalog.private_pyiceberg import Staging
 from lakehouse.catalog.writing.commit import enter, move_pointer, remove
 from lakehouse.errors import LakehouseError
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     import psycopg
     from pyiceberg.catalog.sql import SqlCatalog
     from pyiceberg.table import Table
+    from pyiceberg.table.snapshots import Snapshot
 
     from lakehouse.catalog.lake_catalog import LakeCatalog
 
@@ -85,7 +88,12 @@ def publish(
     copies = catalog.load_tables([next_name(table) for table in tables])
     built = {table: copies[next_name(table)] for table in sorted(tables) if next_name(table) in copies}
     changed = {table: copy for table, copy in built.items() if bases.get(table) != copy.metadata_location}
-    locations = {table: _commented(catalog, copy, tables[table]) for table, copy in changed.items()}
+    made = _snapshots_since(catalog.load_tables([table for table in changed if table in bases]), changed)
+    at = max(int(datetime.now(UTC).timestamp() * 1000), *(s.timestamp_ms for new in made.values() for s in new), 0)
+    locations = {
+        table: _finished(catalog, copy, tables[table], {f"{PUBLISHED}{s.snapshot_id}": str(at) for s in made[table]})
+        for table, copy in changed.items()
+    }
     with connection.transaction():
         for table, location in locations.items():
             if table not in bases:
@@ -96,16 +104,34 @@ def publish(
                 )
 
 
-def _commented(catalog: LakeCatalog, table: Table, comments: Comments) -> str:
-    """The metadata file of the table with these comments on its columns."""
-    fields = table.schema().fields
+def _snapshots_since(before: Mapping[Name, Table], tables: Mapping[Name, Table]) -> dict[Name, list[Snapshot]]:
+    """The snapshots of each table that it did not have before."""
+    known = {name: {snapshot.snapshot_id for snapshot in table.metadata.snapshots} for name, table in before.items()}
+    return {
+        name: [snapshot for snapshot in table.metadata.snapshots if snapshot.snapshot_id not in known.get(name, ())]
+        for name, table in tables.items()
+    }
+
+
+def _finished(catalog: LakeCatalog, table: Table, comments: Comments, published: Mapping[str, str]) -> str:
+    """The metadata file of the table with these comments on its columns, and when its snapshots were published.
+
+    One build makes its tables at several times, and readers see them at one.
+    """
+    fields, kept = table.schema().fields, {f"{PUBLISHED}{found.snapshot_id}" for found in table.metadata.snapshots}
     lacking = {f.name: comments[f.name] for f in fields if comments.get(f.name) and comments[f.name] != f.doc}
-    if not lacking:
-        return table.metadata_location
+    expired = [key for key in table.properties if key.startswith(PUBLISHED) and key not in kept]
     staging = Staging(table)
-    with staging.update_schema() as update:
-        for name, comment in lacking.items():
-            update.update_column(name, doc=comment)
+    if lacking:
+        with staging.update_schema() as update:
+            for name, comment in lacking.items():
+                update.update_column(name, doc=comment)
+    if expired:
+        staging.remove_properties(*expired)
+    if published:
+        staging.set_properties(published)
+    if not (lacking or expired or published):
+        return table.metadata_location
     return staging.stage(catalog, table).metadata_location
 
 
