@@ -10,7 +10,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from lakehouse.servers.trino import is_here
 from lakehouse.settings import DBT_PACKAGE, Settings, check_project
 
 CONNECTION = ("host", "port", "http_scheme", "user", "catalog", "ca")
+PASSED_OVER = ".#~"  # what the names of files begin with that dbt does not read
 _PARTS = (PROJECT_FILE, "profiles.yml", "packages.yml", "dbt_packages")  # beside the folders that the first one names
 
 
@@ -79,13 +81,30 @@ def project_fingerprint(settings: Settings) -> str:
     """A hash of names, sizes and times of the files that `dbt parse` reads, and of the connection."""
     project_dir = settings.dbt_project_dir
     digest = hashlib.sha256(f"{project_dir}\0{settings.trino}".encode())
-    parts = (*_PARTS, *project_folders(project_dir))
-    for root in (*(project_dir / part for part in parts), DBT_PACKAGE):
-        for file in sorted(root.rglob("*")) if root.is_dir() else [root]:
-            if file.is_file() and "__pycache__" not in file.parts:
-                stat = file.stat()
-                digest.update(f"{file}\0{stat.st_mtime_ns}\0{stat.st_size}\n".encode())
+    for part in (*_PARTS, *project_folders(project_dir)):
+        digest.update(_stamps(project_dir / part))
+    digest.update(_stamps(DBT_PACKAGE))
     return digest.hexdigest()
+
+
+def _stamps(root: Path) -> bytes:
+    """Names, times and sizes of a file, or of the files in a folder; one that goes away meanwhile is none."""
+    found = []
+    for file in [root] if root.is_file() else _files(root):
+        with suppress(OSError):
+            stat = file.stat()
+            found.append(f"{os.fspath(file)}\0{stat.st_mtime_ns}\0{stat.st_size}\n")
+    return "".join(sorted(found)).encode()
+
+
+def _files(folder: str | Path) -> Iterator[os.DirEntry[str]]:
+    """Those that dbt may read: editors make others while somebody types."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                yield from _files(entry.path) if entry.name != "__pycache__" else ()
+            elif entry.name[0] not in PASSED_OVER and entry.is_file():
+                yield entry
 
 
 def _link_package(project: Path) -> None:
