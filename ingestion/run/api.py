@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from lakehouse.catalog.lake_catalog import LakeCatalog
 
 WAIT_STEP_SECONDS = 0.5
-NOTICED_SECONDS = 15.0  # in which a writer that has been restarted meets what was declared
+NOTICED_SECONDS = 60.0  # in which a follower has taken what was declared while it ran
 Before = Callable[[Session], None]
 
 
@@ -74,9 +74,9 @@ def bring_up(
             if time.monotonic() - begun > NOTICED_SECONDS and (unknown := _unknown(states, declared, until)):
                 held = leases.holder_of(states, source)
                 raise LakehouseError(
-                    f"source {source!r}: {', '.join(unknown)} was declared after the writer "
-                    f"{held[0] if held else 'before this one'} had begun, which does not know of it: restart that "
-                    "(`lakehouse ingest --follow`, or `lakehouse dev`)"
+                    f"source {source!r}: the writer {held[0] if held else 'before this one'} does not know of "
+                    f"{', '.join(unknown)}, which was declared while it ran: its log says why; it reads the "
+                    "declarations of the folder that it was started in"
                 )
             time.sleep(WAIT_STEP_SECONDS)
         held = leases.holder_of(states, source)

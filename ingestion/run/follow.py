@@ -33,6 +33,7 @@ from ingestion.run.pace import Last, flush_in, log_rows, look_in
 from ingestion.run.pauses import LONGEST_PAUSE_SECONDS, Pauses
 from ingestion.run.sharing import follow_shared
 from ingestion.run.stopped import publish_held
+from ingestion.run.threads import Changed, Threads, take_changes
 from ingestion.schema.positions import Position
 from ingestion.sources.base import LiveStream, LiveStreamLost, OpenSource, ReadsAhead
 from ingestion.sources.kinds import check_kind, check_shared, source_of
@@ -62,11 +63,18 @@ Follow = Callable[[Settings, Source, "SparkSession", threading.Event], None]
 
 
 def follow_sources(
-    settings: Settings, declarations: Declarations, sources: list[str], stop: threading.Event, *, share: bool = False
+    settings: Settings,
+    declarations: Declarations,
+    sources: list[str],
+    stop: threading.Event,
+    *,
+    share: bool = False,
+    changed: Changed | None = None,
 ) -> None:
     """Follows the sources until `stop` is set; a failing source is tried again and does not hold up the others.
 
-    With `share`, beside other followers that do so, each with a part of every source. Raises LakehouseError for a
+    With `share`, beside other followers that do so, each with a part of every source. With `changed`, which is asked
+    again and again, it takes sources that are declared or connected otherwise by then. Raises LakehouseError for a
     source that cannot be shared, and when Spark's JVM has ended: only a new process has a new one.
     """
     if share:
@@ -75,14 +83,20 @@ def follow_sources(
     with store.connect_catalog(settings) as states:
         store.ensure_state(states)
     spark = spark_session(settings, "lakehouse-follow")
-    with served(settings.metrics.host, settings.metrics.follower_port, partial(_readiness, settings, sources)):
-        _run_threads(settings, [declarations.source(name) for name in sources], spark, stop, share)
+    follow = follow_shared if share else _hold_and_follow
+    threads = Threads(lambda now, source, end: _follow_source(now, source, spark, end, follow))
+    threads.want(settings, [declarations.source(name) for name in sources])
+    if changed is not None:
+        arguments = (changed, settings, threads, stop)
+        threading.Thread(target=take_changes, name="declarations", args=arguments, daemon=True).start()
+    with served(settings.metrics.host, settings.metrics.follower_port, partial(_readiness, settings, threads)):
+        _run_threads(settings, threads, spark, stop)
 
 
-def _readiness(settings: Settings, sources: list[str]) -> dict[str, str]:
+def _readiness(settings: Settings, threads: Threads) -> dict[str, str]:
     """Of each source, why this follower does not follow it; empty if it does."""
     with store.connect_catalog(settings) as states:
-        held = {source: leases.holders_of(states, source) for source in sources}
+        held = {source: leases.holders_of(states, source) for source in threads.names}
     mine = f"{socket.gethostname()}:{os.getpid()}:"
     return {
         source: "" if any(holder.startswith(mine) for holder in holders) else "this follower does not hold the lease"
@@ -90,23 +104,15 @@ def _readiness(settings: Settings, sources: list[str]) -> dict[str, str]:
     }
 
 
-def _run_threads(
-    settings: Settings, sources: list[Source], spark: SparkSession, stop: threading.Event, share: bool
-) -> None:
-    follow = follow_shared if share else _hold_and_follow
-    threads = [
-        threading.Thread(target=_follow_source, name=source.name, args=(settings, source, spark, stop, follow))
-        for source in sources
-    ]
-    for thread in threads:
-        thread.start()
-    ended = False
-    for thread in threads:
-        while thread.is_alive():
-            thread.join(LOOK_SECONDS)
-            if not stop.is_set() and has_ended(spark):
-                ended = True
-                stop.set()
+def _run_threads(settings: Settings, threads: Threads, spark: SparkSession, stop: threading.Event) -> None:
+    try:
+        while not stop.is_set() and not has_ended(spark):
+            threads.tend()
+            stop.wait(LOOK_SECONDS)
+        ended = not stop.is_set()
+    finally:
+        stop.set()
+        threads.end()
     if ended:
         log_file = settings.home / "logs" / "spark.log"
         raise LakehouseError(f"Spark's JVM has ended, the end of {log_file} may say why; nothing was lost: start again")

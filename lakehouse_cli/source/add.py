@@ -42,7 +42,4 @@ def add(
     declared = accepted(settings, file, after)
     write_change(file, after)
     write_models(settings, declared, [source])
-    say(
-        f"then: `lakehouse prepare {source}`, restart what follows it (or `lakehouse dev`, so that Dagster reads the "
-        f"project again, too), and `lakehouse run load_{source}`"
-    )
+    say(f"then: `lakehouse prepare {source}`; what follows it loads the table, or `lakehouse run load_{source}` does")

@@ -6,17 +6,21 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lakehouse.declarations import Declarations, load_declarations, source_and_table
+from lakehouse.declarations import Declarations, Source, load_declarations, source_and_table
+from lakehouse.declarations.changes import Changes, changes_of
 from lakehouse.declarations.manifest import load_manifest
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings, load_settings
 from lakehouse.text.shown import console, say, say_json
 from lakehouse_cli.logs import log_to_stderr
 from lakehouse_cli.source.progress import shown
+
+if TYPE_CHECKING:
+    from ingestion.run.threads import Changed
 
 Sources = Annotated[list[str] | None, typer.Argument(help="sources; default: all declared ones")]
 Tables = list[str] | None
@@ -125,13 +129,14 @@ def ingest(
     if follow and as_json:
         raise typer.BadParameter("--follow logs until it is stopped: omit --json, or use `lakehouse status --json`")
     settings = load_settings()
+    changes = changes_of(settings)
     declarations = load_declarations(settings)
     for command, tables in chosen.items():
         _on_tables(settings, declarations, command, tables, as_json)
         return
     names = _chosen(settings, declarations, sources)
     if follow:
-        _follow(settings, declarations, names, share)
+        _follow(settings, declarations, names, share, partial(_changed, changes, sources, share))
     else:
         from ingestion import bring_up, move_source
 
@@ -247,14 +252,33 @@ def _print_report(report: dict[str, Any]) -> None:
         say(f"  {aside['name']:<24} {aside['state']}")
 
 
-def _follow(settings: Settings, declarations: Declarations, names: list[str], share: bool) -> None:
+def _follow(settings: Settings, declarations: Declarations, names: list[str], share: bool, changed: "Changed") -> None:
     from ingestion import follow_sources
 
     log_to_stderr(settings)
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
-    follow_sources(settings, declarations, names, stop, share=share)
+    follow_sources(settings, declarations, names, stop, share=share, changed=changed)
+
+
+def _changed(changes: Changes, sources: list[str] | None, share: bool) -> tuple[Settings, list[Source]] | None:
+    """What a follower that started now would follow, if that may be another thing than the last time.
+
+    Raises LakehouseError where it would be refused, or would not follow a source.
+    """
+    from ingestion.sources.kinds import check_kind, check_shared
+
+    if not changes.settled():
+        return None
+    settings = load_settings()
+    declarations = load_declarations(settings)
+    chosen = [declarations.source(name) for name in _chosen(settings, declarations, sources)]
+    for source in chosen:
+        check_kind(settings, source)
+        if share:
+            check_shared(source)
+    return settings, chosen
 
 
 def _chosen(settings: Settings, declarations: Declarations, sources: list[str] | None) -> list[str]:
