@@ -5,16 +5,18 @@ location as loaded while every launch fails.
 """
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from lakehouse.declarations.changes import Changes
 from lakehouse_cli.machine.foreground import Command
 
 PATIENCE = 180  # seconds that loading the code may take
 MODULE, FILE = "python_module", "python_file"
+START = ("code-server", "start")
 
 
 def code_servers(workspace: Path, folder: Path, log: Path) -> tuple[list[Command], Path]:
@@ -30,13 +32,19 @@ def code_servers(workspace: Path, folder: Path, log: Path) -> tuple[list[Command
             served.append(entry)
             continue
         name, socket = _location_name(kind, origin), folder / f"code{number}.sock"
-        argv = [str(Path(sys.executable).with_name("dagster")), "code-server", "start", "--socket", str(socket)]
+        argv = [str(Path(sys.executable).with_name("dagster")), *START, "--socket", str(socket)]
         argv += ["--location-name", name, "--startup-timeout", str(PATIENCE), "--log-level", "warning"]
         commands.append(Command("code", [*argv, *_options(kind, origin, workspace.parent)], log))
         served.append({"grpc_server": {"socket": str(socket), "location_name": name}})
     file = folder / "workspace.yaml"
     file.write_text(yaml.safe_dump({"load_from": served}))
     return commands, file
+
+
+def reload_of(server: Command, changes: Changes, after: Sequence[Path]) -> Command:
+    """What has a server load its code again whenever the project has changed, once the sockets of `after` are there."""
+    argv = [sys.executable, "-m", "orchestration.reload", *server.argv[len(START) + 1 :]]
+    return Command("reload", argv, server.log, after, changes.settled)
 
 
 def _origin(entry: Mapping[str, Any]) -> tuple[str | None, Mapping[str, Any]]:

@@ -8,13 +8,14 @@ from typing import Annotated
 
 import typer
 
+from lakehouse.declarations.changes import changes_of
 from lakehouse.errors import LakehouseError
 from lakehouse.extras import need
 from lakehouse.files.private_files import privately
 from lakehouse.settings import Settings, config_file, load_settings
 from lakehouse.text.shown import say
 from lakehouse_cli.alone import alone
-from lakehouse_cli.machine.code_servers import code_servers
+from lakehouse_cli.machine.code_servers import code_servers, reload_of
 from lakehouse_cli.machine.foreground import Command, keep_running
 from lakehouse_page.page import PATH
 from lakehouse_stack.home.instance import ensure_instance
@@ -59,8 +60,8 @@ def dev(
 
 
 def commands(settings: Settings, folder: Path, stack: bool, ingest: bool, worker: bool) -> list[Command]:
-    """The children: Dagster's code server, web server and daemon, the watch, the stack's keeper, follower, worker, and
-    the export if there is a second catalog.
+    """The children: Dagster's code server, what reloads it when the project changes, web server and daemon, the watch,
+    the stack's keeper, follower, worker, and the export if there is a second catalog.
 
     Sockets and what only `lakehouse dev` needs are in `folder`.
     """
@@ -79,6 +80,7 @@ def commands(settings: Settings, folder: Path, stack: bool, ingest: bool, worker
 
     return [
         *servers,
+        *(reload_of(server, changes_of(settings), sockets) for server in servers),
         of_dagster("webserver", [sys.executable, "-m", "orchestration.web", *workspace, *web]),
         of_dagster("daemon", [str(bin_dir / "dagster-daemon"), "run", *workspace]),
         ours("watch", "watch"),

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,12 +29,16 @@ STEADY = 60.0  # seconds after which a child counts as well, and its next restar
 
 @dataclass(frozen=True)
 class Command:
-    """A child to keep running. At first it is started when the files of `after` are there, or FIRST_WAIT has passed."""
+    """A child to keep running. At first it is started when the files of `after` are there, or FIRST_WAIT has passed.
+
+    One with `due` is started whenever that says so, and left alone when it has ended.
+    """
 
     name: str
     argv: Sequence[str]
     log: Path
     after: Sequence[Path] = ()
+    due: Callable[[], bool] | None = None
 
 
 @dataclass
@@ -67,11 +71,13 @@ def _may_start(command: Command, begun: float) -> bool:
 
 
 def _tend(child: _Child, cwd: Path, env: Mapping[str, str]) -> None:
-    now = time.monotonic()
+    now, due = time.monotonic(), child.command.due
     if child.process is None:
-        if now >= child.restart_at:
+        if now >= child.restart_at and (due is None or due()):
             _start(child, cwd, env)
-    elif (status := child.process.poll()) is not None:
+    elif (status := child.process.poll()) is not None and due is not None:
+        child.process = None
+    elif status is not None:
         child.pause = 1.0 if now - child.started > STEADY else min(child.pause * 2, LONGEST_PAUSE)
         child.restart_at, child.process = now + child.pause, None
         _say(child, f"ended with status {status}, restarts in {child.pause:.0f} s; see {child.command.log}")

@@ -124,3 +124,24 @@ def test_a_code_server_that_is_killed_is_back_within_seconds(dev: SmallDev, tmp_
     server.kill()
     wait_for(lambda: dev.launches(tmp_path / "proof"), 120)
     wait_for((tmp_path / "proof").exists, 120)
+
+
+@pytest.mark.slow
+def test_code_is_loaded_again_when_the_project_has_changed_unless_it_does_not_load(
+    dev: SmallDev, tmp_path: Path
+) -> None:
+    """The UI and the daemon knew no job of what had been declared, until somebody restarted `lakehouse dev`."""
+    jobs = "{ repositoriesOrError { ... on RepositoryConnection { nodes { jobs { name } } } } }"
+    models, code = tmp_path / "dbt_project" / "models", tmp_path / "attacked.py"
+    wait_for(lambda: "attacked" in dev.ask(LOCATIONS), 120)
+    processes = {process.pid for process in psutil.Process(dev.process.pid).children()}
+    more = "{code}\n@dg.job\ndef {name}():\n    touch()\n\n\ndefs = dg.Definitions(jobs=[attacked, {name}])\n"
+    models.mkdir(parents=True)
+    code.write_text(more.format(code=CODE, name="another"))
+    (models / "shop.yml").write_text("sources: []")
+    wait_for(lambda: '"another"' in dev.ask(jobs), 120)
+    code.write_text("raise ValueError('half of a file')")
+    (models / "shop.yml").write_text("sources: [{}]")
+    wait_for(lambda: "stays as it was loaded before: ValueError: half of a file" in (tmp_path / "log").read_text(), 120)
+    assert '"another"' in dev.ask(jobs)
+    assert processes <= {process.pid for process in psutil.Process(dev.process.pid).children()}

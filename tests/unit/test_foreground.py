@@ -104,6 +104,36 @@ def test_a_child_waits_for_what_it_asks_at_once_but_not_for_good(tmp_path: Path,
             parent.communicate(timeout=30)
 
 
+DUE = """
+import sys
+from pathlib import Path
+from lakehouse_cli.machine.foreground import Command, keep_running
+
+folder = Path(sys.argv[1])
+
+def due():
+    mark = folder / "due"
+    return mark.exists() and not mark.unlink()
+
+keep_running([Command("once", [sys.executable, "-c", "print('here')"], folder / "once.log", due=due)], folder, {})
+"""
+
+
+def test_a_child_that_is_run_when_it_is_due_is_left_alone_when_it_has_ended(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", DUE, str(tmp_path)], stdout=subprocess.PIPE, text=True) as parent:
+        try:
+            for _ in range(2):
+                (tmp_path / "due").touch()
+                wait_for(lambda: not (tmp_path / "due").exists())
+                assert parent.stdout is not None and parent.stdout.readline() == "once      here\n"
+            time.sleep(3)
+            assert (tmp_path / "once.log").read_text() == "here\nhere\n"
+        finally:
+            parent.send_signal(signal.SIGTERM)
+            output, _ = parent.communicate(timeout=30)
+    assert output == ""
+
+
 @pytest.mark.parametrize(
     ("environment", "has_colors"), [({"TERM": "xterm"}, True), ({"TERM": "dumb"}, False), ({"NO_COLOR": "1"}, False)]
 )
