@@ -11,7 +11,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from lakehouse.settings import Settings
+from lakehouse.declarations.changes import changes_of_settings
+from lakehouse.settings import Settings, connected_now
 from lakehouse_page.contents import Contents
 from lakehouse_page.questions import Answer, answer
 
@@ -25,7 +26,7 @@ class WithPage:
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self.app = app
-        self.settings = settings
+        self.settings, self.changes = settings, changes_of_settings(settings)
         self.lock, self.asking = asyncio.Lock(), asyncio.Lock()
         self.text, self.made = "", -SECONDS
 
@@ -66,6 +67,8 @@ class WithPage:
     def _made(self) -> str:
         from lakehouse_page.asked import ask
 
+        if self.changes.settled():
+            self.settings = connected_now(self.settings)
         return render(ask(self.settings))
 
 

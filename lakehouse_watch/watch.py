@@ -16,13 +16,14 @@ from functools import partial
 
 import psycopg
 
+from lakehouse.declarations.changes import changes_of_settings
 from lakehouse.errors import LakehouseError
 from lakehouse.metrics import METRICS, REGISTRY, Sample, sample
 from lakehouse.migrations import ensure_state
 from lakehouse.servers.database import CatalogConnection, connect_catalog
 from lakehouse.servers.exporter import served
 from lakehouse.servers.outage import expected
-from lakehouse.settings import Settings
+from lakehouse.settings import Settings, connected_now
 from lakehouse_watch import asking, store
 from lakehouse_watch.alerts import Occasion, State, advance
 from lakehouse_watch.asking import Asking, NoAnswer
@@ -75,6 +76,12 @@ class Watch:
     asking: Asking = field(default_factory=Asking)
     readings: dict[str, Reading | None] = field(default_factory=dict)
     read_at: dict[str, float] = field(default_factory=dict)
+
+    def connect(self, settings: Settings) -> None:
+        """Watches the sources of these settings from now on; targets stay."""
+        self.settings, self.probes, self.hide = settings, declared_probes(settings), hider(settings)
+        names = {probe.name for probe in self.probes}
+        self.readings = {name: reading for name, reading in self.readings.items() if name in names}
 
     def look(self) -> None:
         """One round."""
@@ -212,13 +219,15 @@ def new_watch(settings: Settings) -> Watch:
 
 def watch(settings: Settings, stop: threading.Event) -> None:
     """Looks until `stop` is set."""
-    this = new_watch(settings)
+    changes, this = changes_of_settings(settings), new_watch(settings)
     if not this.delivery.targets:
         log.warning("no alert target is set: nobody is told; set LAKEHOUSE_ALERTS__WEBHOOK or …MAIL")
     with served(settings.metrics.host, settings.metrics.watch_port, this.ready) as port:
         log.info("watching%s", f"; metrics at http://{settings.metrics.host}:{port}/metrics" if port else "")
         while not stop.is_set():
             begun = time.monotonic()
+            if changes.settled():
+                this.connect(connected_now(settings))
             this.look()
             stop.wait(max(1.0, settings.alerts.every_seconds - (time.monotonic() - begun)))
 

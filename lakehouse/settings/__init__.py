@@ -8,6 +8,7 @@ of filling these settings), the defaults of each group. Nested settings use two 
 import os
 import re
 import tomllib
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,7 @@ __all__ = [
     "Connection", "DagsterSettings", "DebeziumSettings", "ExportSettings", "IngestionSettings", "KafkaSettings",
     "LogSettings", "Login", "MailSettings", "MetricsSettings", "Port", "RegistrySettings", "S3Settings", "Section",
     "ServeSettings", "Settings", "SourceSettings", "SparkSettings", "TrinoSettings", "check_project", "config_file",
-    "is_project", "load_settings", "wrong_settings",
+    "connected_now", "is_project", "load_settings", "wrong_settings",
 ]  # fmt: skip
 TABLE = "see docs/reference/settings.md"
 
@@ -240,3 +241,10 @@ def load_settings(**overrides: Any) -> Settings:
         raise LakehouseError(f"settings: {name}, or a variable that begins so, is not JSON; {TABLE}") from None
     except tomllib.TOMLDecodeError as error:
         raise LakehouseError(f"settings: {CONFIG_FILE} or {ENDPOINTS_FILE} is not TOML: {error}") from None
+
+
+def connected_now(settings: Settings) -> Settings:
+    """The same with the sources that are connected by now; as it is while the files of settings are wrong."""
+    with suppress(LakehouseError):
+        return settings.model_copy(update={"sources": load_settings().sources})
+    return settings

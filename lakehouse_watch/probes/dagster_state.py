@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, LiteralString
@@ -28,6 +28,7 @@ LONGEST = 300  # characters of an error
 UNSAID = "without a message"
 HEARTBEAT_SECONDS = 120.0
 TICK_SECONDS = 75.0  # two more ticks of a sensor fail before it is told
+UNKNOWN_SECONDS = 300.0  # in which `lakehouse dev` has the code loaded again, and each sensor has ticked
 SILENT_SECONDS = 90.0  # each sensor of ours ticks once a minute
 LEFT_BEHIND_SECONDS = 600.0  # or every three
 HELD = ".dagster/lakehouse_held"  # what a run has not loaded, and why: see orchestration/runs/state/load_state.py
@@ -69,6 +70,8 @@ _HEARTBEAT: LiteralString = """SELECT extract(epoch FROM (now() AT TIME ZONE 'ut
 _SILENCE: LiteralString = """SELECT extract(epoch FROM (now() AT TIME ZONE 'utc') - max("timestamp"))::float8
  FROM job_ticks WHERE id > (SELECT coalesce(max(id), 0) FROM job_ticks) - %s AND type = 'SENSOR'
  AND NOT EXISTS (SELECT FROM instigators i WHERE i.selector_id = job_ticks.selector_id AND i.status = 'STOPPED')"""
+_SENSORS: LiteralString = """SELECT instigator_body::json -> 'origin' ->> 'job_name' FROM instigators
+ WHERE instigator_type = 'SENSOR'"""
 # A run whose code could not be loaded has no failed step: the error is in an event of the engine.
 _ERRORS: LiteralString = """SELECT event FROM event_logs WHERE run_id = %s AND (
  dagster_event_type IN ('STEP_FAILURE', 'PIPELINE_FAILURE')
@@ -103,18 +106,22 @@ def read_runs(settings: Settings) -> Reading:
     with _connect(settings) as connection:
         if not _is_used(connection):
             return Reading()
-        found, there = connection.execute(_RUNS, (HELD, RECENT_RUNS, BY_HAND)).fetchall(), declared_still(settings)
-        runs = [run for run in map(_run, found) if there is None or there.has_job(run.job)]
+        ended, there = connection.execute(_RUNS, (HELD, RECENT_RUNS, BY_HAND)).fetchall(), declared_still(settings)
+        runs = [run for run in map(_run, ended) if there is None or there.has_job(run.job)]
         ticks = connection.execute(_TICKS, (RECENT_TICKS, LEFT_BEHIND_SECONDS)).fetchall()
         age = connection.execute(_HEARTBEAT).fetchone()
         silence = connection.execute(_SILENCE, (RECENT_TICKS,)).fetchone()
+        sensors = {name for (name,) in connection.execute(_SENSORS).fetchall()}
         observe_loads(runs)
         failing = [run for run in failing_runs(runs) if not _is_loaded_since(connection, run)]
         failed = [_run_failed(run, connection, settings) for run in failing]
     ticking, tick_samples = judge_ticks(ticks)
     heartbeat, beat_samples = judge_heartbeat(age[0] if age else None)
     silent = judge_silence(silence[0] if silence else None) if age and not heartbeat else []
-    return Reading((*failed, *ticking, *heartbeat, *silent), (*measure_runs(runs), *tick_samples, *beat_samples))
+    lives = beat_samples and not heartbeat and not silent
+    outdated = judge_sensors(there.sensors - sensors) if there and lives else []
+    found = (*failed, *ticking, *heartbeat, *silent, *outdated)
+    return Reading(found, (*measure_runs(runs), *tick_samples, *beat_samples))
 
 
 def read_checks(settings: Settings) -> Reading:
@@ -238,6 +245,19 @@ def judge_silence(seconds: float | None) -> list[Occasion]:
         patience=TICK_SECONDS,
     )
     return [silent]
+
+
+def judge_sensors(missing: Collection[str]) -> list[Occasion]:
+    """Whether there are sensors of the project that Dagster has never seen."""
+    if not missing:
+        return []
+    unknown = Occasion(
+        "code/project",
+        f"Dagster does not know {', '.join(sorted(missing))}: it has loaded the project as it was before",
+        "have it load the code location again, in the UI at Deployment; `lakehouse dev` does so by itself, and its"
+        " dagster-code.log says why where it could not", patience=UNKNOWN_SECONDS,
+    )  # fmt: skip
+    return [unknown]
 
 
 def _run_failed(run: Run, connection: psycopg.Connection[Any], settings: Settings) -> Occasion:

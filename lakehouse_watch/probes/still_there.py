@@ -14,18 +14,20 @@ from lakehouse.declarations import Declarations, RawTable, Source
 from lakehouse.declarations.project import project_pins
 from lakehouse.declarations.unread import unread_tables
 
-OF_PROJECT = ("load_", "mirror_", "reconcile_", "verify_erasures_", "pin_", "build_marts")  # how its jobs begin
+BUILD = "build_marts"
+OF_PROJECT = ("load_", "mirror_", "reconcile_", "verify_erasures_", "pin_", BUILD)  # how its jobs begin
 MARTS = "marts"  # the tag or schema of what the last of these builds
 IN_THE_CUT = "in_the_cut"  # the check that each raw table has
 
 
 @dataclass(frozen=True)
 class Declared:
-    """Sources, the jobs that are made of declarations, and checks by table and name."""
+    """Sources, the jobs that are made of declarations, checks by table and name, and the sensors that start loads."""
 
     sources: frozenset[str]
     jobs: frozenset[str]
     checks: frozenset[tuple[str, str]]
+    sensors: frozenset[str] = frozenset()
 
     def lands(self, source: str, table: str) -> bool:
         """Whether it is a raw table of the project."""
@@ -40,10 +42,13 @@ def declared_in(manifest: Mapping[str, Any], declared: Declarations, project_dir
     """What the project has. Raises LakehouseError where it does not go together."""
     unread = unread_tables(manifest, declared, project_dir)
     ours = {check for table in declared.tables for check in _checks(table, (table.source, table.name) in unread)}
+    jobs = frozenset({*_jobs(declared.sources), *_of_all_sources(manifest, project_dir)})
+    started = {_load(table) for table in declared.tables if table.load.trigger == "sensor"} | (jobs & {BUILD})
     return Declared(
         frozenset(source.name for source in declared.sources),
-        frozenset({*_jobs(declared.sources), *_of_all_sources(manifest, project_dir)}),
+        jobs,
         frozenset(ours | set(_tests(manifest))),
+        frozenset(f"new_data_{job.partition('_')[2]}" for job in started),
     )
 
 
@@ -59,16 +64,20 @@ def _checks(table: RawTable, is_unread: bool) -> Iterator[tuple[str, str]]:
 
 def _jobs(sources: Iterable[Source]) -> Iterator[str]:
     for table in (table for source in sources for table in source.tables):
-        yield f"load_{table.source}" if table.load.job == "shared" else f"load_{table.source}_{table.name}"
+        yield _load(table)
         yield from [f"mirror_{table.source}"] if table.is_mirrored else []
         yield from [f"reconcile_{table.source}"] if table.is_compared else []
         yield from [f"verify_erasures_{table.source}"] if table.personal else []
 
 
+def _load(table: RawTable) -> str:
+    return f"load_{table.source}" if table.load.job == "shared" else f"load_{table.source}_{table.name}"
+
+
 def _of_all_sources(manifest: Mapping[str, Any], project_dir: Path) -> Iterator[str]:
     yield from (f"pin_{kind}" for kind in project_pins(project_dir))
     models = (node for node in manifest["nodes"].values() if node["resource_type"] == "model")
-    yield from ["build_marts"] if any(MARTS in (node["schema"], *node["tags"]) for node in models) else []
+    yield from [BUILD] if any(MARTS in (node["schema"], *node["tags"]) for node in models) else []
 
 
 def _tests(manifest: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
+from pathlib import Path
 from threading import Event, Thread
 
 import psutil
@@ -16,13 +17,13 @@ import pytest
 from lakehouse.errors import LakehouseError
 from lakehouse.migrations import ensure_state
 from lakehouse.servers.database import connect_catalog
-from lakehouse.settings import AlertSettings, MailSettings, Settings, load_settings
+from lakehouse.settings import AlertSettings, MailSettings, Settings, connected_now, load_settings
 from lakehouse_watch import asking, store
 from lakehouse_watch.alerts import CALM, Message, Occasion, State, advance
 from lakehouse_watch.probes.reading import Probe, Reading
 from lakehouse_watch.targets.delivery import FIRST_PAUSE, LONGEST_PAUSE, Delivery, declared_targets
 from lakehouse_watch.targets.text import full_text, hider
-from lakehouse_watch.watch import Watch
+from lakehouse_watch.watch import Watch, new_watch
 from tests.listeners import mailbox, webhook
 
 NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
@@ -319,6 +320,23 @@ def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it did not come about in time"
         time.sleep(0.05)
+
+
+def test_a_source_that_is_connected_later_is_watched_without_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAKEHOUSE_CONFIG", str(tmp_path / "lakehouse.toml"))
+    (tmp_path / "lakehouse.toml").write_text("")
+    this = new_watch(load_settings(home=tmp_path))
+    this.readings = {"source shop": None, "disk": Reading()}
+    (tmp_path / "lakehouse.toml").write_text('[sources.bank]\nurl = "postgresql://reader:s3cret@db/bank"\n')
+    (tmp_path / "lakehouse.toml").chmod(0o600)
+    this.connect(connected_now(this.settings))
+    assert [probe.source for probe in this.probes if probe.source] == ["bank"]
+    assert list(this.readings) == ["disk"], "what is connected no more is told no more"
+    assert "s3cret" not in this.hide("no answer from postgresql://reader:s3cret@db/bank")
+    (tmp_path / "lakehouse.toml").write_text("[sources.bank")
+    assert connected_now(this.settings) == this.settings, "it is being written"
 
 
 def test_what_is_stored_is_read_again(lake: Settings) -> None:

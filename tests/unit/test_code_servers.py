@@ -4,7 +4,8 @@ from pathlib import Path
 
 import yaml
 
-from lakehouse_cli.machine.code_servers import code_servers
+from lakehouse.declarations.changes import Changes
+from lakehouse_cli.machine.code_servers import code_servers, reload_of
 
 
 def test_each_code_location_gets_a_server_that_ui_and_daemon_share(tmp_path: Path) -> None:
@@ -31,3 +32,7 @@ def test_each_code_location_gets_a_server_that_ui_and_daemon_share(tmp_path: Pat
     sockets = [entry["grpc_server"]["socket"] for entry in served]
     assert sockets == [command.argv[command.argv.index("--socket") + 1] for command in commands]
     assert all(Path(socket).parent == folder for socket in sockets) and kept == elsewhere
+    reloads = [reload_of(command, Changes(lambda: 0), []) for command in commands]
+    for command, reload in zip(commands, reloads, strict=True):
+        assert reload.argv[1:5] == ["-m", "orchestration.reload", "--socket", command.argv[4]]
+        assert reload.argv[-2:] == command.argv[-2:] and reload.due is not None and not reload.due()

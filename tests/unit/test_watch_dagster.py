@@ -272,6 +272,34 @@ def test_a_job_of_pins_or_marts_that_the_project_has_no_more_is_known_to_be_gone
     assert not there.has_job("load_shop") and not there.has_job("reconcile_shop")
 
 
+def test_a_sensor_that_dagster_has_never_seen_is_told_while_its_daemon_lives(
+    instance: dg.DagsterInstance, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first marts of a project were in no job until somebody had the code location reloaded, and nobody said so."""
+    there = Declared(frozenset(), frozenset(), frozenset(), frozenset({"new_data_shop", "new_data_marts"}))
+    monkeypatch.setattr(dagster_state, "declared_still", lambda settings: there)
+
+    def seen(name: str) -> None:
+        repository = RemoteRepositoryOrigin(RegisteredCodeLocationOrigin("lakehouse"), "__repository__")
+        origin = RemoteInstigatorOrigin(repository, f"new_data_{name}")
+        instance.add_instigator_state(InstigatorState(origin, InstigatorType.SENSOR, InstigatorStatus.DECLARED_IN_CODE))
+
+    seen("shop")
+    assert not read_runs(settings).occasions, "nobody runs Dagster"
+    instance.add_daemon_heartbeat(DaemonHeartbeat(time.time(), "SENSOR", "id", None))
+    [unknown] = read_runs(settings).occasions
+    assert unknown.key == "code/project" and unknown.summary.startswith("Dagster does not know new_data_marts: ")
+    seen("marts")
+    assert not read_runs(settings).occasions
+
+
+def test_each_sensor_that_starts_a_load_is_known_by_the_name_that_it_has(home: Path, defs: dg.Definitions) -> None:
+    there = declared_still(load_settings(home=home))
+    assert there is not None
+    names = {sensor.name for sensor in defs.get_repository_def().sensor_defs}
+    assert there.sensors == {name for name in names if name.startswith("new_data_")}
+
+
 def test_what_runs_once_a_night_has_failed_until_it_succeeds_however_much_runs_meanwhile(
     instance: dg.DagsterInstance, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
