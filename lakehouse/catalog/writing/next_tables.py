@@ -129,7 +129,7 @@ def _finished(catalog: LakeCatalog, table: Table, comments: Comments, published:
     if expired:
         staging.remove_properties(*expired)
     if published:
-        staging.set_properties(published)
+        staging.set_properties(dict(published))
     if not (lacking or expired or published):
         return table.metadata_location
     return staging.stage(catalog, table).metadata_location
