@@ -12,7 +12,7 @@ from ingestion import recover_source
 from lakehouse.declarations.policies import RawPolicy
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
-from lakehouse_backup.run import make_backup, restore_backup
+from lakehouse_backup.run import Warehouse, make_backup, restore_backup
 from maintenance.inventory.session import Session
 from tests.brokers import Broker, Topics, drop_lake_of, make_topics
 from tests.debezium_world import TABLES, Make, lake_rows, source_rows, until_equal
@@ -80,7 +80,7 @@ def test_topics_go_on_behind_an_older_backup(events: Events, spark: Any, tmp_pat
     land(topics, 100, 300, spark)
     before = topics.raw("events")
     destroy_catalog(topics.settings)
-    done = restore_backup(topics.settings, tmp_path)
+    done = restore_backup(topics.settings, tmp_path, Warehouse.KEPT)
     assert topics.source.name in done.forward.going_on, done.forward
     land(topics, 300, 400, spark)
     assert ids(topics) == [*range(400)]
@@ -99,7 +99,7 @@ def test_events_whose_files_were_lost_are_read_again_as_far_as_the_brokers_have_
     destroy_catalog(topics.settings)
     if gone:
         topics.broker.forget(topics.source.table("events").raw.topic, gone)
-    done = restore_backup(topics.settings, tmp_path, warehouse=True)
+    done = restore_backup(topics.settings, tmp_path, Warehouse.LOST)
     assert "lacks files of events" in done.forward.to_recover[topics.source.name], done.forward
     assert ids(topics) == [*range(100)]
     recover(topics, spark)
@@ -113,7 +113,7 @@ def test_what_retention_took_after_a_restore_is_told(events: Events, spark: Any,
     make_backup(topics.settings, tmp_path, catalog_only=True)
     land(topics, 100, 200, spark)
     destroy_catalog(topics.settings)
-    restore_backup(topics.settings, tmp_path)
+    restore_backup(topics.settings, tmp_path, Warehouse.KEPT)
     topic = topics.source.table("events").raw.topic
     topics.broker.produce(topic, [{"id": number} for number in range(200, 300)])
     topics.broker.forget(topic, 250)
@@ -133,7 +133,7 @@ def test_a_source_of_topics_that_was_added_since_the_backup_is_read_anew_in_the_
     land(topics, 0, 100, spark)
     before = topics.raw("events")
     destroy_catalog(topics.settings)
-    done = restore_backup(topics.settings, tmp_path)
+    done = restore_backup(topics.settings, tmp_path, Warehouse.KEPT)
     assert done.forward.to_recover[topics.source.name] == "it was added since the backup", done.forward
     recover(topics, spark)
     land(topics, 100, 150, spark)
@@ -167,7 +167,7 @@ def test_topics_of_debezium_go_on_behind_an_older_backup_in_whole_transactions(
     if lost:
         lose_files(topics, "items")
     destroy_catalog(topics.settings)
-    done = restore_backup(topics.settings, tmp_path, warehouse=lost)
+    done = restore_backup(topics.settings, tmp_path, Warehouse.LOST if lost else Warehouse.KEPT)
     if lost:
         assert "lacks files of items" in done.forward.to_recover[topics.source.name], done.forward
         recover(topics, spark)

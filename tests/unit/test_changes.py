@@ -49,8 +49,8 @@ def test_a_change_is_told_once_when_nothing_more_is_written(passes: Callable[[fl
 def test_what_is_taken_back_at_once_is_no_change(passes: Callable[[float], None]) -> None:
     files = ["as read"]
     watched = Changes(lambda: files[0])
-    for now in ("other", "as read", "as read"):
-        files[0] = now
+    for stamp in ("other", "as read", "as read"):
+        files[0] = stamp
         passes(EVERY_SECONDS)
         assert not watched.settled()
 

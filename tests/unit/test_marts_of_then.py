@@ -26,8 +26,7 @@ def mart(
     """A mart that was built every day, with its snapshots of these days; the last one is its newest.
 
     Each took its place as a whole, so that the log has the newest alone, unless another one is given. It was put back
-    to the snapshots of days on others, and those of some days were made, or published, at
-    another time.
+    to the snapshots of days on others, and those of some days were made, or published, at another time.
     """
     made = made or {}
     snapshots = [
