@@ -78,11 +78,11 @@ def mirrors_at_cut(
         has_columns = {column.source.name for column in log.columns} == set(table.landed)
         if has_columns and is_keyed_as_declared(table, followed):
             state = read_state(mirror, epoch, *made_of(raw, log)) if mirror else None
+            item = Mirror(table, raw, before.get(table.identifier), mirror, state, log)
             if mirror and state and state.nulls is None:
-                state = replace(
-                    state, nulls=columns_with_nulls(mirror, state.snapshot, [column.lake_name for column in log.key])
-                )
-            items.append(Mirror(table, raw, before.get(table.identifier), mirror, state, log))
+                nulls = columns_with_nulls(mirror, state.snapshot, item.key)
+                item = replace(item, state=replace(state, nulls=nulls))
+            items.append(item)
     return items
 
 

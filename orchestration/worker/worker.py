@@ -238,7 +238,8 @@ class Worker:
         """Serves the task if its tables exist and no other worker does."""
         if state.served or not (self._exist(task) and serve(self._connection, self._catalog.name, task.job)):
             return
-        state.served, state.loaded = True, self._recorded(task)
+        state.served = True
+        state.loaded = self._recorded(task)
         state.absent |= self._unloaded(task)
         if not task.marts:  # one that was killed may have loaded it, and not told
             report_arrivals(self._instance, in_cuts(self._connection, task.tables))

@@ -89,7 +89,8 @@ def publish(
     built = {table: copies[next_name(table)] for table in sorted(tables) if next_name(table) in copies}
     changed = {table: copy for table, copy in built.items() if bases.get(table) != copy.metadata_location}
     made = _snapshots_since(catalog.load_tables([table for table in changed if table in bases]), changed)
-    at = max(int(datetime.now(UTC).timestamp() * 1000), *(s.timestamp_ms for new in made.values() for s in new), 0)
+    now = int(datetime.now(UTC).timestamp() * 1000)
+    at = max([now, *(snapshot.timestamp_ms for new in made.values() for snapshot in new)])
     locations = {
         table: _finished(catalog, copy, tables[table], {f"{PUBLISHED}{s.snapshot_id}": str(at) for s in made[table]})
         for table, copy in changed.items()
@@ -121,6 +122,8 @@ def _finished(catalog: LakeCatalog, table: Table, comments: Comments, published:
     fields, kept = table.schema().fields, {f"{PUBLISHED}{found.snapshot_id}" for found in table.metadata.snapshots}
     lacking = {f.name: comments[f.name] for f in fields if comments.get(f.name) and comments[f.name] != f.doc}
     expired = [key for key in table.properties if key.startswith(PUBLISHED) and key not in kept]
+    if not (lacking or expired or published):
+        return table.metadata_location
     staging = Staging(table)
     if lacking:
         with staging.update_schema() as update:
@@ -130,8 +133,6 @@ def _finished(catalog: LakeCatalog, table: Table, comments: Comments, published:
         staging.remove_properties(*expired)
     if published:
         staging.set_properties(dict(published))
-    if not (lacking or expired or published):
-        return table.metadata_location
     return staging.stage(catalog, table).metadata_location
 
 
