@@ -129,13 +129,13 @@ def ingest(
     if follow and as_json:
         raise typer.BadParameter("--follow logs until it is stopped: omit --json, or use `lakehouse status --json`")
     settings = load_settings()
-    changes = changes_of(settings)
+    changes = changes_of(settings) if follow else None  # before what may change is read
     declarations = load_declarations(settings)
     for command, tables in chosen.items():
         _on_tables(settings, declarations, command, tables, as_json)
         return
     names = _chosen(settings, declarations, sources)
-    if follow:
+    if changes is not None:
         _follow(settings, declarations, names, share, partial(_changed, changes, sources, share))
     else:
         from ingestion import bring_up, move_source
