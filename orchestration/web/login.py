@@ -34,8 +34,13 @@ def secret_file(settings: Settings) -> Path:
 
 def login_url(settings: Settings) -> str:
     """The link that logs in a browser on this machine."""
+    return f"http://{ui_host(settings)}:{settings.dagster.port}{PATH}?token={ui_secret(settings)}"
+
+
+def ui_host(settings: Settings) -> str:
+    """The host at which this machine reaches the UI, as URLs have it."""
     host = "127.0.0.1" if settings.dagster.host in ANY_ADDRESS else settings.dagster.host
-    return f"http://{f'[{host}]' if ':' in host else host}:{settings.dagster.port}{PATH}?token={ui_secret(settings)}"
+    return f"[{host}]" if ":" in host else host
 
 
 def cookie_name(secret: str) -> str:
