@@ -9,13 +9,8 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ingestion.schema.compared import StandIns
 from ingestion.verify.compare import MAX_EXAMPLES, Example, TableComparison
-
-# What Postgres prints for values that dates, timestamps and decimals of the lake cannot hold; of those with a precision
-# it has NaN alone.
-LOWER, HIGHER, NO_NUMBER = r"-infinity|.* BC", r"infinity|\d{5,}-\d\d-\d\d[^B]*", "NaN"
-StandIns = tuple[tuple[str, str | None], ...]
-"""What is printed for such values, and the spelling of what the lake has instead; None is null."""
 
 
 @dataclass(frozen=True)
@@ -27,21 +22,6 @@ class ComparedColumn:
     is_key: bool
     bits: Literal["f", "d"] | None
     stand_ins: StandIns
-
-
-def stand_ins(policy: Literal["error", "clamp", "null"], lake_type: str) -> StandIns:
-    """What a table's policy makes of the values that a column's type, as Trino or Iceberg calls it, cannot hold."""
-    if policy == "error":
-        return ()
-    if lake_type.startswith("decimal"):
-        return ((NO_NUMBER, None),)
-    if not lake_type.startswith(("date", "timestamp")):
-        return ()
-    if policy == "null":
-        return ((LOWER, None), (HIGHER, None))
-    zone = "+00" if lake_type.endswith(("tz", "with time zone")) else ""
-    times = ("", "") if lake_type == "date" else (" 00:00:00" + zone, " 23:59:59.999999" + zone)
-    return ((LOWER, "0001-01-01" + times[0]), (HIGHER, "9999-12-31" + times[1]))
 
 
 def is_stand_in(known: StandIns, ours: str, theirs: str | None) -> bool:

@@ -21,7 +21,7 @@ from ingestion.pipeline.survey import survey
 from ingestion.pipeline.together import HELD_SECONDS
 from ingestion.run.api import bring_up
 from ingestion.run.mirrors import mirrors_held
-from ingestion.schema.compared import KeyRange
+from ingestion.schema.compared import KeyRange, stand_ins
 from ingestion.schema.facts import TableFacts
 from ingestion.sink.publication import Cut, Publication
 from ingestion.sink.publish import Outdated, publish
@@ -31,7 +31,7 @@ from ingestion.state import lease as leases
 from ingestion.state import store
 from ingestion.tasks.outage import OUTAGES, outage
 from ingestion.verify.compare import TableComparison
-from ingestion.verify.differences import ComparedColumn, add, examine, stand_ins
+from ingestion.verify.differences import ComparedColumn, add, examine
 from ingestion.verify.run import select, without_logs
 from lakehouse.catalog.open import open_catalog
 from lakehouse.declarations import Declarations, RawTable, Source

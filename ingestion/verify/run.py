@@ -6,11 +6,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from ingestion.schema.compared import stand_ins
 from ingestion.sources.base import OpenSource
 from ingestion.sources.kinds import source_of
 from ingestion.verify.canonical import order_key
 from ingestion.verify.compare import Layout, TableComparison, compare
-from ingestion.verify.differences import is_stand_in, stand_ins
+from ingestion.verify.differences import is_stand_in
 from ingestion.verify.streams import Pair, lake_rows, lake_session, pair_columns, source_rows
 from lakehouse.declarations import Declarations, RawTable, Source
 from lakehouse.errors import LakehouseError

@@ -9,13 +9,14 @@ from typing import Any, cast
 
 import pytest
 
+from ingestion.schema.compared import stand_ins
 from ingestion.schema.positions import Lsn
 from ingestion.sources.base import Point
 from ingestion.state.store import TablePosition, TableState
 from ingestion.verify import raw
 from ingestion.verify.canonical import lake_form, order_key, source_form
 from ingestion.verify.compare import MAX_EXAMPLES, Layout, Row, TableComparison, compare
-from ingestion.verify.differences import is_stand_in, stand_ins
+from ingestion.verify.differences import is_stand_in
 from lakehouse.errors import LakehouseError
 
 LAYOUT = Layout(("id", "name"), (0,), (int,))

@@ -6,9 +6,10 @@ import pyarrow as pa
 import pytest
 from pyiceberg.types import DateType, DecimalType, IcebergType, StringType, TimestampType, TimestamptzType
 
+from ingestion.schema.compared import StandIns, stand_ins
 from ingestion.schema.types import Policy
 from ingestion.verify.compare import MAX_EXAMPLES, TableComparison
-from ingestion.verify.differences import ComparedColumn, StandIns, examine, is_stand_in, readable, stand_ins
+from ingestion.verify.differences import ComparedColumn, examine, is_stand_in, readable
 
 COLUMNS = (
     ComparedColumn("id", True, None, ()),
