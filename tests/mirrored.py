@@ -89,6 +89,15 @@ def metadata(world: World, table: str) -> Any:
         catalog.close()
 
 
+def drop_mirror(world: World, table: str) -> None:
+    """So that the next refresh reads the whole log."""
+    catalog = open_catalog(world.settings)
+    try:
+        catalog.drop_table(world.source.table(table).mirror_identifier)
+    finally:
+        catalog.close()
+
+
 def listed(world: World) -> list[dict[str, Any]]:
     """The rows of `meta.mirrors` of this source, oldest first."""
     catalog = open_catalog(world.settings)

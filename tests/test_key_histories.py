@@ -15,7 +15,7 @@ from tests.unit.embedded_parsed import METADATA, Parsed
 
 pytestmark = pytest.mark.stack
 VERSIONS = (
-    "key string, from_key string, position struct<epoch: int, lsn: bigint, seq: bigint>, op string, l1 boolean,"
+    "key string, from_keys array<string>, position struct<epoch: int, lsn: bigint, seq: bigint>, op string, l1 boolean,"
     " c0 int, c1 string"
 )
 
@@ -63,10 +63,10 @@ def test_parsed_follows_a_row_through_thousands_of_keys_on_trino(settings: Setti
 
 def version(n: int, event: RawEvent) -> tuple[Any, ...]:
     """As a repair reads it."""
-    from_key = None if event.old_key is None else f"{n}:{event.old_key}"
+    from_keys = None if event.old_key is None else [f"{n}:{event.old_key}"]
     lacks = "v" in event.values.get("_unchanged", ())
     position = (1, event.lsn, event.seq)
-    return f"{n}:{event.key}", from_key, position, event.op, lacks, event.key, event.values.get("v")
+    return f"{n}:{event.key}", from_keys, position, event.op, lacks, event.key, event.values.get("v")
 
 
 def landing(n: int, event: RawEvent, lsn: int, key: int | None) -> str:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from importlib import import_module
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -18,6 +18,7 @@ from tests.marks import slow
 from tests.mirrored import (
     assert_mirrors_equal,
     declaring_columns,
+    drop_mirror,
     listed,
     metadata,
     mirror,
@@ -189,6 +190,65 @@ def test_keys_of_floats_are_merged(settings: Settings, spark: Any, form: str) ->
     assert not report.anew
     (found,) = reconcile_raw(world.settings, world.declarations, mirrors=True, spark=spark)
     assert found.equal, found.as_dict()
+
+
+ENDLESS = """
+CREATE TABLE prices (id int, valid_to timestamptz, doc text, PRIMARY KEY (id, valid_to));
+ALTER TABLE prices ALTER doc SET STORAGE EXTERNAL
+"""
+
+
+@pytest.mark.parametrize("policy", ["clamp", slow("null")])
+def test_a_value_follows_its_row_from_a_key_that_the_lake_cannot_hold(
+    settings: Settings, spark: Any, form: str, policy: Literal["clamp", "null"]
+) -> None:
+    """The end of a price's validity was set: the mirror had null where the source has the document."""
+    tables = {
+        "prices": RawPolicy(relation="public.prices", key=("id", "valid_to"), on_unrepresentable=policy),
+    }
+    world = declaring_columns(make_world(settings, ENDLESS, tables))
+    world.sql("INSERT INTO prices SELECT i, 'infinity', repeat(i::text, 10000) FROM generate_series(1, 3) i")
+    world.ingest(spark)
+    refreshed(world, spark)
+    world.sql(
+        "UPDATE prices SET valid_to = '2026-01-01' WHERE id = 1",
+        "UPDATE prices SET valid_to = '-infinity' WHERE id = 2",
+    )
+    world.ingest(spark)
+    refreshed(world, spark)
+    docs = world.rows("SELECT id, doc FROM prices ORDER BY id")
+    assert sorted(mirror(world, "prices", ("id", "doc"))) == docs
+    lax = world.declaring("prices", on_unrepresentable="null" if policy == "clamp" else "clamp")
+    world.sql("UPDATE prices SET valid_to = '2026-01-02' WHERE id = 1")
+    drop_mirror(world, "prices")
+    lax.ingest(spark)
+    assert [(m.name, m.anew) for m in refreshed(lax, spark).written] == [("prices", True)]
+    assert sorted(mirror(lax, "prices", ("id", "doc"))) == docs, "rows keep what the former policy made of a key"
+
+
+def test_a_mirror_has_no_null_for_a_value_that_raw_lacks(settings: Settings, spark: Any) -> None:
+    """It was written whether the value was found or not."""
+    world = make(settings)
+    world.sql(
+        "INSERT INTO items SELECT i, 'n', i, repeat('x', 3000) FROM generate_series(1, 5) i",
+        "INSERT INTO still VALUES (1)",
+    )
+    at_newest(world, spark)
+    before = metadata(world, "items").metadata_location
+    world.sql("UPDATE items SET id = 9 WHERE id = 1", "INSERT INTO still VALUES (2)")
+    world.ingest(spark)
+    lost = {"_old_key": '{"id":"77"}'}
+    spoil(world, "items", lambda rows: [row | lost if row["_old_key"] else row for row in rows])
+    report = refreshed(world, spark)
+    assert report.aside == ("items",) and [m.name for m in report.written] == ["still"]
+    assert metadata(world, "items").metadata_location == before
+    assert set(dict(listed(world)[-1]["snapshots"])) == {"pairs", "still"}
+    (found,) = reconcile_raw(
+        world.settings, world.declarations, [f"{world.source.name}.items"], repair=True, spark=spark
+    )
+    assert found.repaired == {"r": 1}
+    assert refreshed(world, spark).aside == ()
+    assert_mirrors_equal(world)
 
 
 def test_rows_whose_key_has_a_null_are_followed(settings: Settings, spark: Any, form: str) -> None:

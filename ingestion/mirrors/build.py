@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pyiceberg.table import Table
 
 from ingestion.mirrors import copies
-from ingestion.mirrors.changes import BEGINNING, Whole, changes_since, whole
+from ingestion.mirrors.changes import BEGINNING, NotWhole, Whole, changes_since, whole
 from ingestion.mirrors.columns import ColumnPlan, fit, plan_columns, schema_of
 from ingestion.mirrors.due import Mirror, made_of
 from ingestion.mirrors.side_by_side import side_by_side
@@ -62,20 +62,31 @@ class Built:
     state: MirrorState
 
 
-def build_all(session: Session, due: list[Mirror], stream: store.Stream, seen: datetime) -> list[Built]:
-    """The small ones first, several at a time: they take Spark's planning and requests, not memory and cores."""
+def build_all(
+    session: Session, due: list[Mirror], stream: store.Stream, seen: datetime
+) -> tuple[list[Built], frozenset[str]]:
+    """The small ones first, several at a time: they take Spark's planning and requests, not memory and cores.
+
+    Also the names of the tables of which a row is not whole: a null in the place of its value would be no value of the
+    source's, so their mirrors stay as they are.
+    """
+    lacking: set[str] = set()
     if due:
         copies.make_room(session.catalog, due[0].table.mirror_identifier)
 
     def build(item: Mirror) -> Built | None:
         with store.connect_catalog(session.settings) as states:
-            return _build(session, states, item, stream, seen)
+            try:
+                return _build(session, states, item, stream, seen)
+            except NotWhole:
+                lacking.add(item.table.name)
+                return None
 
     size = {item.table.name: total(item.raw.current_snapshot(), "total-files-size") for item in due}
     small = [item for item in due if size[item.table.name] <= SMALL_BYTES]
     large = [item for item in due if size[item.table.name] > SMALL_BYTES]
     built = [*side_by_side(AT_ONCE, build, small), *map(build, large)]
-    return [made for made in built if made is not None]
+    return [made for made in built if made is not None], frozenset(lacking)
 
 
 def _build(

@@ -29,6 +29,10 @@ BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 _BEFORE_ALL = "named_struct('_epoch', -1, '_commit_lsn', -1L, '_seq', -1L)"
 
 
+class NotWhole(Exception):
+    """A live row lacks a value that an update left out, and no earlier version has it either."""
+
+
 @dataclass(frozen=True)
 class Whole:
     """All live rows of a table at a cut, and when the newest event among them was ingested."""
@@ -50,9 +54,11 @@ class Changes:
 
 
 def whole(spark: SparkSession, log: Log, below: tuple[int, int]) -> Whole:
-    """The table at a cut, from its whole history."""
+    """The table at a cut, from its whole history. Raises NotWhole."""
     latest = _latest(spark.table(log.table).where(earlier(below)))  # first: what lands in between is read again
     (side,) = lake_sides(spark, [log], below)
+    if side.lacks and not side.live.where("NOT whole").isEmpty():
+        raise NotWhole
     return Whole(_columns(log, side.live), latest or BEGINNING)
 
 
@@ -63,7 +69,7 @@ def changes_since(
     """What has happened up to a cut: nothing, changes of keys, or so much that all rows are new.
 
     The latter after a truncate, and where an event has come late: before the cut at which the mirror stands, as records
-    that were kept aside have and those of a repair.
+    that were kept aside have and those of a repair. Raises NotWhole.
     """
     new = spark.table(log.table).where(f"{earlier(below)} AND {_is_new(state)}").persist()
     try:
@@ -173,7 +179,7 @@ def _filled(side: LakeSide, mirror: DataFrame, touched: DataFrame) -> DataFrame:
     named = mirror.alias("t").join(touched.selectExpr("named.*").alias("s"), expr(same), "left_semi")
     key = ", ".join(lake_cell(column.lake_text(spark_ident(column.lake_name))) for column in log.key)
     before = named.selectExpr(
-        f"concat({key}) AS key", "CAST(NULL AS string) AS from_key", f"{_BEFORE_ALL} AS position", "'r' AS op",
+        f"concat({key}) AS key", "CAST(NULL AS array<string>) AS from_keys", f"{_BEFORE_ALL} AS position", "'r' AS op",
         *(f"false AS l{i}" for i in side.lacks),
         *(f"CASE WHEN {i in side.lacks} THEN {spark_ident(column.lake_name)} END AS c{i}"
           for i, column in enumerate(log.columns)),

@@ -46,7 +46,8 @@ class RefreshReport:
     """The mirrors of a source after a refresh; `position` is the common cut's, None before there is one.
 
     `aside` are the tables whose mirrors stay where they were: they are in no cut now, or have not the declared columns
-    or key, as where a column was renamed in the source and the declaration has not followed.
+    or key, as where a column was renamed in the source and the declaration has not followed; or the lake lacks a value
+    of one of their rows.
     """
 
     source: str
@@ -77,7 +78,9 @@ def refresh(session: Session, states: CatalogConnection) -> RefreshReport:
     with ExitStack() as stack:
         _lock(session, due, stack)
         stack.callback(_forget_copies, session, states, due)
-        built = build_all(session, due, stream, seen)
+        built, lacking = build_all(session, due, stream, seen)
+        tables = [table for table in tables if table.name not in lacking]
+        items = [item for item in items if item.table.name not in lacking]
         reports = tuple(made.report for made in built)
         snapshots = {item.table.name: str(snapshot_id_of(item.mirror)) for item in items if item.mirror}
         snapshots |= {report.name: str(report.snapshot_id) for report in reports}

@@ -151,8 +151,9 @@ class Refresher:
         """Warns once of mirrors that stay where they were twice: a next cycle may have brought what was missing."""
         if new := (aside & self._aside) - self._told:
             log.warning(
-                "source %r: the mirrors of %s stay as they were: the tables are in no cut (see `lakehouse status`), or "
-                "their declared columns or key are not those of the source: let the declaration follow",
+                "source %r: the mirrors of %s stay as they were: the tables are in no cut (see `lakehouse status`), "
+                "their declared columns or key are not those of the source (let the declaration follow), or raw lacks "
+                "a value that an update left out (`lakehouse reconcile --repair`)",
                 self._session.name, ", ".join(sorted(new)),
             )  # fmt: skip
         self._aside, self._told = aside, (self._told | new) & aside

@@ -41,6 +41,12 @@ def mirror(
         raise typer.Exit(1)
 
 
+ASIDE = (
+    "in no cut now, its columns or key are not the declared ones, or raw lacks a value that an update left out "
+    "(`lakehouse reconcile --repair`)"
+)
+
+
 def _print(reports: list[RefreshReport]) -> None:
     for report in reports:
         say(f"{report.source}: mirrors at {report.position or 'no cut yet'}")
@@ -50,4 +56,4 @@ def _print(reports: list[RefreshReport]) -> None:
         for name in report.unchanged:
             say(f"  {name:<30}unchanged")
         for name in report.aside:
-            say(f"  {name:<30}stays as it was: in no cut now, or its columns or key are not the declared ones")
+            say(f"  {name:<30}stays as it was: {ASIDE}")

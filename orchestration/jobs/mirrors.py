@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from ingestion.mirrors.refresh import RefreshReport
 
 CHECK = "at_the_newest_cut"
-ASIDE = "its mirror stays as it was: the table is in no cut now, or its columns or key are not the declared ones"
+ASIDE = (
+    "its mirror stays as it was: the table is in no cut now, its columns or key are not the declared ones, or raw "
+    "lacks a value that an update left out (`lakehouse reconcile --repair`)"
+)
 
 
 def mirror_definitions(source: Source) -> dg.Definitions:

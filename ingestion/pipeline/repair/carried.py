@@ -41,7 +41,8 @@ def _live(versions: DataFrame) -> DataFrame:
 
 
 def _carried(versions: DataFrame, lacks: Sequence[int]) -> DataFrame:
-    """Beside each version: the last value carried in its life (`f`), where the life began, and from which key."""
+    """Beside each version: the last value carried in its life (`f`), where the life began, and from which key that
+    may be: the first of `born_from` that is there."""
 
     def last(i: int) -> str:
         value = f"CASE WHEN op <> 'd' AND NOT l{i} THEN named_struct('value', c{i}) END"
@@ -52,7 +53,7 @@ def _carried(versions: DataFrame, lacks: Sequence[int]) -> DataFrame:
         "*",
         *map(last, lacks),
         f"first(position) OVER (PARTITION BY key, life {_SO_FAR}) AS born",
-        f"first(from_key) OVER (PARTITION BY key, life {_SO_FAR}) AS born_from",
+        f"first(from_keys) OVER (PARTITION BY key, life {_SO_FAR}) AS born_from",
     )
 
 
@@ -71,12 +72,12 @@ def _from_old_keys(newest: DataFrame, carried: DataFrame, columns: Sequence[int]
     )
     closed: list[DataFrame] = []
     while not open_links.isEmpty():
-        met = open_links.join(
-            earlier, (open_links["born_from"] == earlier["old_key"]) & (earlier["at"] < open_links["born"]), "left"
-        )
+        tried = open_links.selectExpr("*", "posexplode(born_from) AS (nth, from_key)")
+        met = tried.join(earlier, (tried["from_key"] == earlier["old_key"]) & (earlier["at"] < tried["born"]), "left")
         was = ", ".join(["old_born", "old_from", *(f"f{p}" for p in columns)])
         links = met.groupBy("key").agg(
-            expr(f"max_by(struct({was}), at) AS was"), *(expr(f"first(g{p}) AS g{p}") for p in columns)
+            expr(f"max_by(struct({was}), CASE WHEN at IS NOT NULL THEN struct(-nth AS nth, at) END) AS was"),
+            *(expr(f"first(g{p}) AS g{p}") for p in columns),
         )
         values = [f"coalesce(g{p}, was.f{p}) AS g{p}" for p in columns]
         links = links.selectExpr("key", "was.old_born AS born", "was.old_from AS born_from", *values).localCheckpoint()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ingestion.pipeline.repair.carried import newest_filled
 from ingestion.pipeline.repair.key_range import within
 from ingestion.pipeline.repair.source_side import Digests
-from ingestion.pipeline.repair.spelling import SpelledColumn, lake_cell
+from ingestion.pipeline.repair.spelling import SpelledColumn, lake_cell, old_keys
 from ingestion.schema.compared import BUCKET_DIGITS
 from lakehouse.text.sql import spark_ident
 
@@ -60,8 +60,8 @@ class LakeSide:
 
     @cached_property
     def keyed(self) -> DataFrame:
-        """Every version: its `key` spelled, `from_key` where a key change led to it, `position`, `op`, the values `c0`,
-        `c1` … in the order of the columns, and `l0` … of those that an update may have left out."""
+        """Every version: its `key` spelled, `from_keys` where a key change led to it, `position`, `op`, the values
+        `c0`, `c1` … in the order of the columns, and `l0` … of those that an update may have left out."""
         return _versions(self.rows, self.log.columns, self.log.key, self.lacks)
 
     @cached_property
@@ -178,10 +178,9 @@ def _versions(
     log: DataFrame, columns: Sequence[SpelledColumn], key: Sequence[SpelledColumn], lacks: Sequence[int]
 ) -> DataFrame:
     here = ", ".join(lake_cell(column.lake_text(spark_ident(column.lake_name))) for column in key)
-    before = ", ".join(lake_cell(column.printed_text(column.in_old_key)) for column in key)
     return log.where("_op <> 't'").selectExpr(
         f"concat({here}) AS key",
-        f"CASE WHEN _old_key IS NOT NULL THEN concat({before}) END AS from_key",
+        f"{old_keys(key)} AS from_keys",
         _AT,
         "_op AS op",
         *(f"{columns[i].left_out(spark_ident(columns[i].lake_name))} AS l{i}" for i in lacks),

@@ -4,6 +4,7 @@ Nothing here passes through ingestion's own conversion. Where the two print a va
 floats are spelled as their bits, times as microseconds. `NULL` stays null and is told from '' in a `cell`.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pyiceberg.table import Table
@@ -15,18 +16,21 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from ingestion.schema.compared import ComparedColumn
+from ingestion.schema.compared import ComparedColumn, stand_ins
 from ingestion.schema.facts import TableFacts
 from ingestion.schema.former_names import Called, names_of
+from ingestion.schema.types import Policy
 from lakehouse.declarations import RawTable
 from lakehouse.text.sql import spark_literal
 
 
 @dataclass(frozen=True)
 class SpelledColumn(ComparedColumn):
-    """A column and its SQL for Spark. `names` are those by which rows call it: it may have been renamed since."""
+    """A column and its SQL for Spark. `names` are those by which rows call it: it may have been renamed since.
+    `policy` is what the table does now with values that the lake cannot hold."""
 
     names: tuple[Called, ...]
+    policy: Policy = "error"
 
     @property
     def lake_name(self) -> str:
@@ -48,8 +52,9 @@ class SpelledColumn(ComparedColumn):
                 return f"concat({spark_literal(chr(92) + 'x')}, lower(hex({value})))"
         return f"CAST({value} AS string)"
 
-    def printed_text(self, text: str) -> str:
-        """The spelling of a value from what Postgres printed, as `_old_key` holds it; SQL for Spark."""
+    def printed_text(self, text: str, policy: Policy) -> str:
+        """The spelling of what landed under a policy of a value that Postgres printed, as `_old_key` holds it; SQL for
+        Spark."""
         if isinstance(self.lake_type, DoubleType | FloatType):
             return self.lake_text(f"CAST({text} AS {'double' if isinstance(self.lake_type, DoubleType) else 'float'})")
         if self.is_time:
@@ -58,7 +63,12 @@ class SpelledColumn(ComparedColumn):
                 f"CAST(CAST((CAST({part}[0] AS bigint) * 3600 + CAST({part}[1] AS bigint) * 60"
                 f" + CAST({part}[2] AS decimal(8, 6))) * 1000000 AS bigint) AS string)"
             )
-        return text
+        cases = [
+            f"WHEN {text} RLIKE {spark_literal(f'^({printed})$')} THEN"
+            f" {'NULL' if instead is None else spark_literal(instead)}"
+            for printed, instead in stand_ins(policy, str(self.lake_type))
+        ]
+        return f"CASE {' '.join(cases)} ELSE {text} END" if cases else text
 
     @property
     def in_old_key(self) -> str:
@@ -81,10 +91,23 @@ def spelled_columns(table: RawTable, iceberg: Table, facts: TableFacts) -> tuple
             in_lake[column.lake],
             table.raw.mask.get(column.name),
             names_of(column.lake, iceberg.properties),
+            table.raw.on_unrepresentable,
         )
         for column in facts.columns
         if column.lake in in_lake
     )
+
+
+def old_keys(key: Sequence[SpelledColumn]) -> str:
+    """The keys under which the row of `_old_key` may have landed, the likeliest first: rows keep what a former policy
+    made of a value. SQL for Spark; null where the key did not change."""
+    policies: dict[Policy, None] = dict.fromkeys((*(column.policy for column in key), "clamp", "null"))
+    keys = dict.fromkeys(
+        ", ".join(lake_cell(column.printed_text(column.in_old_key, policy)) for column in key)
+        for policy in policies
+        if policy != "error"
+    )
+    return f"CASE WHEN _old_key IS NOT NULL THEN array({', '.join(f'concat({cells})' for cells in keys)}) END"
 
 
 def _names(called: Called) -> str:

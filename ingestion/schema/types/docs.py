@@ -53,12 +53,20 @@ is kept in `meta.unrepresentable`.
 |---|---|---|
 """
 
+_KEYS = f"""
+**In a key** they are one value where the source has several: `clamp` makes one of `infinity`, {LAST_DAY} (the last
+microsecond of it) and all later years, and one of `-infinity`, {FIRST_DAY} and all earlier years; `null` makes one of
+all. Rows whose keys differ in these alone are one row in the lake, with the newest change of any of them. A table
+that ends its periods by `infinity` alone, or by {LAST_DAY} alone, has all its rows under `clamp`.
+`lakehouse prepare --check` names the key columns for which this is to be looked at.
+"""
+
 _CLAMP = {"lowest": "the lowest value", "highest": "the highest value", "null": "null: no number is near it"}
 
 
 def types_markdown() -> str:
     """The page."""
-    return _HEAD + "\n".join(_type_rows()) + "\n" + _EQUAL + _POLICIES + "\n".join(_policy_rows()) + "\n"
+    return _HEAD + "\n".join(_type_rows()) + "\n" + _EQUAL + _POLICIES + "\n".join(_policy_rows()) + "\n" + _KEYS
 
 
 def _type_rows() -> list[str]:

@@ -9,11 +9,13 @@ from functools import partial
 
 import psycopg
 
-from ingestion.schema.evolve import name_columns
+from ingestion.schema.evolve import name_columns, source_type
 from ingestion.schema.facts import TableFacts
 from ingestion.schema.names import colliding_names
 from ingestion.schema.problem import TableProblem
+from ingestion.schema.types import target_type
 from ingestion.schema.types.declared import is_known, type_name
+from ingestion.schema.types.unrepresentable import KINDS
 from ingestion.sources.findings import Finding
 from ingestion.sources.postgres.catalog.describe import read_facts
 from ingestion.sources.postgres.catalog.problems import problem_of_key
@@ -51,6 +53,7 @@ def column_findings(
     if set(table.key) <= existing:
         for problem in _of_key(table, facts, stored, existing):
             yield finding("key", "in the way", *_said(problem))
+    yield from one_key_of_two(table, facts)
     position = positions.get(table.name)
     if (withheld := _of_withheld(table, position, facts)) is not None:
         yield finding("withheld columns", "in the way", *_said(withheld))
@@ -72,6 +75,20 @@ def _of_key(table: RawTable, facts: TableFacts, stored: list[Stored], existing: 
     for leaf in (item for item in stored if item.root_kind == "p" and item.kind == "r" and item.identity is not None):
         if (problem := problem_of_key(table, leaf.identity or "", leaf.identified_by, existing)) is not None:
             yield TableProblem(table.source, table.name, f"partition {leaf.quoted}: {problem.says}")
+
+
+def one_key_of_two(table: RawTable, facts: TableFacts) -> Iterator[Finding]:
+    """The key columns in which the lake may have one value for several of the source."""
+    policy = table.raw.on_unrepresentable
+    for column in facts.columns:
+        form = target_type(source_type(column)).form
+        if policy != "error" and column.name in table.key and form in KINDS:
+            says = (
+                f"key column {column.name} is {column.declared_type}, and on_unrepresentable: {policy} makes one value "
+                "of several that the lake cannot hold: rows whose keys differ in these alone are one row there"
+            )
+            remedy = "see to it that the source tells no two rows apart so (docs/types.md), or declare error"
+            yield Finding(table.source, table.name, "key", "warning", says, remedy)
 
 
 def _of_withheld(table: RawTable, position: store.TablePosition | None, facts: TableFacts) -> TableProblem | None:
