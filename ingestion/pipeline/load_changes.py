@@ -29,7 +29,7 @@ from ingestion.schema.problem import TableProblem
 from ingestion.sink.meta_tables import ensure_meta
 from ingestion.sink.publication import Cut, Publication
 from ingestion.sink.publish import Outdated, publish
-from ingestion.sink.raw_tables import follow_source, is_under_way
+from ingestion.sink.raw_tables import follow_source, is_under_way, keys_renamed
 from ingestion.sink.rows import TableTarget
 from ingestion.sink.writer import Written
 from ingestion.sources.base import ChangeReader, LiveStream, OpenSource, SourceNow
@@ -76,7 +76,7 @@ def load_changes(
         if not unaltered(source, withholding(outlooks)):  # else the survey does not bound what is read
             raise Outdated
         reader = source.change_reader(now, live, [c.position.facts for c in courses.values() if c.position.versions])
-        follows = any(course.steps for course in courses.values())  # a schema change without rows still needs a read
+        follows = any(_follows(course, outlooks[name]) for name, course in courses.items())  # without rows, too
         if not courses or (reader.is_silent and not follows):
             result = ChangeResult()
         else:
@@ -140,7 +140,7 @@ def _read(
         if course.aside is None and course.before.versions:
             followed, facts = course.before.followed, course.position.facts
             try:
-                if course.steps or is_under_way(iceberg, followed):
+                if _follows(course, outlook) or is_under_way(iceberg, followed):
                     icebergs[name] = follow_source(
                         iceberg, outlook.table, course.steps, followed, facts, cycle.ingested_at
                     )
@@ -158,6 +158,13 @@ def _read(
         meta=meta,
     )
     return as_one(run_tasks(session.spark, read_changes, [replace(plan, reader=part) for part in reader.parts()]))
+
+
+def _follows(course: Course, outlook: Outlook) -> bool:
+    """Whether a schema change of the source is one of the raw table, too."""
+    if not course.before.versions or not course.position.versions:
+        return bool(course.steps)
+    return bool(course.steps or keys_renamed(outlook.table, course.before.followed, course.position.facts))
 
 
 def _changed(tables: dict[str, RawTable], courses: Courses, relations: frozenset[int] | None) -> dict[str, RawTable]:

@@ -23,7 +23,7 @@ from pyiceberg.types import (
 
 from ingestion.schema.evolve import Step, lake_type, widens
 from ingestion.schema.facts import TableFacts
-from ingestion.schema.former_names import renamed
+from ingestion.schema.former_names import renamed, sourced
 from ingestion.schema.lake_columns import LakeColumn, stepped
 from ingestion.schema.problem import TableProblem
 from ingestion.sink.publish import TABLE_PROPERTIES, ensure_table
@@ -118,6 +118,8 @@ def follow_source(
         here[c.field_id].name: name for name, c in wanted.items() if c.field_id and here[c.field_id].name != name
     }
     transaction = Staging(iceberg)
+    for lake, name in keys_renamed(table, followed, now).items():
+        transaction.set_properties(sourced(lake, name, at, iceberg.properties))
     if renames or any(column.field_id is None for column in wanted.values()):
         properties = {BEGUN: f"{_digest(followed)} {begun.schema_id}"}
         for name, to in renames.items():
@@ -137,6 +139,17 @@ def follow_source(
     else:
         transaction.commit_transaction()
     return iceberg.refresh()
+
+
+def keys_renamed(table: RawTable, followed: TableFacts, now: TableFacts) -> dict[str, str]:
+    """What the source called columns of the key that it has renamed since and the lake has not, by name in the lake."""
+    before = {column.number: column for column in followed.columns} if followed.oid == now.oid else {}
+    found = ((column, before.get(column.number)) for column in now.columns if column.name in table.key)
+    return {
+        column.lake: was.name
+        for column, was in found
+        if was is not None and was.lake == column.lake and was.name not in (column.name, column.lake)
+    }
 
 
 def _commit_with_view(iceberg: Table, altered: Staging, table: RawTable) -> None:

@@ -1,5 +1,6 @@
 """Source text and metadata to rows of a raw table, in columns."""
 
+import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -124,6 +125,7 @@ def raw_rows(
     counts.add(meta)
     by_name |= {name: meta.column(name) for name in meta.column_names}
     by_name["_unchanged"] = _lake_names(meta.column("_unchanged"), columns)
+    by_name["_old_key"] = _lake_keys(meta.column("_old_key"), columns)
     by_name["_epoch"] = pa.repeat(pa.scalar(target.epoch, pa.int32()), meta.num_rows)
     by_name["_ingested_at"] = pa.repeat(pa.scalar(target.ingested_at, pa.timestamp("us", "UTC")), meta.num_rows)
     return pa.table([_as(by_name.get(item.name), item.type, meta.num_rows) for item in schema], schema=schema)
@@ -195,6 +197,16 @@ def _lake_names(unchanged: Any, columns: Sequence[ColumnFacts]) -> Any:
         return unchanged
     named = [[lake[name] for name in names or () if name in lake] or None for names in unchanged.to_pylist()]
     return pa.array(named, pa.list_(pa.string()))
+
+
+def _lake_keys(old_keys: Any, columns: Sequence[ColumnFacts]) -> Any:
+    """The old keys with their columns as the lake calls them: the source may give a name to another one later."""
+    lake = {column.name: column.lake for column in columns}
+    if all(name == called for name, called in lake.items()):
+        return old_keys
+    said = (None if text is None else json.loads(text) for text in old_keys.to_pylist())
+    named = (old and {lake[name]: value for name, value in old.items() if name in lake} for old in said)
+    return pa.array([old and json.dumps(old, ensure_ascii=False, separators=(",", ":")) for old in named], pa.string())
 
 
 def _sha256(text: pa.Array) -> pa.Array:

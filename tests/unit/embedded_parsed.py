@@ -22,6 +22,10 @@ METADATA = {
 }  # fmt: skip
 DIALECT = [  # Trino's → DuckDB's
     (r"timestamp\(6\) with time zone", "timestamptz"),
+    (
+        r"contains\(map_keys\(cast\(json_parse\((\w+)\) as map\(varchar, varchar\)\)\), '(\w+)'\)",
+        r"json_exists(\1, '$.\2')",
+    ),
     (r"\bcontains\(", "list_contains("),
     (r"last_value\(((?:[^()]|\([^()]*\))*?)\) ignore nulls over", r"last_value(\1 ignore nulls) over"),
     (
@@ -164,8 +168,9 @@ class Parsed:
 
     def _context(self, **more: Any) -> dict[str, Any]:
         columns = {name: SimpleNamespace(name=name, data_type=self.types.get(name, "text")) for name in self.declared}
-        columns = {self.key: SimpleNamespace(name=self.key, data_type="integer"), **columns}
-        config = {"meta": {"raw": {"key": [self.key], "relation": "public.t", **self.policy}}}
+        key = {lake: name for name, lake in self.policy.get("alias", {}).items()}.get(self.key, self.key)
+        columns = {key: SimpleNamespace(name=key, data_type="integer"), **columns}
+        config = {"meta": {"raw": {"key": [key], "relation": "public.t", **self.policy}}}
         node = SimpleNamespace(columns=columns, config=config, source_name="s", name="t")
         return macros(
             macro_texts(),

@@ -1,5 +1,6 @@
 """What a row says of columns by name: only of those that land, and found again under names of today."""
 
+import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -11,10 +12,11 @@ import pytest
 from pyiceberg.types import IntegerType
 
 from ingestion.pipeline.repair.spelling import SpelledColumn
-from ingestion.schema.former_names import FORMERLY, names_of, renamed
-from ingestion.sink.rows import _lake_names
+from ingestion.schema.former_names import FORMERLY, names_of, old_key_text, renamed
+from ingestion.sink.rows import _lake_keys, _lake_names
 from tests.unit.dbt_macros import Refused, macro
 from tests.unit.test_renames import A, B, facts
+from tests.unit.test_unrepresentable_keys import in_duckdb
 
 
 @pytest.mark.parametrize(
@@ -111,7 +113,38 @@ def test_lines_of_an_earlier_version_are_read_and_what_is_no_moment_is_refused()
         read("a", "x\t2026-01-01' or true or '1'='1\t2026-01-01 00:00:00.000000 UTC")
 
 
-def test_an_old_key_is_read_by_every_name_of_its_column() -> None:
-    held = column_called("b", "c").in_old_key
-    assert held.startswith("coalesce(") and held.count("_old_key") == 3
-    assert held.index("'a'") < held.index("'b'") < held.index("'c'")
+@pytest.mark.parametrize(
+    ("old_key", "after_noon", "said"),
+    [
+        ({"a": "1", "b": "2"}, 1, "1"),
+        ({"a": "1", "b": "2"}, -0.5, "2"),  # `a` was another column's name then
+        ({"a": "1", "c": "3"}, -1.5, "3"),
+        ({"a": None, "b": "2"}, 1, None),
+        ({"c": "3"}, 1, "3"),
+        ({"source": "4"}, 1, "4"),  # of an earlier version, which did not land the lake's name
+    ],
+)
+def test_an_old_key_is_read_by_the_name_that_its_column_had_then(
+    old_key: dict[str, str | None], after_noon: float, said: str | None
+) -> None:
+    """Whichever of its names was there first was taken, which may be another column's by now."""
+    column = column_called("b", "c")
+    column = replace(column, source=replace(column.source, name="source"))
+    at, names = NOON + HOUR * after_noon, column.names
+    assert old_key_text(old_key, "source", names, at) == said
+    sql = in_duckdb(column.in_old_key).replace("timestamp_micros(", "make_timestamptz(")
+    query = f"select {sql} from (select ?::varchar as _old_key, ?::timestamptz as _ingested_at)"
+    assert duckdb.execute(query, [json.dumps(old_key), at]).fetchall() == [(said,)]
+    with pytest.raises(KeyError):
+        old_key_text({"z": "1"}, "source", names, at)
+
+
+def test_an_old_key_lands_with_the_names_of_the_lake() -> None:
+    """The source may give them to other columns later."""
+    columns = [
+        replace(column, lake={"b": "document"}.get(column.name, column.name)) for column in facts(1, A, B).columns
+    ]
+    old_keys = pa.array(['{"a":"1","b":"é\\"","gone":"x"}', None, '{"b":null}'])
+    for said in (old_keys, pa.chunked_array([old_keys])):
+        assert _lake_keys(said, columns).to_pylist() == ['{"a":"1","document":"é\\""}', None, '{"document":null}']
+        assert _lake_keys(said, facts(1, A, B).columns) is said

@@ -1,7 +1,10 @@
 """What a load of a parsed table reads: each raw row once, whatever is published or declared or derived meanwhile."""
 
+from datetime import UTC, datetime
+
 import pytest
 
+from ingestion.schema.former_names import sourced
 from tests.unit.dbt_macros import Refused
 from tests.unit.embedded_parsed import Parsed, Raw
 
@@ -188,6 +191,36 @@ def test_a_value_follows_a_key_change_also_once_the_key_is_called_otherwise() ->
     parsed.rename("id", "order_id", "20 10:00")
     assert parsed.load(cut=40)
     assert parsed.current() == [(3, "long", "b")]
+
+
+def test_a_value_follows_a_key_change_where_a_column_of_the_key_has_anothers_former_name() -> None:
+    """Key (id, b): `id` became `x`, then `b` became `id`; the key (1, 2) was looked for as (2, 2)."""
+    parsed = Parsed("b", "body", key=["id", "b"])
+    parsed.land("c", 2, 10, "20 08:00", "20 08:01", b="2", body="another row's")
+    parsed.land("c", 2, 11, "20 08:00", "20 08:01", b="1", body="long")
+    parsed.land("d", 2, 20, "20 09:00", "20 09:01", b="1")
+    parsed.land("c", 3, 21, "20 09:00", "20 09:01", b="1", _unchanged=["body"], _old_key='{"id":"2","b":"1"}')
+    parsed.rename("id", "x", "20 10:00")
+    parsed.rename("b", "id", "20 11:00")
+    parsed.policy["key"] = ["x", "id"]
+    parsed.load(cut=30)
+    assert parsed.rows("select x, id, body from parsed where _op = 'c' order by _commit_lsn") == [
+        (2, "2", "another row's"), (2, "1", "long"), (3, "1", "long"),
+    ]  # fmt: skip
+
+
+def test_a_value_follows_a_key_change_under_an_alias_whatever_the_source_calls_the_key() -> None:
+    """A row has the lake's name of the key; one of an earlier version the source's, which has changed since."""
+    parsed = Parsed("body", alias={"ident": "id"})
+    ((name, stated),) = sourced("id", "number", datetime(2026, 11, 20, 10, tzinfo=UTC), {}).items()
+    parsed.db.execute("insert into raw_properties values (?, ?)", [name, stated])
+    parsed.land("c", 1, 10, "20 08:00", "20 08:01", body="long")
+    for old, new, lsn, name in ((1, 2, 20, "number"), (2, 3, 30, "id"), (3, 4, 40, "ident")):
+        parsed.land("d", old, lsn, "20 09:00", "20 09:01")
+        moved = {"_unchanged": ["body"], "_old_key": f'{{"{name}":"{old}"}}'}
+        parsed.land("c", new, lsn + 1, "20 09:00", "20 09:01", **moved)
+    parsed.load(cut=50)
+    assert parsed.current() == [(4, "long")]
 
 
 def test_a_column_of_another_type_than_declared_stops_the_load_before_a_row_is_changed() -> None:

@@ -31,7 +31,7 @@ from ingestion.schema.former_names import names_of
 from ingestion.schema.lake_columns import LakeColumn, stepped
 from ingestion.schema.positions import Lsn
 from ingestion.schema.problem import TableProblem
-from ingestion.sink.raw_tables import ensure_raw_table, follow_source, is_under_way
+from ingestion.sink.raw_tables import ensure_raw_table, follow_source, is_under_way, keys_renamed
 from ingestion.sink.rows import Counts, TableTarget, raw_rows
 from ingestion.sink.writer import TableWriter, writable_metadata
 from ingestion.state.store import TablePosition
@@ -278,6 +278,21 @@ def test_all_former_names_of_a_column_are_known(catalog: SqlCatalog) -> None:
         "c": ["c", "a", "x"], "e": ["e", "d", "b"], "id": ["id"],
     }  # fmt: skip
     assert all(name.until == NOW for name in called["c"][1:])
+
+
+def test_what_the_source_called_a_key_under_an_alias_stays_known(catalog: SqlCatalog) -> None:
+    """An earlier version has landed old keys by the source's names, and the lake's column is not renamed."""
+    table = TABLE.model_copy(
+        update={"raw": TABLE.raw.model_copy(update={"alias": {"id": "doc_id", "ident": "doc_id"}})}
+    )
+    before, now = name_columns(table, None, facts(1, A)), facts(2, A)
+    now = name_columns(table, before, replace(now, columns=(replace(now.columns[0], name="ident"), *now.columns[1:])))
+    table = table.model_copy(update={"raw": table.raw.model_copy(update={"key": ("ident",)})})
+    iceberg = ensure_raw_table(catalog, table, before)
+    assert steps(table, before, now, consent=False) == () and keys_renamed(table, before, now) == {"doc_id": "id"}
+    iceberg = follow_source(iceberg, table, (), before, now, NOW)
+    assert [(n.name, n.until) for n in names_of("doc_id", iceberg.properties)] == [("doc_id", None), ("id", NOW)]
+    assert keys_renamed(table, now, now) == {}
 
 
 def test_a_value_without_a_place_in_the_lake_is_a_problem_of_its_table(catalog: SqlCatalog) -> None:

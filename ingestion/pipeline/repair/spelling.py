@@ -72,10 +72,18 @@ class SpelledColumn(ComparedColumn):
 
     @property
     def in_old_key(self) -> str:
-        """What `_old_key` holds of it, by whichever name it had then; SQL for Spark."""
+        """What `_old_key` says of it, as `old_key_text` reads it; SQL for Spark."""
+        said = "from_json(_old_key, 'map<string,string>')"
         names = dict.fromkeys((self.source.name, *(called.name for called in self.names)))
-        held = [f"try_element_at(from_json(_old_key, 'map<string,string>'), {spark_literal(name)})" for name in names]
-        return f"coalesce({', '.join(held)})"
+        texts = {name: f"try_element_at({said}, {spark_literal(name)})" for name in names}
+        if len(texts) == 1:
+            return texts[self.source.name]
+        cases = " ".join(
+            f"WHEN {' AND '.join((f'map_contains_key({said}, {spark_literal(called.name)})', *_bounds(called)))}"
+            f" THEN {texts[called.name]}"
+            for called in self.names
+        )
+        return f"CASE {cases} ELSE coalesce({', '.join(texts.values())}) END"
 
     def left_out(self, value: str) -> str:
         """Whether a row did not carry it: its value is null, and it is named as it was called then; SQL for Spark."""
@@ -111,11 +119,15 @@ def old_keys(key: Sequence[SpelledColumn]) -> str:
 
 
 def _names(called: Called) -> str:
-    parts = [f"array_contains(_unchanged, {spark_literal(called.name)})"]
-    for bound, sign in ((called.since, ">="), (called.until, "<")):
-        if bound is not None:
-            parts.append(f"_ingested_at {sign} timestamp_micros({int(bound.timestamp()) * 10**6 + bound.microsecond})")
-    return " AND ".join(parts)
+    return " AND ".join((f"array_contains(_unchanged, {spark_literal(called.name)})", *_bounds(called)))
+
+
+def _bounds(called: Called) -> list[str]:
+    return [
+        f"_ingested_at {sign} timestamp_micros({int(bound.timestamp()) * 10**6 + bound.microsecond})"
+        for bound, sign in ((called.since, ">="), (called.until, "<"))
+        if bound is not None
+    ]
 
 
 def lake_cell(text: str) -> str:

@@ -13,12 +13,16 @@
 {% macro lacks(column) -%}
   ({{ cdc_vault.quoted(column.name) }} is null and coalesce(
     {%- for called in column.names %}
-    contains(_unchanged, {{ cdc_vault.sql_text(called.name) }})
-    {%- if called.since %} and _ingested_at >= timestamp '{{ called.since }}'{% endif -%}
-    {%- if called.until %} and _ingested_at < timestamp '{{ called.until }}'{% endif -%}
-    {{ " or" if not loop.last }}
+    contains(_unchanged, {{ cdc_vault.sql_text(called.name) }}){{ cdc_vault.and_called_so(called) }}
+    {{- " or" if not loop.last }}
     {%- endfor -%}
   , false))
+{%- endmacro %}
+
+{#- That a row landed while the column was called so, as an addition to a condition. -#}
+{% macro and_called_so(called) -%}
+  {%- if called.since %} and _ingested_at >= timestamp '{{ called.since }}'{% endif -%}
+  {%- if called.until %} and _ingested_at < timestamp '{{ called.until }}'{% endif -%}
 {%- endmacro %}
 
 {#-
@@ -63,14 +67,22 @@
   {{ return(found) }}
 {% endmacro %}
 
-{#- The key before a key change, typed. -#}
+{#-
+  The key before a key change, typed. A row says it by the lake's names of the time when it landed; one of an earlier
+  version by the source's.
+-#}
 {% macro old_key_values(columns) -%}
+  {%- set said = "cast(json_parse(_old_key) as map(varchar, varchar))" -%}
   {%- for column in columns if column.is_key -%}
-    {%- set found = [] -%}
-    {%- for name in ([column.source_name] + column.names | map(attribute="name") | list) | unique(case_sensitive=true) -%}
-      {%- do found.append("element_at(cast(json_parse(_old_key) as map(varchar, varchar)), " ~ cdc_vault.sql_text(name) ~ ")") -%}
+    {%- set cases, found = [], [] -%}
+    {%- for called in column.names -%}
+      {%- set name = cdc_vault.sql_text(called.name) -%}
+      {%- do cases.append("when contains(map_keys(" ~ said ~ "), " ~ name ~ ")" ~ cdc_vault.and_called_so(called) ~ " then element_at(" ~ said ~ ", " ~ name ~ ")") -%}
     {%- endfor -%}
-    {%- set text = "coalesce(" ~ found | join(", ") ~ ")" if found | length > 1 else found[0] -%}
+    {%- for name in ([column.source_name] + column.names | map(attribute="name") | list) | unique(case_sensitive=true) -%}
+      {%- do found.append("element_at(" ~ said ~ ", " ~ cdc_vault.sql_text(name) ~ ")") -%}
+    {%- endfor -%}
+    {%- set text = "case " ~ cases | join(" ") ~ " else coalesce(" ~ found | join(", ") ~ ") end" if found | length > 1 else found[0] -%}
     {{ cdc_vault.from_postgres_text(text, column) }} as {{ cdc_vault.quoted(column.name) }}{{ ", " if not loop.last }}
   {%- endfor -%}
 {%- endmacro %}
