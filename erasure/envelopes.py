@@ -77,7 +77,7 @@ class SubjectEnvelopes(SubjectRecords):
     def _keys_in(self, message: bytes) -> Iterator[Key]:
         for values in _values(message):
             if all(values.get(name) is not None for name in self.key):
-                with suppress(ValueError, TypeError):
+                with suppress(ValueError, TypeError, LakehouseError):
                     yield self.typed({name: text(values[name]) for name in self.key})
 
     def _is_subject(self, record: Row, row: Row) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.expressions import AlwaysFalse, AlwaysTrue, And, BooleanExpression, In
+from pyiceberg.expressions import AlwaysFalse, AlwaysTrue, And, BooleanExpression, In, IsNull, Or
 
 from erasure.key_periods import Period, position_text
 from erasure.targets import Target
@@ -62,7 +62,9 @@ class SubjectRows:
             return AlwaysFalse()
         found: BooleanExpression = AlwaysTrue()
         for number, name in enumerate(self.target.key):
-            found = And(found, In(term=name, literals={key[number] for key in keys}))
+            values = {key[number] for key in keys}
+            here: BooleanExpression = In(term=name, literals=values - {None})
+            found = And(found, Or(here, IsNull(term=name)) if None in values else here)
         return found
 
     def after(self, table: pa.Table, repeats: Collection[tuple[Any, str]] = ()) -> pa.Table:
@@ -145,6 +147,8 @@ def _equals(column: pa.ChunkedArray, value: Any) -> pa.Array:
     if isinstance(value, uuid.UUID | bytes):  # a uuid is an extension type, or its bytes, by who wrote the file
         own = _bytes(value)
         return pa.array([v is not None and _bytes(v) == own for v in column.to_pylist()], pa.bool_())
+    if value is None:
+        return _one(pc.is_null(column))
     return pc.fill_null(_one(pc.equal(column, pa.scalar(value).cast(column.type))), False)
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from datetime import datetime
+from typing import Any, Protocol
 
 import psycopg
 import pyarrow as pa
@@ -17,15 +18,23 @@ from erasure.rows import POSITION, SubjectRows
 from erasure.targets import Target, lake_names
 from ingestion.schema.evolve import source_type
 from ingestion.schema.facts import ColumnFacts, TableFacts
-from ingestion.schema.former_names import names_of
-from ingestion.schema.types import convert
+from ingestion.schema.former_names import FORMERLY, names_of, old_key_text
+from ingestion.schema.types import Policy, UnrepresentableValue, convert
+from ingestion.schema.types.unrepresentable import FIRST_DAY, FIRST_INSTANT, LAST_DAY, LAST_INSTANT
 from ingestion.sources.postgres.catalog.describe import read_facts
 from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import SourceConnection
 from lakehouse.text.sql import beside_parameters, ident, relation
 
-EVENT_COLUMNS = ("_op", *POSITION, "_xid", "_old_key")
+EVENT_COLUMNS = ("_op", *POSITION, "_xid", "_old_key", "_ingested_at")
+
+
+class Typed(Protocol):
+    """A key's texts to the lake's values."""
+
+    def __call__(self, texts: Mapping[str, str | None], at: datetime | None = None) -> Key:
+        """Of an old key of a row that was ingested then; without it by the source's names. Raises LakehouseError."""
 
 
 def parse_key(table: RawTable, words: Iterable[str]) -> dict[str, str]:
@@ -96,10 +105,12 @@ def facts_there(connection: SourceConnection, table: RawTable, facts: TableFacts
     return replace(found, columns=tuple(replace(c, lake=called[c.name]) for c in found.columns if c.name in called))
 
 
-def source_texts(table: RawTable, facts: TableFacts, key: Key) -> dict[str, str]:
+def source_texts(table: RawTable, facts: TableFacts, key: Key) -> dict[str, str | None]:
     """The lake's key values as texts that the source reads, by source column."""
     columns = _columns(facts)
-    return {name: _text(columns[name], value) for name, value in zip(table.key, key, strict=True)}
+    return {
+        name: None if value is None else _text(columns[name], value) for name, value in zip(table.key, key, strict=True)
+    }
 
 
 def _text(column: ColumnFacts, value: Any) -> str:
@@ -115,19 +126,21 @@ def held_by_source(
     connection: SourceConnection,
     table: RawTable,
     facts: TableFacts,
-    keys: Iterable[dict[str, str]],
+    keys: Iterable[Mapping[str, str | None]],
     kept: frozenset[str],
 ) -> str | None:
-    """An error text if the source still holds personal data under one of the keys, else None."""
+    """An error text if the source still holds personal data under one of the keys, else None.
+
+    A key with what stands in the lake for values that it cannot hold is that of each of these.
+    """
     columns = _columns(facts)
     personal = [c.name for c in facts.columns if c.lake not in kept and table.raw.mask.get(c.name) != "null"]
     says = " OR ".join(f"{ident(name)} IS NOT NULL" for name in personal)
     for key in keys:
-        parts = [(beside_parameters(ident(n)), beside_parameters(columns[n].declared_type)) for n in key]
-        same = " AND ".join(f"{name} = CAST(%s AS {kind})" for name, kind in parts)
+        same = " AND ".join(_same(columns[name], text, table.raw.on_unrepresentable) for name, text in key.items())
         rest = beside_parameters(f"FROM {relation(*table.behind.relation)} WHERE ({says})")
         query = f"SELECT 1 {rest} AND {same} LIMIT 1"
-        if personal and connection.execute(query, tuple(key.values())).fetchone():
+        if personal and connection.execute(query, tuple(text for text in key.values() if text is not None)).fetchone():
             return (
                 f"source {table.source!r} still holds personal data of {table.name} {spelled(key)}, and would bring it "
                 f"back: delete the row there, or set {', '.join(personal)} to null, then run this again"
@@ -135,27 +148,48 @@ def held_by_source(
     return None
 
 
-def typing_of(table: RawTable, facts: TableFacts, properties: Mapping[str, str]) -> Callable[[Mapping[str, str]], Key]:
-    """A function from a key's texts, by source column, to the lake's values.
+def _same(column: ColumnFacts, text: str | None, policy: Policy) -> str:
+    """Whether a row of the source has the lake's value of a column; SQL, with a parameter unless that is null."""
+    name, is_moment = beside_parameters(ident(column.name)), column.type_name in ("date", "timestamp", "timestamptz")
+    if text is None:
+        unheld = f"{name} NOT BETWEEN '{FIRST_INSTANT}+00' AND '{LAST_INSTANT}+00'" if is_moment else f"{name} = 'NaN'"
+        may_be = policy != "error" and (is_moment or column.type_name == "numeric")
+        return f"({name} IS NULL OR {unheld})" if may_be else f"{name} IS NULL"
+    edges = {str(FIRST_DAY): "<=", str(FIRST_INSTANT): "<=", str(LAST_DAY): ">=", str(LAST_INSTANT): ">="}
+    operator = edges.get(text.removesuffix("+00:00"), "=") if policy == "clamp" and is_moment else "="
+    return f"{name} {operator} CAST(%s AS {beside_parameters(column.declared_type)})"
+
+
+def typing_of(table: RawTable, facts: TableFacts, properties: Mapping[str, str]) -> Typed:
+    """How keys of the table are typed, with what its policy makes of a value that the lake cannot hold.
 
     Old rows name key columns by their former names, which are in the raw table's `properties`.
     """
     columns = _columns(facts)
-    called = {name: (name, *(c.name for c in names_of(columns[name].lake, properties))) for name in table.key}
+    called = {name: names_of(columns[name].lake, properties) for name in table.key}
+    policy = table.raw.on_unrepresentable
 
-    def typed(texts: Mapping[str, str]) -> Key:
-        held = (texts[next((name for name in called[column] if name in texts), column)] for column in table.key)
-        values = (
-            convert(pa.array([text], pa.string()), source_type(columns[name]))
-            for name, text in zip(table.key, held, strict=True)
-        )
-        return tuple(value.array[0].as_py() for value in values)
+    def value(name: str, texts: Mapping[str, str | None], at: datetime | None) -> Any:
+        try:
+            text = old_key_text(texts, name, called[name], at)
+            return convert(pa.array([text], pa.string()), source_type(columns[name]), policy).array[0].as_py()
+        except KeyError:
+            says = (
+                f"an earlier key names {', '.join(texts)} and not {name!r}: say what the source called that before in "
+                f'the property {FORMERLY}{columns[name].lake} of its raw table, as [{{"name": "…", "until": ""}}]'
+            )
+        except UnrepresentableValue as error:
+            says = (
+                f"key column {name!r} has a value that the lake cannot hold ({error.kind}): declare "
+                "meta.raw.on_unrepresentable as it was when that landed"
+            )
+        raise LakehouseError(f"{table.source}.{table.name}: {says}")
 
-    return typed
+    return lambda texts, at=None: tuple(value(name, texts, at) for name in table.key)
 
 
 def find_periods(
-    raw: Table, table: RawTable, keys: Iterable[Key], typed: Callable[[Mapping[str, str]], Key], kept: Iterable[Event]
+    raw: Table, table: RawTable, keys: Iterable[Key], typed: Typed, kept: Iterable[Event]
 ) -> dict[Key, tuple[Period, ...]]:
     """The periods of each key's subject, by the raw log and by `kept` events that have not landed."""
     names, kept = lake_names(table, table.key), list(kept)
@@ -176,18 +210,18 @@ def find_periods(
     return found
 
 
-def spelled(key: Mapping[str, str]) -> str:
+def spelled(key: Mapping[str, str | None]) -> str:
     """A key as text for messages."""
     return " ".join(f"{name}={value}" for name, value in key.items())
 
 
-def _events(rows: pa.Table, names: tuple[str, ...], typed: Callable[[Mapping[str, str]], Key]) -> list[Event]:
+def _events(rows: pa.Table, names: tuple[str, ...], typed: Typed) -> list[Event]:
     return [
         Event(
             key=None if row["_op"] == "t" else tuple(row[name] for name in names),
             position=tuple(row[name] for name in POSITION),
             op=row["_op"],
-            old_key=typed(json.loads(row["_old_key"])) if row["_old_key"] else None,
+            old_key=typed(json.loads(row["_old_key"]), row["_ingested_at"]) if row["_old_key"] else None,
             is_marker=row["_op"] == "t" and row["_xid"] is None,
         )
         for row in rows.to_pylist()

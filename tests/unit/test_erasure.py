@@ -9,6 +9,7 @@ from typing import Any, cast
 import dagster as dg
 import pyarrow as pa
 import pytest
+from pyiceberg.expressions import And, EqualTo, IsNull, Or
 from pyiceberg.expressions.visitors import bind
 from pyiceberg.io.pyarrow import expression_to_pyarrow
 from pyiceberg.schema import Schema
@@ -43,7 +44,7 @@ def test_what_a_snapshot_writes_is_known_for_its_head_and_its_rows() -> None:
     """The stream's truncate has a transaction."""
     point = Point(Lsn(10), "", datetime.now(UTC))
     head, row = (rows_at(point, *given).to_pylist()[0] for given in (("t", -1, 1), ("r", 4, 1)))
-    others = {"id": 7, "_epoch": 0, "_old_key": None}
+    others = {"id": 7, "_epoch": 0, "_old_key": None, "_ingested_at": None}
     rows = pa.Table.from_pylist([{**head, **others}, {**row, **others}, {**head, **others, "_seq": 9, "_xid": 700}])
     marker, restated, truncate = _events(rows.select(("id", *EVENT_COLUMNS)), ("id",), lambda texts: ())
     assert [event.is_marker for event in (marker, restated, truncate)] == [True, False, False]
@@ -60,6 +61,16 @@ def test_rows_of_one_that_bore_the_key_at_another_time_stay() -> None:
     subject = SubjectRows(target, (Period((7,), (0, 1, 0), (0, 20, 1)),))
     assert subject.holding(rows) == [0]
     assert subject.after(rows).column("name").to_pylist() == [None, "b", "c"]
+
+
+def test_rows_whose_key_is_null_in_the_lake_are_found() -> None:
+    """As where `null` is declared for what the lake cannot hold."""
+    target = Target(("raw_x", "t"), "empty", ("id", "day"), frozenset({"name"}))
+    subject = SubjectRows(target, (Period((7, None)), Period((7, 2))))
+    rows = pa.table({"id": [7, 7, 7, 8], "day": [None, 1, 2, None], "name": ["a", "b", "c", "d"]})
+    assert subject.holding(rows) == [0, 2]
+    day = Or(EqualTo(term="day", value=2), IsNull(term="day"))
+    assert subject.filter() == And(EqualTo(term="id", value=7), day)
 
 
 def test_a_subject_that_had_thousands_of_keys_is_found() -> None:

@@ -1,8 +1,10 @@
 """Keys as a user writes them, as the source prints them, as the lake holds them; and who is refused among many."""
 
+import re
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -18,7 +20,7 @@ from erasure.steps import Erasure
 from erasure.subjects import as_printed, held_by_source, source_texts, typing_of
 from erasure.tombstones import Tombstone
 from ingestion.schema.facts import ColumnFacts, TableFacts
-from ingestion.schema.former_names import FORMERLY
+from ingestion.schema.former_names import FORMERLY, renamed
 from ingestion.sources.postgres.catalog.describe import describe
 from lakehouse.declarations import Column, Declarations, RawTable, Source
 from lakehouse.declarations.policies import LoadPolicy, RawPolicy
@@ -64,6 +66,40 @@ def test_a_key_of_the_lake_is_a_text_again_that_the_source_reads(facts: TableFac
 def test_an_old_key_is_read_by_the_name_that_its_column_had_then() -> None:
     typed = typing_of(table(), column(23, "int4"), {f"{FORMERLY}id": "number\t2026-05-04 12:00:00.000000 UTC"})
     assert typed({"number": "4"}) == typed({"id": "4"}) == (4,)
+
+
+def test_an_old_key_that_the_lake_cannot_hold_is_the_key_that_landed() -> None:
+    """One `infinity` ended every erasure of its table."""
+    facts, old = column(1082, "date"), {"id": "infinity"}
+    for policy, landed in (("clamp", date(9999, 12, 31)), ("null", None)):
+        raw = table().raw.model_copy(update={"on_unrepresentable": policy})
+        assert typing_of(table().model_copy(update={"raw": raw}), facts, {})(old) == (landed,)
+    with pytest.raises(
+        LakehouseError, match=r"shop\.people: key column 'id' .*\(infinity\): declare meta\.raw\.on_unrep"
+    ):
+        typing_of(table(), facts, {})(old)
+
+
+def test_an_old_key_of_an_unknown_name_is_told_with_the_way_out() -> None:
+    """A bare KeyError ended every erasure of a table whose key the source had renamed under an alias."""
+    facts = column(23, "int4")
+    facts = replace(facts, columns=(replace(facts.columns[0], lake="person_id"),))
+    with pytest.raises(
+        LakehouseError, match=r"shop\.people: an earlier key names number and not 'id'.*person_id"
+    ) as told:
+        typing_of(table(), facts, {})({"number": "4"})
+    ((name, stated),) = re.findall(r"property (\S+) of its raw table, as (\S.*)", str(told.value))
+    assert typing_of(table(), facts, {name: stated.replace("…", "number")})({"number": "4"}) == (4,)
+
+
+def test_an_old_key_is_not_read_by_a_name_that_another_column_has_by_now() -> None:
+    """Key (a, b): `a` became `x`, then `b` became `a`."""
+    noon, one = datetime(2026, 5, 4, 12, tzinfo=UTC), column(23, "int4").columns[0]
+    facts = replace(
+        column(23, "int4"), columns=(replace(one, name="x", lake="x"), replace(one, name="a", number=2, lake="a"))
+    )
+    typed = typing_of(table("people", "x", "a"), facts, renamed("a", "x", noon, {}) | renamed("b", "a", noon, {}))
+    assert typed({"a": "1", "b": "2"}, noon - timedelta(hours=1)) == (1, 2) == typed({"x": "1", "a": "2"}, noon)
 
 
 @pytest.fixture(scope="module")
@@ -130,6 +166,28 @@ def test_a_key_that_its_type_would_make_anothers_is_refused(
     facts = facts_of(source, kind, there)
     with pytest.raises(LakehouseError, match=rf"shop\.people: .*{message}"):
         as_printed(source, table(), facts, {"id": written})
+
+
+@pytest.mark.stack
+@pytest.mark.parametrize("policy", ["clamp", "null"])
+@pytest.mark.parametrize(
+    ("kind", "text", "other"),
+    [
+        ("date", "infinity", "2026-01-01"), ("date", "-infinity", "2026-01-01"),
+        ("timestamp", "10000-01-01", "2026-01-01"), ("timestamptz", "infinity", "2026-01-01"),
+        ("timestamptz", "0044-03-15 BC", "2026-01-01"), ("numeric(6,2)", "NaN", "1"),
+        ("date", "2026-01-01", "infinity"),
+    ],
+)  # fmt: skip
+def test_a_key_that_the_lake_cannot_hold_is_found_in_the_source(
+    source: psycopg.Connection[Any], kind: str, text: str, other: str, policy: str
+) -> None:
+    facts = facts_of(source, kind, text)
+    of = table().model_copy(update={"raw": table().raw.model_copy(update={"on_unrepresentable": policy})})
+    typed = typing_of(of, facts, {})
+    keys = [source_texts(of, facts, typed(as_printed(source, of, facts, {"id": id}))) for id in (text, other)]
+    assert "still holds personal data" in (held_by_source(source, of, facts, keys[:1], KEPT) or "")
+    assert held_by_source(source, of, facts, keys[1:], KEPT) is None
 
 
 @pytest.fixture
