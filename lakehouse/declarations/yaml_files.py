@@ -3,7 +3,7 @@
 Of a key that is there twice dbt takes the last, and a key of a column that it does not know it keeps to itself.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import yaml
@@ -57,7 +57,9 @@ def mistakes(content: bytes) -> Iterator[Mistake]:
         return
     found = [*_repeated(root, set())]
     for source in _entries(root, "sources", found):
-        for table in _entries(source, "tables", found):
+        tables = list(_entries(source, "tables", found))
+        found += _unread(source, tables)
+        for table in tables:
             for column in _entries(table, "columns", found):
                 found += _unknown(column)
     yield from sorted(set(found))
@@ -139,6 +141,31 @@ def _unknown(column: yaml.MappingNode) -> Iterator[Mistake]:
     for key, _ in _pairs(column):
         if key.value not in (*COLUMN_KEYS, "<<"):
             yield key.start_mark.line + 1, f"columns: {unknown(str(key.value), COLUMN_KEYS)}"
+
+
+def _unread(source: yaml.MappingNode, tables: Sequence[yaml.MappingNode]) -> Iterator[Mistake]:
+    """A source's `meta.raw` that each of its tables replaces by one of its own, and none merges in."""
+    shared, own = _raw(source), [_raw(table) for table in tables]
+    if shared and own and all(raw is not None and not _takes(raw[1], shared[1]) for raw in own):
+        yield (
+            shared[0].start_mark.line + 1,
+            "meta.raw: nothing reads it, as each table of the source has a `raw` of its own, which replaces it as a "
+            "whole: put its keys into those of the tables",
+        )
+
+
+def _raw(entry: yaml.MappingNode) -> tuple[yaml.Node, yaml.Node] | None:
+    """The key `raw` of an entry's meta, and its value."""
+    parts = [entry, *(value for key, value in _pairs(entry) if key.value == "config")]
+    metas = [value for part in parts for key, value in _pairs(part) if key.value == "meta"]
+    return next((pair for meta in metas for pair in _pairs(meta) if pair[0].value == "raw"), None)
+
+
+def _takes(node: yaml.Node, other: yaml.Node) -> bool:
+    """Whether a mapping is the other one, or merges it in."""
+    merged = (value for key, value in node.value if key.value == "<<") if isinstance(node, yaml.MappingNode) else ()
+    parts = (part for value in merged for part in (value.value if isinstance(value, yaml.SequenceNode) else [value]))
+    return node is other or any(part is other for part in parts)
 
 
 def _pairs(node: yaml.Node | None) -> list[tuple[yaml.Node, yaml.Node]]:

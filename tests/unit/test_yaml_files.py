@@ -52,6 +52,11 @@ def test_what_is_no_utf_8_is_told(tmp_path: Path) -> None:
         ("key: [id]", "key: [id], key: [note]", 6, "key `key` is there twice, first on line 6: keep one"),
         ("name: note", "name: id", 9, "'id' is twice among `columns`, first on line 8: keep one"),
         ("data_type: text", "data_typ: text", 9, "columns: unknown key `data_typ`: did you mean `data_type`?"),
+        (
+            "schema: raw_shop", "schema: raw_shop\n    config: {meta: {raw: {exclude: [note]}}}", 4,
+            "meta.raw: nothing reads it, as each table of the source has a `raw` of its own",
+        ),
+        ("schema: raw_shop", "schema: raw_shop\n    meta: {raw: {exclude: [note]}}", 4, "meta.raw: nothing reads it"),
         ("{name: note, data_type: text}", "note", 9, "an entry of `columns` has no name: write `- name: …`"),
         ("    tables:\n", "    tables:\n      orders:\n", 5, "`tables` is a list: write `- name: …` for each"),
         ("sources:\n  - name", "sources:\n    name", 2, "`sources` is a list: write `- name: …` for each"),
@@ -61,6 +66,13 @@ def test_what_dbt_takes_without_a_word_is_refused(old: str, new: str, line: int,
     assert list(mistakes(SHOP.encode())) == [] and old in SHOP
     found = list(mistakes(SHOP.replace(old, new, 1).encode()))
     assert found[0][0] == line and found[0][1].startswith(says), found
+
+
+def test_a_raw_of_the_source_that_a_table_inherits_or_merges_in_is_read() -> None:
+    shared = SHOP.replace("schema: raw_shop", "schema: raw_shop\n    config: {meta: {raw: &raw {exclude: [note]}}}")
+    assert list(mistakes(shared.replace("raw: {relation", "raw: {<<: *raw, relation").encode())) == []
+    assert list(mistakes(shared.replace("raw: {relation", "raw: {<<: [*raw], relation").encode())) == []
+    assert list(mistakes((shared + "      - name: stores\n").encode())) == []
 
 
 def test_keys_of_a_mapping_that_is_merged_in_may_be_given_again() -> None:
