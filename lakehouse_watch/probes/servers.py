@@ -18,8 +18,10 @@ START_SECONDS = 20.0  # a supervised server that was killed is back by then
 
 
 def read_servers(settings: Settings) -> Reading:
-    """The servers that `lakehouse up` has started."""
-    servers = [server for server in inspect(settings) if server.healthy or server.pid is not None or server.port]
+    """The servers of a home, once `lakehouse up` has given them ports; not all of them listen."""
+    servers = inspect(settings)
+    if not any(server.port for server in servers):
+        return Reading()
     occasions = tuple(
         Occasion(
             f"server/{server.name}", f"the server {server.name} does not work: {server.trouble or 'it is down'}",

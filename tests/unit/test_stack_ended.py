@@ -1,4 +1,4 @@
-"""Which servers `lakehouse up --keep` starts again."""
+"""Which servers `lakehouse up --keep` starts again, and doctor and the watch tell of."""
 
 import sys
 from pathlib import Path
@@ -8,10 +8,12 @@ import pytest
 from lakehouse.settings import load_settings
 from lakehouse_stack.control.plan import build_servers
 from lakehouse_stack.control.start_stop import KAFKA_PORTS, ended
-from lakehouse_stack.home.config import EVERY_SERVER, SERVERS, StackSettings
-from lakehouse_stack.home.credentials import NAMES
-from lakehouse_stack.home.pathnames import pid_file
+from lakehouse_stack.home.config import EVERY_SERVER, SERVERS, TRINO_INTERNAL, StackSettings
+from lakehouse_stack.home.credentials import NAMES, ensure_credentials
+from lakehouse_stack.home.pathnames import credentials_file, pid_file, ports_file
+from lakehouse_stack.home.ports import write_ports
 from lakehouse_stack.processes.process import Launch, start
+from lakehouse_watch.probes.servers import read_servers
 
 
 @pytest.mark.parametrize("name", EVERY_SERVER)
@@ -28,6 +30,18 @@ def test_a_server_that_was_killed_is_started_again_and_one_that_was_stopped_is_n
     assert ended(settings) == [name]
     file.unlink()
     assert ended(settings) == []
+
+
+def test_each_server_that_is_down_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log of reads has no port, and was taken for one that was never started."""
+    monkeypatch.setenv("LAKEHOUSE_STACK_SYSTEM_DIR", str(tmp_path / "system"))
+    settings = load_settings(home=tmp_path / "home")
+    assert read_servers(settings).occasions == (), "nobody has run `lakehouse up`"
+    credentials_file(settings).parent.mkdir(parents=True)
+    ensure_credentials(credentials_file(settings))
+    write_ports(ports_file(settings), dict.fromkeys((*SERVERS, TRINO_INTERNAL), 1))
+    told = {occasion.key: occasion.summary for occasion in read_servers(settings).occasions}
+    assert told == {f"server/{name}": f"the server {name} does not work: down" for name in (*SERVERS, "reads")}
 
 
 def test_no_server_that_is_started_is_forgotten(tmp_path: Path) -> None:
