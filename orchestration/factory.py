@@ -215,14 +215,8 @@ def check_columns(declared: RawTable, table: "TableReport") -> dg.AssetCheckResu
 
 
 def _type_fits(declared: RawTable, column: Column, landed: str) -> bool:
-    """Whether the declared type equals the landed one or is wider; a column without a declared type always fits."""
     from pyiceberg.types import IcebergType
 
-    from ingestion.schema.evolve import widens
-    from ingestion.schema.types.declared import declared_type
+    from ingestion.schema.evolve import suits
 
-    if column.data_type is None:
-        return True
-    wanted = declared_type("text" if declared.raw.mask.get(column.name) == "sha256" else column.data_type)
-    found = IcebergType.model_validate(landed)
-    return bool(wanted == found) or widens(found, wanted)
+    return suits(column.data_type, declared.raw.mask.get(column.name), IcebergType.model_validate(landed))

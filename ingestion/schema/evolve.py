@@ -17,6 +17,7 @@ from ingestion.schema.facts import TOPIC, ColumnFacts, TableFacts
 from ingestion.schema.problem import TableProblem
 from ingestion.schema.renumbered import renumbered
 from ingestion.schema.types import SourceType, target_type
+from ingestion.schema.types.declared import declared_type
 from lakehouse.declarations import RawTable
 
 Versions = tuple[TableFacts, ...]
@@ -312,6 +313,15 @@ def rename_in(versions: Versions, steps: Iterable[Step]) -> Versions:
 def fits(had: IcebergType, wanted: IcebergType) -> bool:
     """Whether a column of the one type can go on with the other: it is as wide, or becomes so."""
     return had == wanted or widens(had, wanted) or widens(wanted, had)
+
+
+def suits(data_type: str | None, mask: str | None, landed: IcebergType) -> bool:
+    """Whether a column of the lake is of the type that it is declared with and masked, or of one that widens to that;
+    without a declared type any suits."""
+    if data_type is None:
+        return True
+    wanted = declared_type("text" if mask == "sha256" else data_type)
+    return landed == wanted or widens(landed, wanted)
 
 
 def widens(had: IcebergType, to: IcebergType) -> bool:

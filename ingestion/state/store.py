@@ -119,6 +119,11 @@ class TablePosition:
         return self.state in ("streaming", "loading", "stale")
 
 
+def has_state(connection: CatalogConnection) -> bool:
+    """Whether the lake has a state; without one nothing was ever ingested."""
+    return connection.execute("SELECT to_regclass('lakehouse.streams') IS NOT NULL").fetchone() == (True,)
+
+
 def read_stream(connection: CatalogConnection, source: str) -> Stream | None:
     """The stream of a source, or None before its first cycle."""
     with connection.cursor(row_factory=dict_row) as cursor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lakehouse.catalog.open import total
@@ -14,6 +15,7 @@ from lakehouse.settings import Settings
 from lakehouse_watch.alerts import Occasion
 from lakehouse_watch.probes.limits import declared_still
 from lakehouse_watch.probes.reading import Reading
+from lakehouse_watch.probes.schema_changes import TOLD_FOR, altered, standings
 from lakehouse_watch.probes.still_there import Declared
 
 if TYPE_CHECKING:
@@ -23,8 +25,6 @@ Name = tuple[str, str]
 SCHEMA_CHANGES, MAINTENANCE = ("meta", "schema_changes"), ("meta", "maintenance")
 QUARANTINE, SPOOL = ("meta", "quarantine"), ("meta", "spool")
 META = {SCHEMA_CHANGES, QUARANTINE, SPOOL}
-TOLD_FOR = timedelta(hours=24)  # an older schema change is no news, also to a watch that starts now
-SHOWN = 5  # changes of a table in one alert
 FAILURES = 3  # of an action in a row: one may be a conflict with a load, and the next run tries again
 WEEKS, TRIED_AGAIN = timedelta(days=22), timedelta(days=8)  # of a weekly schedule: so many runs, and the next one
 
@@ -43,8 +43,9 @@ def read_lake(settings: Settings) -> Reading:
         sizes = raw | {name: size_of(table) for name, table in meta.items()}
         letters = derived(catalog, [QUARANTINE], dead_letters_of).get(QUARANTINE, {})
         done = derived(catalog, [MAINTENANCE], maintained).get(MAINTENANCE, Maintained())
+        changes = _rows_since(meta.get(SCHEMA_CHANGES), "noticed_at", TOLD_FOR)
         occasions = (
-            *_schema_changes(meta.get(SCHEMA_CHANGES)),
+            *altered(changes, datetime.now(UTC), partial(standings, settings)),
             *_dead_letters(letters, declared_still(settings)),
             *_failures(done.failing, {".".join(name) for name in names}, datetime.now(UTC)),
         )
@@ -81,14 +82,6 @@ def _dead_letters(letters: Mapping[Name, int], there: Declared | None) -> Iterat
             )  # fmt: skip
 
 
-def _schema_changes(table: Table | None) -> list[Occasion]:
-    """One for all that was noticed of a table at once, as of a transaction with several statements."""
-    noticed: dict[tuple[str, str, datetime], list[dict[str, Any]]] = {}
-    for row in _rows_since(table, "noticed_at", TOLD_FOR):
-        noticed.setdefault((row["source"], row["table"], row["noticed_at"]), []).append(row)
-    return [occasion for rows in noticed.values() for occasion in _schema_change(rows)]
-
-
 def _rows_since(table: Table | None, column: str, age: timedelta) -> list[dict[str, Any]]:
     from pyiceberg.expressions import GreaterThanOrEqual
 
@@ -96,35 +89,6 @@ def _rows_since(table: Table | None, column: str, age: timedelta) -> list[dict[s
         return []
     since = (datetime.now(UTC) - age).isoformat()
     return table.scan(row_filter=GreaterThanOrEqual(term=column, value=since)).to_arrow().to_pylist()
-
-
-def _schema_change(rows: Sequence[Mapping[str, Any]]) -> Iterator[Occasion]:
-    """What the source has changed, and where that is nothing, why the lake reads the table anew.
-
-    A table that is parked has an alert of its own, and one that is in the cut again needs none.
-    """
-    first, moves = rows[0], [row for row in rows if row["kind"] == f"table {row['after']}"]
-    changes = [_in_words(row) for row in rows if row not in moves]
-    name = f"{first['source']}.{first['table']}"
-    key = f"schema/{name}/{first['noticed_at'].isoformat()}"
-    if changes:
-        more = f" and {len(changes) - SHOWN} more" if len(changes) > SHOWN else ""
-        effect = next(row["effect"] for row in rows if row not in moves)
-        yield Occasion(
-            key, f"the source has changed {name}: {', '.join(changes[:SHOWN])}{more}; in the lake: {effect}",
-            "see that declaration and models agree with it", "warning", first["source"], ends=False,
-        )  # fmt: skip
-    elif anew := [row["effect"] for row in moves if row["after"] == "stale"]:
-        yield Occasion(
-            key, f"{name} is read anew: {anew[0]}", "see that this was meant", "warning", first["source"], ends=False
-        )
-
-
-def _in_words(row: Mapping[str, Any]) -> str:
-    """`column added: discount (numeric)`, `type changed: price (integer → bigint)`, `table made again`."""
-    values = " → ".join(filter(None, (row["before"], row["after"])))
-    of = f"{row['column']} ({values})" if row["column"] and values else row["column"] or values
-    return f"{row['kind']}: {of}" if of else row["kind"]
 
 
 def _sizes(sizes: Mapping[tuple[str, str], tuple[int, int]]) -> Iterator[Sample]:

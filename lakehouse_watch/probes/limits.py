@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from lakehouse.declarations import Declarations, declarations_from
+from lakehouse.declarations import Declarations, RawTable, declarations_from
 from lakehouse.declarations.built_by_key import built_by_key
 from lakehouse.declarations.manifest import manifest_path
 from lakehouse.declarations.models import APPENDED
@@ -45,6 +45,7 @@ class Project:
     loads: tuple[Loaded, ...] = ()
     there: Declared | None = None
     wrong: tuple[tuple[str, str], ...] = ()
+    tables: Mapping[tuple[str, str], RawTable] | None = None
 
 
 def declared_limits(settings: Settings, source: str) -> Mapping[str, LagPolicy]:
@@ -60,6 +61,11 @@ def declared_loads(settings: Settings) -> tuple[Loaded, ...]:
 def declared_still(settings: Settings) -> Declared | None:
     """What Dagster may remember and the project still has; None while it cannot be read."""
     return _parsed_last(settings).there
+
+
+def declared_tables(settings: Settings) -> Mapping[tuple[str, str], RawTable] | None:
+    """The raw tables by source and name; None while the project cannot be read."""
+    return _parsed_last(settings).tables
 
 
 def declared_wrongly(settings: Settings) -> tuple[tuple[str, str], ...]:
@@ -87,7 +93,8 @@ def _read(path: Path, written: int, project_dir: Path, connected: frozenset[str]
         return Project()
     limits = {s.name: {table.name: table.lag for table in s.tables if table.lag is not None} for s in declared.sources}
     named = tuple((manifest["nodes"][unique_id]["name"], line) for unique_id, line in wrong.items())
-    return Project(limits, tuple(_loads(manifest, declared)), there, named)
+    tables = {(table.source, table.name): table for table in declared.tables}
+    return Project(limits, tuple(_loads(manifest, declared)), there, named, tables)
 
 
 def _loads(manifest: Mapping[str, Any], declared: Declarations) -> Iterator[Loaded]:

@@ -1,17 +1,26 @@
 """What the watch reads in the lake's own tables: dead letters and failed maintenance were told to nobody."""
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from held_topics import make_lake
 from pyiceberg.expressions import EqualTo
 
+from ingestion.run.recover import begin_next_epoch
+from ingestion.schema.facts import ColumnFacts, TableFacts
+from ingestion.schema.positions import Lsn
+from ingestion.schema.types.declared import source_type_of
 from ingestion.sink.meta_tables import ensure_meta
+from ingestion.state.store import TablePosition
 from lakehouse.catalog.lake_catalog import LakeCatalog
+from lakehouse.declarations import Column, RawTable
+from lakehouse.declarations.policies import LoadPolicy, RawPolicy
 from lakehouse.settings import Settings
 from lakehouse_watch.probes import lake
 from lakehouse_watch.probes.lake import read_lake
+from lakehouse_watch.probes.schema_changes import Standing, is_over
 from lakehouse_watch.probes.still_there import Declared
 from maintenance.planning import history
 
@@ -91,6 +100,82 @@ def test_what_was_altered_at_once_is_told_once(postgres_catalog: LakeCatalog, ca
         "the source has changed shop.orders: column added: discount (numeric), "
         f"type changed: price (integer → bigint); in the lake: {anew}",
     ]
+
+
+SEEN = {"before": None, "after": None, "effect": "applied"}
+DISCOUNT = {"kind": "column added", "column": "discount", "after": "numeric(9,2)"}
+PRICE = {"kind": "type changed", "column": "price", "before": "integer", "after": "bigint"}
+GONE = {"kind": "column dropped", "column": "note", "before": "text"}
+RENAMED = {"kind": "column renamed", "column": "label", "before": "name", "after": "label"}
+MOVED = {"kind": "table renamed", "before": "public.order", "after": "public.orders"}
+AGAIN = {"kind": "table made again"}
+STALE = {"kind": "table stale", "before": "streaming", "after": "stale", "effect": "it was made again"}
+THERE = {"id": "bigint", "discount": "numeric(9,2)", "price": "bigint", "label": "text"}
+
+
+def standing(declared: dict[str, str], state: Any = "streaming", epoch: int = 1) -> Standing:
+    """The table as the source has it, and as it is declared."""
+    found = [(number, name, source_type_of(kind), kind) for number, (name, kind) in enumerate(THERE.items(), 1)]
+    columns = tuple(
+        ColumnFacts(name, number, kind, of.oid, of.name, "b", of.typmod, of.oid, of.typmod, "out")
+        for number, name, of, kind in found
+    )
+    facts = TableFacts(1, 1, "r", "d", ("id",), columns, ("public", "orders"))
+    table = RawTable(
+        source="shop", name="orders", description="", raw=RawPolicy(relation="public.orders", key=("id",)),
+        columns=tuple(Column(name=name, data_type=kind, description="") for name, kind in declared.items()),
+        load=LoadPolicy(), maintenance=None, owners=(),
+    )  # fmt: skip
+    return Standing(epoch, TablePosition("orders", epoch, Lsn(9), state, Lsn(9), versions=(facts,)), table)
+
+
+def over(now: Standing | None, *rows: dict[str, Any], minutes: float = 60) -> bool:
+    head = {"source": "shop", "table": "orders", "epoch": 1, "column": None}
+    return is_over([head | SEEN | row for row in rows], now, timedelta(minutes=minutes))
+
+
+def test_an_altered_table_is_told_until_it_is_declared_as_it_is() -> None:
+    """It was told for a day, whatever had been done about it."""
+    right = standing(THERE)
+    for row, wrong in (
+        (DISCOUNT, {name: kind for name, kind in THERE.items() if name != "discount"}),
+        (PRICE, {**THERE, "price": "integer"}),
+        (GONE, {**THERE, "note": "text"}),
+        (RENAMED, {"name" if name == "label" else name: kind for name, kind in THERE.items()}),
+    ):
+        assert over(right, row, minutes=0) and not over(standing(wrong), row), row
+        assert not over(right._replace(declared=None), row), "the project cannot be read"
+    assert over(standing({**THERE, "price": "numeric"}), GONE), "another column is another matter"
+    assert over(right, MOVED)
+    assert right.declared is not None
+    other = right.declared.model_copy(update={"raw": RawPolicy(relation="public.order", key=("id",))})
+    assert not over(right._replace(declared=other), MOVED)
+
+
+def test_a_table_that_was_read_anew_is_told_for_some_minutes_and_one_that_is_not_yet_until_then() -> None:
+    for rows in ([AGAIN, STALE], [STALE], [AGAIN]):
+        assert not over(standing(THERE), *rows, minutes=1) and over(standing(THERE), *rows, minutes=6)
+        assert not over(standing(THERE, "stale"), *rows) and not over(standing(THERE, "parked"), *rows)
+
+
+def test_what_was_altered_before_a_source_was_recovered_or_a_table_removed_is_told_no_more() -> None:
+    for rows in ([DISCOUNT], [AGAIN, STALE], [GONE]):
+        assert over(standing({"id": "bigint"}, "stale", epoch=2), *rows, minutes=0)
+        assert over(None, *rows, minutes=0)
+
+
+def test_a_source_that_was_recovered_is_found_so_in_the_state(
+    postgres_catalog: LakeCatalog, catalog_settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    web = make_lake(catalog_settings, postgres_catalog, monkeypatch)
+    web.broker.send("clicks", 1)
+    web.once()
+    kept = ensure_meta(postgres_catalog, "schema_changes")
+    row = {"source": "web", "table": "clicks", "epoch": 1, "noticed_at": NOW} | SEEN | DISCOUNT
+    kept.append(pa.Table.from_pylist([row], schema=kept.schema().as_arrow()))
+    assert [key.partition("/")[0] for key in told(catalog_settings)] == ["schema"]
+    web.once(begin_next_epoch)
+    assert told(catalog_settings) == {}
 
 
 def test_dead_letters_of_a_table_that_is_removed_are_told_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
