@@ -21,7 +21,7 @@ from orchestration.jobs.loads import load_definitions, loads_of
 from orchestration.jobs.mirrors import mirror_definitions
 from orchestration.resources import Lake, TableKey
 from orchestration.runs import tags
-from orchestration.runs.arrivals import ARRIVED
+from orchestration.runs.arrivals import ARRIVED, STATE
 
 if TYPE_CHECKING:
     from ingestion import SourceReport, TableReport
@@ -108,7 +108,8 @@ def _results(
     selected = sorted(context.selected_asset_keys)
     missing = {key.path[-1]: _why_missing(report, key.path[-1]) for key in selected if key.path[-1] not in tables}
     if missing:
-        message = f"{', '.join(missing)} of {source.name} did not arrive: {'; '.join(missing.values())}"
+        reasons = "; ".join(reason for _, reason in missing.values())
+        message = f"{', '.join(missing)} of {source.name} did not arrive: {reasons}"
         if len(missing) == len(selected):
             raise dg.Failure(message)
         context.log.error(message)
@@ -128,14 +129,17 @@ def _results(
         )
 
 
-def _why_missing(report: "SourceReport", name: str) -> str:
-    return next((aside.reason for aside in report.aside if aside.name == name), f"table {name!r} is in no cut yet")
+def _why_missing(report: "SourceReport", name: str) -> tuple[str, str]:
+    """The table's state, and why it is in no cut."""
+    known = ((aside.state, aside.reason) for aside in report.aside if aside.name == name)
+    return next(known, ("not there", f"table {name!r} is in no cut yet"))
 
 
-def _arrival(key: dg.AssetKey, why_not: str | None) -> dg.AssetCheckResult:
+def _arrival(key: dg.AssetKey, why_not: tuple[str, str] | None) -> dg.AssetCheckResult:
+    state, reason = why_not or ("streaming", None)
     return dg.AssetCheckResult(
         asset_key=key, check_name=ARRIVED, passed=why_not is None, severity=dg.AssetCheckSeverity.ERROR,
-        description=why_not,
+        description=reason, metadata={STATE: state},
     )  # fmt: skip
 
 

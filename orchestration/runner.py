@@ -27,13 +27,14 @@ from orchestration.assets.blocking_checks import blocking_checks, blocking_tests
 from orchestration.jobs import marts
 from orchestration.resources import Lake, TableKey
 from orchestration.runs import arrivals
+from orchestration.runs.arrivals import Aside
 from orchestration.runs.dependencies import reason_to_skip
 from orchestration.runs.failures import failure_message
 from orchestration.runs.partitions import DayRange, incremental_tags
 from orchestration.runs.pools import WAITING
 from orchestration.runs.processes.interrupts import Stop, do_nothing
 from orchestration.runs.processes.workers import fail_orphaned_runs, free_pools, signature
-from orchestration.runs.progress import Say, describe, only_progress
+from orchestration.runs.progress import Say, describe, only_progress, set_aside
 from orchestration.runs.state.history import end_state_of, read_history
 from orchestration.runs.state.load_state import LoadState, loaded_since
 from orchestration.runs.subset import (
@@ -48,13 +49,15 @@ from orchestration.runs.subset import (
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of one run; a skipped job has no run."""
+    """The result of one run; a skipped job has no run. `aside` are the tables that it did not bring, though it went on
+    with the others."""
 
     job: str
     run_id: str | None
     success: bool
     seconds: float
     error: str | None
+    aside: tuple[Aside, ...] = ()
 
 
 def run_jobs(
@@ -186,18 +189,20 @@ def _run(
     stop.on_signal = partial(_ask_to_cancel, instance, run_id)
     instance.add_event_listener(run_id, partial(_say_waiting, say))
     say(f"{job.name}  run {run_id[:8]}")
-    error = None
+    error, aside = None, dict[Aside, None]()
     for event in _reported(execute_run_iterator(InMemoryJob(job), run, instance), say):
         error = error or failure_message(event)
+        aside |= dict.fromkeys(set_aside(event))
         if event.is_failure and stop.is_set():
             _ask_to_cancel(instance, run_id)
     finished = instance.get_run_by_id(run_id)
     success = finished is not None and finished.is_success
     seconds = monotonic() - started
-    say(f"{job.name}  {'succeeded' if success else 'FAILED'} in {seconds:.1f} s")
+    without = f", without {', '.join(each.table for each in aside)}" if success and aside else ""
+    say(f"{job.name}  {'succeeded' if success else 'FAILED'} in {seconds:.1f} s{without}")
     if not stop.is_set():
         stop.on_signal, stop.before_exit = do_nothing, str
-    return Outcome(job.name, run_id, success, round(seconds, 1), error)
+    return Outcome(job.name, run_id, success, round(seconds, 1), error, tuple(aside))
 
 
 def _reported(events: Iterator[dg.DagsterEvent], say: Say) -> Iterator[dg.DagsterEvent]:

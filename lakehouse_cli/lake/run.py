@@ -11,6 +11,8 @@ from lakehouse.settings import load_settings
 from lakehouse.text.shown import say_json
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from orchestration.runner import Outcome
 
 
@@ -30,7 +32,8 @@ def run(
 ) -> None:
     """Run Dagster jobs in this process, on the instance that the UI shows.
 
-    After a failure, jobs that read the failed job's tables are skipped, and the others run. Ctrl-C cancels the run.
+    After a failure, jobs that read the failed job's tables are skipped, and the others run. Exits 1 after one, and if a
+    table is parked, as `ingest` does. Ctrl-C cancels the run.
     """
     days = _days(_date(partition), _date(first), _date(last))
     from orchestration.runs.processes.interrupts import interruptible
@@ -45,13 +48,16 @@ def run(
         outcomes = run_jobs(settings, jobs, DayRange(*days) if days else None, stop, to_stderr=json)
     if json:
         say_json([asdict(outcome) for outcome in outcomes])
-    if failed := [_problem(outcome) for outcome in outcomes if not outcome.success]:
-        raise LakehouseError(*"\n".join(failed).split("\n"))  # dbt's failures have a line each
+    if problems := [problem for outcome in outcomes for problem in _problems(outcome)]:
+        raise LakehouseError(*"\n".join(problems).split("\n"))  # dbt's failures have a line each
 
 
-def _problem(outcome: "Outcome") -> str:
+def _problems(outcome: "Outcome") -> "Iterator[str]":
     run = f" run {outcome.run_id[:8]}:" if outcome.run_id else ""
-    return f"{outcome.job}:{run} {outcome.error or 'failed, see the UI'}"
+    if not outcome.success:
+        yield f"{outcome.job}:{run} {outcome.error or 'failed, see the UI'}"
+    for aside in outcome.aside:
+        yield f"{outcome.job}:{run} {aside.line}"
 
 
 def _date(value: datetime | None) -> date | None:

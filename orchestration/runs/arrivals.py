@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lakehouse.declarations import Declarations, RawTable
@@ -13,7 +14,26 @@ if TYPE_CHECKING:
 
 Name = tuple[str, str]
 ARRIVED = "in_the_cut"  # the check of each raw table
+STATE = "state"  # where the table stands, in the metadata of that check
 IN_CUTS = "SELECT source, unnest(cut_tables) FROM lakehouse.streams"
+
+
+@dataclass(frozen=True)
+class Aside:
+    """A raw table that a load did not bring, its state, and why."""
+
+    table: str
+    state: str
+    reason: str
+
+    @property
+    def line(self) -> str:
+        """The same for people, with what to do."""
+        source, _, name = self.table.partition(".")
+        reason = self.reason.removeprefix(f"source {source!r}, table {name!r}: ")
+        resume = f"then `lakehouse ingest --resume {self.table}`"
+        then = resume if self.state == "parked" else "the next load tries it again"
+        return f"{self.table} is {self.state}: {reason}" + ("" if "`lakehouse ingest" in reason else f"; {then}")
 
 
 class Read(NamedTuple):

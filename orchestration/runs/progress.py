@@ -9,6 +9,7 @@ import dagster as dg
 
 from lakehouse.files.private_files import private_dir
 from lakehouse.text.shown import visible
+from orchestration.runs.arrivals import ARRIVED, STATE, Aside
 
 Say = Callable[[str], None]
 
@@ -47,6 +48,16 @@ def _check(check: dg.AssetCheckEvaluation) -> Iterator[str]:
     if not check.passed:
         why = f": {check.description}" if check.description else ""
         yield f"    check {check.check_name} of {_name(check.asset_key)}: {check.severity.value}{why}"
+
+
+def set_aside(event: dg.DagsterEvent) -> Iterator[Aside]:
+    """The raw table that a load did not bring, by its check; none that the user has paused."""
+    if event.event_type is dg.DagsterEventType.ASSET_CHECK_EVALUATION:
+        check = event.asset_check_evaluation_data
+        state = check.metadata.get(STATE)
+        if check.check_name == ARRIVED and not check.passed and state is not None and state.value != "paused":
+            schema, name = check.asset_key.path
+            yield Aside(f"{schema.removeprefix('raw_')}.{name}", str(state.value), check.description or "")
 
 
 def _number(event: dg.AssetMaterialization | dg.AssetObservation, name: str) -> int | None:

@@ -1,5 +1,6 @@
 """The output of `lakehouse run`: one line per fact, and one for an error."""
 
+import json
 import subprocess
 from datetime import date
 from pathlib import Path
@@ -7,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from lakehouse.errors import LakehouseError
-from lakehouse_cli.lake.run import _days
+from lakehouse_cli.lake.run import _days, run
 from orchestration.assets.dbt_resource import environment
+from orchestration.runner import Outcome
+from orchestration.runs.arrivals import Aside
 from orchestration.runs.failures import one_line
 from orchestration.runs.progress import only_progress
 
@@ -47,6 +50,25 @@ def test_a_day_or_a_range_is_derived_again() -> None:
     for wrong in ((first, first, None), (None, first, None), (None, None, last), (None, last, first)):
         with pytest.raises(LakehouseError):
             _days(*wrong)
+
+
+def test_a_load_that_left_tables_out_says_so_in_its_last_lines_and_exits_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    aside = tuple(Aside(f"shop.{name}", "parked", "too wide") for name in ("orders", "stores"))
+    done = [Outcome("load_shop", "12345678-9", True, 1.0, None, aside), Outcome("build_marts", "2", True, 1.0, None)]
+    monkeypatch.setattr("orchestration.runner.run_jobs", lambda *_, **__: done)
+    monkeypatch.setattr("lakehouse_stack.home.instance.ensure_instance", lambda settings: None)
+    with pytest.raises(LakehouseError) as said:
+        run(["load_shop", "build_marts"], None, None, None, json=True)
+    assert said.value.args == tuple(
+        f"load_shop: run 12345678: shop.{name} is parked: too wide; then `lakehouse ingest --resume shop.{name}`"
+        for name in ("orders", "stores")
+    )
+    [load, _] = json.loads(capsys.readouterr().out)
+    assert load["success"] and load["aside"][0] == {"table": "shop.orders", "state": "parked", "reason": "too wide"}
+    done[0] = Outcome("load_shop", "1", True, 1.0, None)
+    run(["load_shop", "build_marts"], None, None, None)
 
 
 def test_only_progress_reaches_the_terminal(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from ingestion.run.reports import SourceReport, SourceStatus, TableReport
+from ingestion.run.reports import Aside, SourceReport, SourceStatus, TableReport
 from lakehouse.catalog.open import SnapshotFact
 from lakehouse.declarations import Column, RawTable, Source
 from lakehouse.declarations.policies import LoadPolicy, RawPolicy
@@ -19,6 +19,7 @@ from orchestration.resources import Lake, LakeSpark
 from orchestration.runs import tags
 from orchestration.runs.partitions import daily_partitions
 from orchestration.runs.processes import workers
+from orchestration.runs.progress import set_aside
 from orchestration.runs.state import load_state
 from orchestration.runs.state.history import read_history
 from orchestration.runs.state.loaded import last_worker_load, with_worker
@@ -44,6 +45,7 @@ class World:
     code: str = "first"
     since: dict[tuple[str, str], int | None] = field(default_factory=dict)
     served: bool = False
+    aside: tuple[Aside, ...] = ()
     worker: Worker = "none"
 
 
@@ -56,7 +58,7 @@ class InventedLake(Lake):
     def bring_up(self, source: str) -> SourceReport:
         WORLD.brought_up += 1
         tables = tuple(TableReport(name, WORLD.snapshots.get(name), {}, 10, 0, WORLD.columns) for name in WORLD.tables)
-        return SourceReport(source, 1, "0/1F5", 500, NOW, tables)
+        return SourceReport(source, 1, "0/1F5", 500, NOW, tables, WORLD.aside)
 
     def rows_since(self, tables: Mapping[tuple[str, str], int | None]) -> dict[tuple[str, str], dict[str, int]]:
         WORLD.since = dict(tables)
@@ -204,6 +206,28 @@ def test_a_table_that_is_set_aside_fails_its_check_and_the_others_are_loaded(
     assert dg.AssetKey(["parsed", "parsed_shop__things"]) in {
         e.asset_key for e in result.get_asset_materialization_events()
     }
+
+
+def test_a_table_that_is_set_aside_is_told_at_the_end_with_what_to_do(
+    defs: dg.Definitions, instance: dg.DagsterInstance
+) -> None:
+    """`lakehouse run` said that it had succeeded, with three tables parked."""
+    WORLD.tables = ("things",)
+    wide = "source 'shop', table 'sales': column v was integer and is text"
+    for state, reason, line in (
+        ("parked", wide, "shop.sales is parked: column v was integer and is text; then `lakehouse ingest --resume sh"),
+        (
+            "parked",
+            f"{wide}: `lakehouse ingest --resume shop.sales`",
+            "is text: `lakehouse ingest --resume shop.sales`",
+        ),
+        ("new", wide, "shop.sales is new: column v was integer and is text; the next load tries it again"),
+        ("paused", "paused by the user", None),
+    ):
+        WORLD.aside = (Aside("sales", state, reason),)
+        found = [each for event in launch(defs, instance).all_events for each in set_aside(event)]
+        assert [each.table for each in found] == ["shop.sales"] * (line is not None)
+        assert all(line in each.line for each in found if line), found
 
 
 def test_a_run_in_which_no_table_arrives_fails_and_names_them(
