@@ -23,6 +23,7 @@ from lakehouse.settings import Settings, load_settings
 from lakehouse.text.shown import say, say_json
 
 if TYPE_CHECKING:
+    from ingestion.sources.postgres.setup import Server
     from lakehouse_watch.probes.reading import Probe
 
 State = Literal["ok", "warning", "error"]
@@ -71,8 +72,9 @@ def examine(settings: Settings) -> Iterator[Line]:
         yield from _looked("trino", partial(_trino, settings))
     declared: list[Declarations] = []
     yield from _looked("declarations", partial(_declarations, settings, declared))
+    said: set[Server] = set()
     for source in declared[0].sources if declared else ():
-        yield from _looked(source.name, partial(_source, settings, declared[0], source.name))
+        yield from _looked(source.name, partial(_source, settings, declared[0], source.name, said))
     named = {source.name for source in declared[0].sources} if declared else set(settings.sources)
     unused = {name for name in settings.sources if name not in named and is_sample(settings, name)}
     yield from _watched(settings, answers, unused)
@@ -178,10 +180,11 @@ def _counted(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
-def _source(settings: Settings, declarations: Declarations, name: str) -> Iterator[Line]:
+def _source(settings: Settings, declarations: Declarations, name: str, said: "set[Server]") -> Iterator[Line]:
     from ingestion.sources.kinds import check_source
+    from ingestion.sources.postgres.setup import once
 
-    found = check_source(settings, declarations.source(name))
+    found = list(once(settings, check_source(settings, declarations.source(name)), said))
     for finding in found:
         about = f"{name}.{finding.table}" if finding.table else name
         remedy = f"`lakehouse prepare {name}`" if finding.weight == "prepare" else finding.remedy

@@ -47,7 +47,7 @@ def prepare(
     """
     from ingestion.sources.debezium.check import rights as rights_of_debezium
     from ingestion.sources.kafka.check import rights
-    from ingestion.sources.postgres.setup import advice, may_copy_cluster
+    from ingestion.sources.postgres.setup import Server, advice, may_copy_cluster, server_of
     from ingestion.sources.postgres.setup import prepare as prepare_source
 
     if as_json and not check:
@@ -59,6 +59,7 @@ def prepare(
     if check:
         _check(settings, declarations, _chosen(settings, declarations, sources), as_json)
         return
+    told = set[Server]()
     for name in _chosen(settings, declarations, sources):
         declared = declarations.source(name)
         if declared.kind != "postgres":
@@ -69,14 +70,18 @@ def prepare(
         say(f"-- source {name}: " + ("these were run as the owner" if done else "run these as the tables' owner"))
         for statement in statements:
             say(f"{statement};")
-        if may_copy_cluster(settings, name):
+        if (server := server_of(settings, name)) not in told and may_copy_cluster(settings, name):
+            told.add(server)
             say("-- " + ": ".join(advice(settings, name)))
 
 
 def _check(settings: Settings, declarations: Declarations, names: list[str], as_json: bool) -> None:
     from ingestion.sources.kinds import check_source
+    from ingestion.sources.postgres.setup import once
 
-    found = [finding for name in names for finding in check_source(settings, declarations.source(name))]
+    found = list(
+        once(settings, (f for name in names for f in check_source(settings, declarations.source(name))), set())
+    )
     if as_json:
         say_json([finding.as_dict() for finding in found])
     else:

@@ -10,8 +10,10 @@ import psycopg
 import pytest
 from pydantic import SecretStr
 
-from ingestion.sources.postgres.setup import advice, may_copy_cluster
-from lakehouse.settings import Settings, SourceSettings
+from ingestion.sources.findings import Finding
+from ingestion.sources.postgres.setup import advice, may_copy_cluster, once
+from ingestion.sources.postgres.setup.physical import ABOUT
+from lakehouse.settings import Settings, SourceSettings, load_settings
 from lakehouse_stack.control.containers import HBA, IMAGES_HBA, container_files
 from lakehouse_stack.processes.accounts import Placement, find_placement, hand_over, packaged_programs
 from lakehouse_stack.processes.process import start, stop
@@ -108,6 +110,21 @@ def test_what_prepare_advises_refuses_it_elsewhere_and_keeps_ingestion_going(tmp
             assert time.monotonic() < deadline
             time.sleep(0.1)
         assert basebackup(url, tmp_path / "again").returncode == 1 and follows(url)
+
+
+def test_one_line_for_one_server_is_said_once() -> None:
+    """Three databases of one server were three lines that asked for the same."""
+    place = "postgresql://{}:secret@{}:5432/{}"
+    urls = {
+        "a": place.format("reader", "one", "a"), "b": place.format("reader", "one", "b"),
+        "c": place.format("reader", "two", "c"), "d": place.format("other", "one", "d"),
+    }  # fmt: skip
+    settings = load_settings(sources={name: {"url": url} for name, url in urls.items()})
+    findings = [Finding(name, None, about, "warning", "says", "do") for name in urls for about in (ABOUT, "failover")]
+    said = set[tuple[str, int, str]]()
+    found = [f for each in (findings[:3], findings[3:]) for f in once(settings, each, said)]
+    assert [f.source for f in found if f.about == ABOUT] == ["a", "c", "d"]
+    assert [f.source for f in found if f.about == "failover"] == [*urls], "others are as they were"
 
 
 def test_the_containers_have_the_same_lines_before_those_of_the_image() -> None:

@@ -6,7 +6,7 @@ refuses its every UPDATE and DELETE, so such a table is not published.
 
 from ingestion.sources.findings import Finding
 from ingestion.sources.postgres.setup.check import check_source, unpublishable
-from ingestion.sources.postgres.setup.physical import advice, may_copy_cluster
+from ingestion.sources.postgres.setup.physical import Server, advice, may_copy_cluster, once, server_of
 from ingestion.sources.postgres.setup.prepare import Unfit, prepare
 from ingestion.sources.postgres.setup.removal import (
     drop_slot,
@@ -18,6 +18,7 @@ from ingestion.sources.postgres.setup.removal import (
 from ingestion.sources.postgres.setup.statements import Existing, existing, setup_statements
 
 __all__ = [
-    "Existing", "Finding", "Unfit", "advice", "check_source", "drop_slot", "existing", "may_copy_cluster",
-    "other_readers", "prepare", "removal_statements", "run_as_owner", "setup_statements", "slot_of", "unpublishable",
+    "Existing", "Finding", "Server", "Unfit", "advice", "check_source", "drop_slot", "existing", "may_copy_cluster",
+    "once", "other_readers", "prepare", "removal_statements", "run_as_owner", "server_of", "setup_statements",
+    "slot_of", "unpublishable",
 ]  # fmt: skip

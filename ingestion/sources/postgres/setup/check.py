@@ -9,7 +9,7 @@ import psycopg
 from ingestion.sources.findings import Finding, Weight
 from ingestion.sources.postgres.connection import connect_source
 from ingestion.sources.postgres.setup.columns import column_findings, known_positions
-from ingestion.sources.postgres.setup.physical import advice, may_copy_cluster
+from ingestion.sources.postgres.setup.physical import ABOUT, advice, may_copy_cluster
 from ingestion.sources.postgres.setup.prepare import application_findings
 from ingestion.sources.postgres.setup.relations import (
     Member,
@@ -50,7 +50,7 @@ def check_source(settings: Settings, source: Source) -> list[Finding]:
                 *_of_owner(settings, source),
             ]
         if may_copy_cluster(settings, source.name):
-            found.append(Finding(source.name, None, "rights", "warning", *advice(settings, source.name)))
+            found.append(Finding(source.name, None, ABOUT, "warning", *advice(settings, source.name)))
     except LakehouseError as error:
         says = str(error).removeprefix(f"source {source.name!r}: ")
         found = [Finding(source.name, None, "connection", "in the way", "it cannot be looked at", says)]

@@ -4,12 +4,18 @@ It connects to `replication`, where logical replication connects to the database
 apart. Only a superuser can read that file; what it does is found out by trying.
 """
 
+from collections.abc import Iterable, Iterator
+
 import psycopg
 
+from ingestion.sources.findings import Finding
 from ingestion.sources.postgres.connection import source_url
 from lakehouse.settings import Settings
 from lakehouse.text.sql import ident
 from lakehouse.text.urls import parse_url
+
+ABOUT = "physical replication"
+Server = tuple[str, int, str]
 
 
 def may_copy_cluster(settings: Settings, source: str) -> bool:
@@ -19,6 +25,23 @@ def may_copy_cluster(settings: Settings, source: str) -> bool:
     except psycopg.OperationalError:
         return False
     return True
+
+
+def server_of(settings: Settings, source: str) -> Server:
+    """Which server a source is on, and by which role it is read: a line of pg_hba.conf is for all such sources."""
+    url = parse_url(settings.source(source).url.get_secret_value())
+    return url.host, url.port, url.user
+
+
+def once(settings: Settings, found: Iterable[Finding], said: set[Server]) -> Iterator[Finding]:
+    """The findings, but of those about a copy of the cluster the first one of each server; `said` is of which."""
+    for finding in found:
+        if finding.about == ABOUT:
+            server = server_of(settings, finding.source)
+            if server in said:
+                continue
+            said.add(server)
+        yield finding
 
 
 def advice(settings: Settings, source: str) -> tuple[str, str]:
