@@ -18,6 +18,7 @@ _EXPORTS = {
     "forget": "ingestion.run.operate",
     "forget_source": "ingestion.run.operate",
     "source_status": "ingestion.run.api",
+    "why_refused": "ingestion.run.api",
     "refresh_mirrors": "ingestion.run.mirrors",
     "mirrors_held": "ingestion.run.mirrors",
     "follow_sources": "ingestion.run.follow",

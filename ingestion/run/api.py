@@ -18,6 +18,7 @@ from ingestion.run.recover import begin_next_epoch
 from ingestion.run.reports import Aside, SourceReport, SourceStatus, TableReport, TableStatus
 from ingestion.schema.positions import Position
 from ingestion.sources.base import HasParts
+from ingestion.sources.findings import refusal
 from ingestion.sources.kinds import check_kind, check_same_kind, source_of
 from ingestion.state import claims, live, progress, store
 from ingestion.state import lease as leases
@@ -262,6 +263,15 @@ def source_status(settings: Settings, source: str) -> SourceStatus:
             for p in sorted(tables, key=lambda p: p.table)
         ),
     )
+
+
+def why_refused(settings: Settings, source: str) -> str | None:
+    """Why an ingestion of the source that begins now would be refused; None where nothing shows without a read.
+
+    Raises LakehouseError where the source or the state cannot be reached.
+    """
+    with store.connect_catalog(settings) as states, source_of(settings, source).open() as opened:
+        return refusal(source, lambda: opened.check_only(states))
 
 
 def _parts(settings: Settings, source: str, parts: Collection[str]) -> tuple[tuple[str, ...], datetime | None]:

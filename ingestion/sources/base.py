@@ -248,6 +248,9 @@ class OpenSource(Protocol[P]):
         An open live stream is proof of what was checked when it was opened.
         """
 
+    def check_only(self, states: CatalogConnection) -> None:
+        """Raises what `check` would, as far as that shows without a read; changes nothing, and disturbs no writer."""
+
     def check_again(self, stream: Stream, live: LiveStream[P] | None) -> None:
         """Raises where what `check` found does not hold any more, so that a read may have missed changes."""
 

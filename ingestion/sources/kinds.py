@@ -5,7 +5,7 @@ from threading import Event
 from typing import Any
 
 from ingestion.sources.base import Source
-from ingestion.sources.findings import Finding
+from ingestion.sources.findings import ORDER, Finding, known_positions, of_parked
 from ingestion.state.store import Stream
 from lakehouse.declarations import Source as Declared
 from lakehouse.errors import LakehouseError
@@ -74,10 +74,16 @@ def source_of(settings: Settings, name: str, seconds: float | None = None, stop:
 
 
 def check_source(settings: Settings, declared: Declared) -> list[Finding]:
-    """What is in the way of a source's ingestion, what prepare is going to do, and what is worth knowing."""
+    """What is in the way of a source's ingestion, what prepare is going to do, and what is worth knowing.
+
+    Raises LakehouseError where the declaration and the connection are not of one kind.
+    """
+    check_kind(settings, declared)
     module = import_module(CHECKS[declared.kind])
-    found: list[Finding] = module.check_source(settings, declared)
-    return found
+    positions = known_positions(settings, declared.name)
+    declared_ones = {table.name: positions[table.name] for table in declared.tables if table.name in positions}
+    found: list[Finding] = [*module.check_source(settings, declared), *of_parked(declared.name, declared_ones)]
+    return sorted(found, key=lambda finding: ORDER[finding.weight])
 
 
 def check_former_slot(settings: Settings, name: str, stream: Stream) -> None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from lakehouse_watch.probes.reading import Probe
 
 State = Literal["ok", "warning", "error"]
+SAID = (("refused", "error"), ("parked", "error"), ("slot", "error"))  # what `prepare --check` says of a source as well
 
 
 class Line(NamedTuple):
@@ -205,7 +206,7 @@ def _watched(settings: Settings, catalog_answers: bool, unused: Collection[str])
 
 
 def _seen(probe: "Probe") -> Iterator[Line]:
-    found = probe.read().occasions
+    found = [occasion for occasion in probe.read().occasions if (occasion.kind, occasion.severity) not in SAID]
     for occasion in found:
         yield Line(probe.name, occasion.severity, occasion.summary, occasion.to_do)
     if not found:

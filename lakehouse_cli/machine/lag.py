@@ -44,15 +44,15 @@ def _declared(settings: Settings, lags: list[dict[str, Any]]) -> set[str]:
 def _lag(settings: Settings, name: str) -> dict[str, Any]:
     import psycopg
 
-    from ingestion import source_status
+    from ingestion import source_status, why_refused
 
     try:
-        status = source_status(settings, name)
+        status, refused = source_status(settings, name), why_refused(settings, name)
     except (LakehouseError, psycopg.Error) as error:
         return {"source": name, "trouble": " ".join(str(error).split())[:300]}
     values = {key: value.isoformat() if isinstance(value, datetime) else value for key, value in asdict(status).items()}
     values["progress"] = _progress(status.progress) if status.progress else None
-    return {**values, "trouble": _trouble(values)}
+    return {**values, "trouble": _trouble(values, refused)}
 
 
 def _progress(at: "Progress") -> dict[str, Any]:
@@ -63,9 +63,12 @@ def _progress(at: "Progress") -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _trouble(values: dict[str, Any]) -> str | None:
+def _trouble(values: dict[str, Any], refused: str | None = None) -> str | None:
+    """What is wrong with the source; `refused` is why it would not be ingested now."""
     if values["position_lsn"] is None:
-        return "never ingested"
+        return "never ingested" + (f": {refused}" if refused else "")
+    if refused is not None:
+        return refused
     if not values["slot_is_sound"]:
         return f"slot {values['slot_state']}: `lakehouse ingest --recover {values['source']}`"
     if values["former_slot"]:

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
-from ingestion import SourceStatus, source_status
+from ingestion import SourceStatus, source_status, why_refused
+from ingestion.sources.findings import in_two
 from lakehouse.declarations.policies import LagLevel, LagPolicy
 from lakehouse.metrics import Sample, sample
 from lakehouse.settings import AlertSettings, Settings
@@ -18,6 +19,7 @@ RESTART_SECONDS = 30.0  # a supervised follower that was killed is back by then
 SLOT_SECONDS = 10.0
 CLAIM_SECONDS = 30.0  # followers that are there have claimed by then what another one has left
 FORMER_SLOT_SECONDS = 60.0  # a move drops it at its end
+LOAD_SECONDS = 60.0  # a load that begins anew says why, and goes on at once
 CATCH_UP_SECONDS = 60.0  # after a pause `lakehouse dev` is behind until its follower has started
 
 
@@ -30,7 +32,10 @@ def read_source(settings: Settings, source: str) -> Reading:
     is_removed = there is not None and source not in there.sources and status.slot_state == "missing"
     if status.position_lsn is None or is_removed:
         return Reading(samples=(sample("lakehouse_source_up", 1, source=source),))
-    found = tuple(judge(status, declared_limits(settings, source), settings.alerts))
+    found = (
+        *judge(status, declared_limits(settings, source), settings.alerts),
+        *_refused(status, why_refused(settings, source)),
+    )
     errors = [occasion.summary for occasion in found if occasion.severity == "error"]
     return Reading(found, tuple(measure(status, datetime.now(UTC))), {source: "; ".join(errors)})
 
@@ -47,11 +52,16 @@ def judge(status: SourceStatus, limits: Mapping[str, LagPolicy], defaults: Alert
     yield from _slot(status)
     yield from _lag(status, limits, defaults)
     for table in status.tables:
+        name = f"{status.source}.{table.name}"
         if table.state == "parked":
-            name = f"{status.source}.{table.name}"
             yield Occasion(
                 f"parked/{name}", f"{name} is parked: {table.reason}",
                 f"fix the cause, then `lakehouse ingest --resume {name}`", source=status.source,
+            )  # fmt: skip
+        elif table.state == "new" and table.reason:
+            yield Occasion(
+                f"parked/{name}", f"{name} cannot be loaded: {table.reason}", "fix the cause: the next cycle loads it",
+                source=status.source, patience=LOAD_SECONDS,
             )  # fmt: skip
 
 
@@ -83,6 +93,19 @@ def _slot(status: SourceStatus) -> Iterator[Occasion]:
             "still retains WAL", f"`lakehouse ingest --move {status.source}` drops it", source=status.source,
             patience=FORMER_SLOT_SECONDS,
         )  # fmt: skip
+
+
+def _refused(status: SourceStatus, why: str | None) -> Iterator[Occasion]:
+    """One where each ingestion is refused, for another reason than the state of the slot."""
+    if why is not None and status.slot_is_sound:
+        says, remedy = in_two(why)
+        yield Occasion(
+            f"refused/{status.source}",
+            f"{status.source} is not ingested: {says}",
+            remedy,
+            source=status.source,
+            patience=SLOT_SECONDS,
+        )
 
 
 def _lag(status: SourceStatus, limits: Mapping[str, LagPolicy], defaults: AlertSettings) -> Iterator[Occasion]:

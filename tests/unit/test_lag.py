@@ -263,6 +263,7 @@ def test_a_source_that_is_removed_and_retains_nothing_needs_no_attention(monkeyp
     def told(slot: str, *declared: str) -> list[str]:
         there = Declared(frozenset(declared), frozenset(), frozenset())
         monkeypatch.setattr(sources, "declared_still", lambda settings: there)
+        monkeypatch.setattr(sources, "why_refused", lambda *_: None)
         monkeypatch.setattr(sources, "source_status", lambda *_: status(0, 9e9, slot, sound=slot == "reserved"))
         return [occasion.kind for occasion in read_source(load_settings(), "shop").occasions]
 

@@ -482,6 +482,17 @@ def test_what_is_kept_grows_with_changes(place: Place, source: OpenSource[Any]) 
     assert source.retention(store.read_stream(place.states, "shop")).bytes > before.bytes
 
 
+def test_a_check_alone_finds_a_sound_source_so_and_changes_nothing(place: Place, source: OpenSource[Any]) -> None:
+    place.publish(now_of(source, place).position)
+    before = store.read_stream(place.states, "shop")
+    live = source.stream(now_of(source, place).position, 1 << 20)
+    try:
+        source.check_only(place.states)
+    finally:
+        live.close()
+    assert store.read_stream(place.states, "shop") == before
+
+
 def test_a_source_begun_anew_keeps_nothing_and_is_read_in_the_next_epoch(place: Place, source: OpenSource[Any]) -> None:
     table: dict[str, str | None] = {}
     change(place, random.Random(17), table, 6)

@@ -2,14 +2,17 @@
 
 from collections.abc import Iterator, Mapping
 
+from ingestion.schema.facts import TableFacts
 from ingestion.sources.debezium.behind import check_behind
 from ingestion.sources.debezium.shape import facts_of
-from ingestion.sources.findings import Finding, Weight
+from ingestion.sources.debezium.source import OpenDebezium
+from ingestion.sources.findings import Finding, Weight, known_positions, of_stream
 from ingestion.sources.kafka.check import of_registry, of_tables
 from ingestion.sources.kafka.connection import Brokers, Topic
 from ingestion.sources.kafka.formats import check_format, formats_of
 from lakehouse.declarations import RawTable, Source
 from lakehouse.errors import LakehouseError
+from lakehouse.servers.database import CatalogConnection
 from lakehouse.settings import DebeziumSettings, Settings
 
 WRITE = "let the connector write it, grant Describe and Read on it, or correct meta.raw.topic"
@@ -29,13 +32,19 @@ def check_source(settings: Settings, source: Source) -> list[Finding]:
         return [Finding(source.name, None, "connection", "in the way", "it cannot be looked at", says)]
     formats = formats_of(settings, source.name)
 
-    def describe(table: RawTable, topic: Topic) -> None:
+    def describe(table: RawTable, topic: Topic) -> TableFacts:
         check_format(table, formats)
-        facts_of(table, topic.id, of)
+        return facts_of(table, topic.id, of)
 
+    def check(states: CatalogConnection) -> None:
+        OpenDebezium(settings, source.name, states).check_only(states)
+
+    transactions = list(_of_source(source, of, found))
+    is_in_the_way = any(finding.weight == "in the way" for finding in transactions)
     return [
-        *_of_source(source, of, found),
-        *of_tables(source, found, WRITE, describe),
+        *transactions,
+        *(() if is_in_the_way else of_stream(settings, source.name, check)),
+        *of_tables(source, found, WRITE, describe, known_positions(settings, source.name)),
         *of_registry(settings, source),
         *check_behind(settings, source),
     ]

@@ -72,7 +72,21 @@ class OpenDebezium(OpenKafka):
 
     def check(self, states: CatalogConnection, live: LiveStream[Offsets] | None = None) -> store.Stream:
         """As of kind kafka; the transaction topic is the one that was read before, too."""
-        number, known = self._own_id(), store.read_stream(states, self._name)
+        number = self._own_id()
+        self._check_own(states, number)
+        stream = super().check(states, live)
+        if stream.publication_oid != number:  # Debezium makes it with the first transaction
+            store.note_publication(states, self._name, number)
+        return stream
+
+    def check_only(self, states: CatalogConnection) -> None:
+        """Raises as `check` would; changes nothing."""
+        super().check_only(states)
+        self._check_own(states, self._own_id())
+
+    def _check_own(self, states: CatalogConnection, number: int) -> None:
+        """Raises LakehouseError where the transaction topic, which has this number, is not the one that was read."""
+        known = store.read_stream(states, self._name) if store.has_state(states) else None
         if known is not None and known.kind == self.kind and known.publication_oid not in (0, number):
             topic = self._of.transactions
             says = f"topic {topic} was deleted{' and created again' * bool(number)} since the lake last read it"
@@ -82,10 +96,6 @@ class OpenDebezium(OpenKafka):
                 f"source {self._name!r}: {says}: "
                 f"`lakehouse ingest --recover {self._name}` goes on with what is there, in the next epoch"
             )
-        stream = super().check(states, live)
-        if stream.publication_oid != number:  # Debezium makes it with the first transaction
-            store.note_publication(states, self._name, number)
-        return stream
 
     def now(self) -> SourceNow[Offsets]:
         """The end of every topic whose table has begun, and of the transaction topic."""

@@ -2,12 +2,16 @@
 
 from collections.abc import Callable, Iterator, Mapping
 
+from ingestion.schema.evolve import name_columns
+from ingestion.schema.facts import TableFacts
+from ingestion.schema.names import check_names
 from ingestion.schema.problem import TableProblem
-from ingestion.sources.findings import Finding
+from ingestion.sources.findings import Finding, Positions, known_positions, of_stream
 from ingestion.sources.kafka.connection import Brokers, Topic
 from ingestion.sources.kafka.formats import check_format, formats_of
 from ingestion.sources.kafka.registry import UnknownSchema, registry_of
 from ingestion.sources.kafka.shape import facts_of
+from ingestion.sources.kafka.source import OpenKafka
 from lakehouse.declarations import RawTable, Source
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
@@ -24,11 +28,15 @@ def check_source(settings: Settings, source: Source) -> list[Finding]:
         return [Finding(source.name, None, "connection", "in the way", "it cannot be looked at", says)]
     formats = formats_of(settings, source.name)
 
-    def describe(table: RawTable, topic: Topic) -> None:
+    def describe(table: RawTable, topic: Topic) -> TableFacts:
         check_format(table, formats)
-        facts_of(table, topic.id)
+        return facts_of(table, topic.id)
 
-    return [*of_tables(source, found, CREATE, describe), *of_registry(settings, source)]
+    return [
+        *of_stream(settings, source.name, lambda states: OpenKafka(settings, source.name, states).check_only(states)),
+        *of_tables(source, found, CREATE, describe, known_positions(settings, source.name)),
+        *of_registry(settings, source),
+    ]
 
 
 def rights(source: Source) -> str:
@@ -50,8 +58,9 @@ def of_registry(settings: Settings, source: Source) -> Iterator[Finding]:
 
 
 def of_tables(
-    source: Source, found: Mapping[str, Topic | str], remedy: str, describe: Callable[[RawTable, Topic], object]
-) -> Iterator[Finding]:
+    source: Source, found: Mapping[str, Topic | str], remedy: str, describe: Callable[[RawTable, Topic], TableFacts],
+    positions: Positions,
+) -> Iterator[Finding]:  # fmt: skip
     """What is in the way of the tables: `describe` raises TableProblem, `remedy` is for a topic that is not there."""
     for table in source.tables:
         topic = found.get(table.raw.topic, "it does not exist")
@@ -59,7 +68,10 @@ def of_tables(
             yield Finding(source.name, table.name, "topic", "in the way", f"topic {table.raw.topic}: {topic}", remedy)
             continue
         try:
-            describe(table, topic)
+            position = positions.get(table.name)
+            before = position.facts if position and position.versions else None
+            facts = name_columns(table, before, describe(table, topic))
+            check_names(table, facts, position.landed if position else ())
         except TableProblem as problem:
             says, _, correction = problem.says.rpartition(": ")
             yield Finding(source.name, table.name, "columns", "in the way", says, correction)

@@ -96,6 +96,13 @@ class OpenKafka:
         self._check_topics()
         return stream
 
+    def check_only(self, states: CatalogConnection) -> None:
+        """Raises as `check` would; changes nothing."""
+        stream = store.read_stream(states, self._name) if store.has_state(states) else None
+        if stream is not None:
+            check_cluster(stream, self._brokers.cluster_id, self.kind)
+            self._check_topics()
+
     def _check_topics(self) -> None:
         begun = self._begun()
         found = self._topics(begun)

@@ -58,6 +58,11 @@ FAILOVER_SLOTS = 170_000
 # Up to where a standby has replayed the WAL, or a primary has written it.
 WAL_END = "CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END"
 OWN_READER_PATIENCE_SECONDS = 0.5
+# The process of a pid if it is a connection of ours, which has the name that this one has.
+_OURS = (
+    "FROM pg_stat_activity WHERE pid = %s AND usename = current_user"
+    " AND application_name = current_setting('application_name')"
+)
 # On RDS the right comes with a role, and the role's own attribute stays unset.
 MAY_REPLICATE = """
 SELECT rolreplication OR rolsuper OR EXISTS (SELECT FROM pg_roles AS g
@@ -358,20 +363,34 @@ def free_slot(connection: SourceConnection, source: str, slot: str, patience: fl
     lease, so no reader of ours is in the right. Raises LakehouseError naming a reader that stays.
     """
     begun = time.monotonic()
-    while pid := _value(connection, f"SELECT active_pid FROM pg_replication_slots WHERE slot_name = {literal(slot)}"):
+    while pid := _reader(connection, slot):
         waited = time.monotonic() - begun
         if waited > patience:
-            raise LakehouseError(
-                f"source {source!r}: slot {slot} is being read by process {pid} of the server, which is not ours: end "
-                f"it, or give this lake a slot of its own with LAKEHOUSE_SOURCES__{source.upper()}__SLOT"
-            )
+            raise _read_by_another(source, slot, pid)
         if waited > OWN_READER_PATIENCE_SECONDS:
-            connection.execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-                " WHERE pid = %s AND usename = current_user AND application_name = %s",
-                (pid, APPLICATION),
-            )
+            connection.execute(f"SELECT pg_terminate_backend(pid) {_OURS}", (pid,))
         time.sleep(0.02)
+
+
+def check_reader(connection: SourceConnection, source: str, slot: str) -> None:
+    """Raises LakehouseError while the slot is read by a process that `free_slot` would not end."""
+    pid = _reader(connection, slot)
+    if pid and connection.execute(f"SELECT 1 {_OURS}", (pid,)).fetchone() is None and _reader(connection, slot) == pid:
+        raise _read_by_another(source, slot, pid)
+
+
+def _reader(connection: SourceConnection, slot: str) -> int | None:
+    """The process that reads a slot."""
+    query = f"SELECT active_pid FROM pg_replication_slots WHERE slot_name = {literal(slot)}"
+    pid: int | None = _value(connection, query)
+    return pid
+
+
+def _read_by_another(source: str, slot: str, pid: int) -> LakehouseError:
+    return LakehouseError(
+        f"source {source!r}: slot {slot} is being read by process {pid} of the server, which is not ours: end "
+        f"it, or give this lake a slot of its own with LAKEHOUSE_SOURCES__{source.upper()}__SLOT"
+    )
 
 
 def drop_slot(connection: SourceConnection, slot: str) -> None:

@@ -34,8 +34,8 @@ from ingestion.sources.postgres.snapshot import (
     select_sql,
     typed_columns,
 )
-from ingestion.sources.postgres.standby import primary_of, source_now
-from ingestion.sources.postgres.stream import check_slot, ensure_stream
+from ingestion.sources.postgres.standby import check_standby, primary_of, source_now
+from ingestion.sources.postgres.stream import check_slot, check_stream, ensure_stream
 from ingestion.state import store
 from ingestion.state.chunks import Chunk
 from lakehouse.declarations import RawTable
@@ -90,6 +90,17 @@ class OpenPostgres:
         """The stream, whose slot and identity are those that the lake was read from."""
         src.check_server(self.connection, self._of.name)
         return ensure_stream(self._of, self.connection, self._primary, states, live)
+
+    def check_only(self, states: CatalogConnection) -> None:
+        """Raises as `check` would, but for what a read of the slot alone shows; changes nothing, and ends no reader."""
+        of = self._of
+        src.check_server(self.connection, of.name)
+        publication = src.publication_oid(of.settings, self.connection, of.name, of.publication)
+        if of.on_standby:
+            check_standby(of.settings, of.name, self.connection, self._primary)
+        else:
+            src.check_standbys(self.connection, of.name)
+        check_stream(of, self.connection, self._primary, states, publication)
 
     def check_again(self, stream: store.Stream, live: LiveStream[Lsn] | None) -> None:
         """Raises LakehouseError where the publication or the slot changed since `check`."""

@@ -14,6 +14,7 @@ from ingestion.sources.postgres.history.slots import put_made_lsn, read_made_lsn
 from ingestion.sources.postgres.history.timelines import lost_by_promotion
 from ingestion.sources.postgres.history.witness import (
     Witness,
+    check_may_mark,
     leave_mark,
     newest_in_slot,
     proves,
@@ -43,6 +44,7 @@ def ensure_stream(
     An open live stream is proof that the cluster, and what is behind the lake's position, are the same as before.
     """
     name = of.name
+    cluster: store.Cluster | None = None
     check_same_kind(store.read_stream(states, name), "postgres")  # before its slot is touched, or positions meet
     publication = src.publication_oid(of.settings, connection, name, of.publication)
     if live is None:
@@ -56,16 +58,13 @@ def ensure_stream(
         cluster = src.identify(of.settings, name, connection)
     stream, slot = store.read_stream(states, name), src.read_slot(connection, of.slot)
     if stream is None:
-        assert live is None
+        assert cluster is not None
         _check_slot_is_ours(of, connection, stream)
         # Written down before the slot is made, so that a crash in between leaves a slot that is known to be ours.
         store.create_stream(states, name, of.slot, cluster, publication)
         stream = store.read_stream(states, name)
         assert stream is not None
-    reached = max(stream.position, *_landed(states, name))
-    _check_identity(of, stream, publication)
-    if live is None:
-        _check_cluster(of, connection, stream, slot, cluster, reached)
+    _check_goes_on(of, connection, primary, states, stream, slot, publication, cluster)
     if stream.position == 0:
         lsn = Lsn(slot.confirmed_lsn) if slot else _make_slot(of, connection, primary)
         leave_mark(primary, name)
@@ -73,14 +72,38 @@ def ensure_stream(
             put_made_lsn(states, name, stream.epoch, lsn)
             store.advance_positions(states, name, lsn)
         return replace(stream, position=lsn)
-    _check_not_behind(of, reached, source_now(name, connection, primary).position)
-    slot = check_slot(of, stream, slot)
-    if live is None:
+    if cluster is not None:
+        assert slot is not None
         _check_history(of, connection, primary, states, stream, slot)
         if cluster.timeline != stream.timeline:
             store.follow_timeline(states, name, cluster.timeline)
             return replace(stream, timeline=cluster.timeline)
     return stream
+
+
+def check_stream(
+    of: Configured, connection: SourceConnection, primary: SourceConnection, states: CatalogConnection,
+    publication: int | None,
+) -> None:  # fmt: skip
+    """Raises LakehouseError where `ensure_stream` would, but for what a read of the slot alone shows; changes nothing.
+
+    `publication` is its oid; None leaves it to the caller that there is none, or one that will not do. A slot that is
+    being read is proof of the cluster, as its reader has checked that.
+    """
+    slot = src.read_slot(connection, of.slot)  # before the position, which a writer at work moves first
+    stream = store.read_stream(states, of.name) if store.has_state(states) else None
+    check_same_kind(stream, "postgres")
+    _check_slot_is_ours(of, connection, stream)
+    src.check_reader(connection, of.name, of.slot)
+    if stream is None or stream.position == 0:
+        check_may_mark(primary, of.name)
+    if stream is None:
+        return
+    is_read = slot is not None and slot.active_pid is not None
+    cluster = None if is_read else src.identify(of.settings, of.name, connection)
+    _check_goes_on(of, connection, primary, states, stream, slot, publication, cluster)
+    if slot is not None and stream.position > 0:
+        _check_left_here(of, states, stream, slot)
 
 
 def _make_slot(of: Configured, connection: SourceConnection, primary: SourceConnection) -> Lsn:
@@ -99,6 +122,22 @@ def _check_slot_is_ours(of: Configured, connection: SourceConnection, stream: st
             f"source {of.name!r}: slot {of.slot} exists but this lake did not make it: set another name with "
             f"LAKEHOUSE_SOURCES__{of.name.upper()}__SLOT, or drop it if nothing else reads it"
         )
+
+
+def _check_goes_on(
+    of: Configured, connection: SourceConnection, primary: SourceConnection, states: CatalogConnection,
+    stream: store.Stream, slot: src.Slot | None, publication: int | None, cluster: store.Cluster | None,
+) -> None:  # fmt: skip
+    """Raises LakehouseError where publication, cluster, WAL and slot are not those that the lake was read from; what is
+    None is not looked at, but for the slot of a stream that has been read."""
+    reached = max(stream.position, *_landed(states, of.name))
+    if publication is not None:
+        _check_identity(of, stream, publication)
+    if cluster is not None:
+        _check_cluster(of, connection, stream, slot, cluster, reached)
+    if stream.position > 0:
+        _check_not_behind(of, reached, source_now(of.name, connection, primary).position)
+        check_slot(of, stream, slot)
 
 
 def _check_identity(of: Configured, stream: store.Stream, publication: int) -> None:
@@ -122,15 +161,15 @@ def _check_cluster(
         f"{stream.system_identifier}, {stream.timeline}; now {now.system_identifier}, {now.timeline})"
     )
     if stream.system_identifier != now.system_identifier or now.timeline < stream.timeline:
-        raise LakehouseError(f"{said}, so changes may be missing; correct its URL, or {_remedy(of)}")
+        raise LakehouseError(f"{said}, so changes may be missing; {_other_url(of)}")
     if slot is None or not (slot.synced or of.on_standby):
         raise LakehouseError(
             f"{said}: it was promoted without slot {of.slot}, which its primary did not synchronize to it, so changes "
-            f"may be missing; correct its URL, or {_remedy(of)}"
+            f"may be missing; {_other_url(of)}"
         )
     history = src.timeline_history(of.settings, of.name, connection, now.timeline)
     if lost := lost_by_promotion(history, stream.timeline, reached):
-        raise LakehouseError(f"{said}: {lost}; correct its URL, or {_remedy(of)}")
+        raise LakehouseError(f"{said}: {lost}; {_other_url(of)}")
 
 
 def _landed(states: CatalogConnection, source: str) -> list[int]:
@@ -152,8 +191,8 @@ def _check_not_behind(of: Configured, reached: int, flushed: int) -> None:
         )
 
 
-def check_slot(of: Configured, stream: store.Stream, slot: src.Slot | None) -> src.Slot:
-    """The slot, which still has everything from the stream's position on; raises LakehouseError where it has not."""
+def check_slot(of: Configured, stream: store.Stream, slot: src.Slot | None) -> None:
+    """Raises LakehouseError where the slot has not everything from the stream's position on."""
     where = f"source {of.name!r}: slot {of.slot}"
     if slot is None:
         raise LakehouseError(
@@ -169,7 +208,6 @@ def check_slot(of: Configured, stream: store.Stream, slot: src.Slot | None) -> s
             f"something else consumed it or made it again, and the changes in between are lost to the stream; "
             f"{_remedy(of)}"
         )
-    return slot
 
 
 def _check_history(
@@ -185,19 +223,29 @@ def _check_history(
             f"transactions than the lake was read from: it was restored from an older backup and has gone on since; "
             f"{_remedy(of)}"
         )
+    made = _check_left_here(of, states, stream, slot)
+    if made is None:
+        put_made_lsn(states, of.name, stream.epoch, slot.confirmed_lsn)
+    if kept is None or not (slot.signed or _is_proven(stream, slot, kept)):
+        leave_mark(primary, of.name)
+
+
+def _check_left_here(of: Configured, states: CatalogConnection, stream: store.Stream, slot: src.Slot) -> int | None:
+    """Where the slot was made, if that is known; raises LakehouseError where it does not stand as this lake left it."""
     made = read_made_lsn(states, of.name, stream.epoch)
     known = slot.signed or slot.confirmed_lsn == (stream.position if made is None else made)
-    proven = behind and proves(kept, slot.confirmed_lsn)
-    if not known and not proven:
+    if not known and not _is_proven(stream, slot, read_witness(states, of.name, stream.epoch)):
         raise LakehouseError(
             f"source {of.name!r}: slot {of.slot} stands at {src.lsn_text(slot.confirmed_lsn)}, where this lake "
             f"did not leave it, and does not show the changes that the lake has: it was made again on a source that "
             f"was restored from an older backup; {_remedy(of)}"
         )
-    if made is None:
-        put_made_lsn(states, of.name, stream.epoch, slot.confirmed_lsn)
-    if kept is None or not (slot.signed or proven):
-        leave_mark(primary, of.name)
+    return made
+
+
+def _is_proven(stream: store.Stream, slot: src.Slot, kept: Witness | None) -> bool:
+    """Whether the slot is behind the lake, and has shown, or has to show, the newest transaction that the lake has."""
+    return slot.confirmed_lsn < stream.position and proves(kept, slot.confirmed_lsn)
 
 
 def _newest(of: Configured, connection: SourceConnection, stream: store.Stream) -> Witness | None:
@@ -210,4 +258,12 @@ def _newest(of: Configured, connection: SourceConnection, stream: store.Stream) 
 
 
 def _remedy(of: Configured) -> str:
-    return f"nothing was written: `lakehouse ingest --recover {of.name}` repairs the lake from the tables"
+    return f"nothing was written: {_repair(of)}"
+
+
+def _other_url(of: Configured) -> str:
+    return f"nothing was written: correct its URL, or {_repair(of)}"
+
+
+def _repair(of: Configured) -> str:
+    return f"`lakehouse ingest --recover {of.name}` repairs the lake from the tables"

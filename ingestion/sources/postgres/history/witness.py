@@ -10,8 +10,6 @@ cannot show it: then it must be ours (`signature`) and show the same silence.
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-import psycopg
-
 from ingestion.sources.postgres.connection import peek
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import CatalogConnection, SourceConnection
@@ -62,18 +60,21 @@ def leave_mark(connection: SourceConnection, source: str) -> None:
 
     Raises LakehouseError when the role may not write it.
     """
-    try:
-        connection.execute("SELECT pg_logical_emit_message(true, 'lakehouse', %s)", (source,))
-    except psycopg.errors.InsufficientPrivilege:
-        row = connection.execute(
-            "SELECT quote_ident(current_user), oid::regprocedure::text FROM pg_proc"
-            " WHERE proname = 'pg_logical_emit_message' AND proargtypes[2] = 'text'::regtype"
-        ).fetchone()
-        assert row is not None
+    check_may_mark(connection, source)
+    connection.execute("SELECT pg_logical_emit_message(true, 'lakehouse', %s)", (source,))
+
+
+def check_may_mark(connection: SourceConnection, source: str) -> None:
+    """Raises LakehouseError when the role may not leave a mark."""
+    row = connection.execute(
+        "SELECT quote_ident(current_user), oid::regprocedure::text, has_function_privilege(oid, 'EXECUTE') FROM pg_proc"
+        " WHERE proname = 'pg_logical_emit_message' AND proargtypes[2] = 'text'::regtype"
+    ).fetchone()
+    if row is not None and not row[2]:
         raise LakehouseError(
             f"source {source!r}: role {row[0]} may not mark its WAL, by which a restored source is found out: "
             f"run `GRANT EXECUTE ON FUNCTION {row[1]} TO {row[0]}`"
-        ) from None
+        )
 
 
 def proves(kept: Witness | None, confirmed_lsn: int) -> bool:

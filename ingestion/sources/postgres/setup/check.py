@@ -6,9 +6,11 @@ from functools import partial
 
 import psycopg
 
-from ingestion.sources.findings import Finding, Weight
-from ingestion.sources.postgres.connection import connect_source
-from ingestion.sources.postgres.setup.columns import column_findings, known_positions
+from ingestion.sources.findings import ORDER, Finding, known_positions, of_stream
+from ingestion.sources.postgres.configured import Configured
+from ingestion.sources.postgres.connection import connect_source, publication_oid
+from ingestion.sources.postgres.points import Patience
+from ingestion.sources.postgres.setup.columns import column_findings
 from ingestion.sources.postgres.setup.physical import ABOUT, advice, may_copy_cluster
 from ingestion.sources.postgres.setup.prepare import application_findings
 from ingestion.sources.postgres.setup.relations import (
@@ -22,17 +24,19 @@ from ingestion.sources.postgres.setup.relations import (
 from ingestion.sources.postgres.setup.rights import needed, relations_of
 from ingestion.sources.postgres.setup.server import server_findings
 from ingestion.sources.postgres.standby import primary_of
+from ingestion.sources.postgres.stream import check_stream
 from ingestion.sources.postgres.unprepared import fill_sample
 from lakehouse.declarations import RawTable, Source
 from lakehouse.declarations.policies import LoadPolicy, RawPolicy
 from lakehouse.errors import LakehouseError
-from lakehouse.servers.database import SourceConnection
+from lakehouse.servers.database import CatalogConnection, SourceConnection
 from lakehouse.settings import Settings
 from lakehouse.text.sql import ident, relation, typed_relation
 from lakehouse.text.urls import parse_url
 
 ALL = "insert, update, delete, truncate"
 _KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table", "S": "a sequence", "i": "an index"}
+ALSO_REFUSED = ("rights", "stream", "standby", "version")  # what the check of the stream runs into as well
 _UNLOGGED = {"u": "unlogged", "t": "temporary"}
 
 
@@ -43,8 +47,11 @@ def check_source(settings: Settings, source: Source) -> list[Finding]:
             connect_source(settings, source.name) as connection,
             primary_of(settings, source.name, connection) as primary,
         ):
+            of_server = list(server_findings(connection, primary, settings, source))
+            is_open = not any(f.about in ALSO_REFUSED and f.weight == "in the way" for f in of_server)
             found = [
-                *server_findings(connection, primary, settings, source),
+                *of_server,
+                *(_of_stream(connection, primary, settings, source.name) if is_open else ()),
                 *_of_publication(connection, settings, source),
                 *application_findings(connection, source, settings.source(source.name).publication),
                 *_of_owner(settings, source),
@@ -54,8 +61,23 @@ def check_source(settings: Settings, source: Source) -> list[Finding]:
     except LakehouseError as error:
         says = str(error).removeprefix(f"source {source.name!r}: ")
         found = [Finding(source.name, None, "connection", "in the way", "it cannot be looked at", says)]
-    order: dict[Weight, int] = {"in the way": 0, "prepare": 1, "warning": 2}
-    return sorted(found, key=lambda finding: (order[finding.weight], finding.table or ""))
+    return sorted(found, key=lambda finding: (ORDER[finding.weight], finding.table or ""))
+
+
+def _of_stream(
+    connection: SourceConnection, primary: SourceConnection, settings: Settings, source: str
+) -> Iterator[Finding]:
+    """Whether it goes on from what the lake was read from."""
+    of = Configured(settings, source, Patience(settings, source, None))
+
+    def check(states: CatalogConnection) -> None:
+        try:
+            publication = publication_oid(settings, connection, source, of.publication)
+        except LakehouseError:  # one that is not there, or will not do, is a finding of its own
+            publication = None
+        check_stream(of, connection, primary, states, publication)
+
+    return of_stream(settings, source, check)
 
 
 def unpublishable(connection: SourceConnection, schema: str, name: str) -> str | None:
@@ -84,7 +106,8 @@ def _of_publication(connection: SourceConnection, settings: Settings, source: So
         mine = [item for item in stored if item.table == table.name]
         if mine[0].root_kind in ("r", "p"):
             yield from column_findings(connection, table, mine, name, positions)
-        if unfit := list(_unfit(source, table, mine, samples)):
+        known = positions.get(table.name)
+        if unfit := list(_unfit(source, table, mine, samples, has_begun=known is not None and bool(known.versions))):
             yield from unfit
             continue
         yield from _readable(source, table, mine, settings)
@@ -116,7 +139,9 @@ def _member(source: Source, table: RawTable, publication: str, member: Member) -
         yield Finding(source.name, table.name, "publication", "in the way", says, remedy)
 
 
-def _unfit(source: Source, table: RawTable, stored: list[Stored], samples: str | None = None) -> Iterator[Finding]:
+def _unfit(
+    source: Source, table: RawTable, stored: list[Stored], samples: str | None = None, *, has_begun: bool = False
+) -> Iterator[Finding]:
     """A relation that Postgres publishes not at all, or not whole."""
     finding = partial(Finding, source.name, table.name)
     if not stored[0].exists:
@@ -134,7 +159,7 @@ def _unfit(source: Source, table: RawTable, stored: list[Stored], samples: str |
             remedy = logged if item.persistence == "u" else "remove its declaration"
             yield finding("unlogged", "in the way", says, remedy)
     named = {*(column.name for column in table.columns), *table.key, *table.raw.exclude}
-    if unknown := sorted(named - set(stored[0].columns)):
+    if not has_begun and (unknown := sorted(named - set(stored[0].columns))):
         says = f"{table.raw.relation} has no column {', '.join(unknown)}"
         yield finding("columns", "in the way", says, f"correct its declaration: it has {', '.join(stored[0].columns)}")
     if stored[0].has_children:

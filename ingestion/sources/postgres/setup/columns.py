@@ -4,63 +4,59 @@ The words are ingestion's own, as it would set the table aside with them.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import psycopg
 
-from ingestion.schema.evolve import name_columns, source_type
+from ingestion.schema.declared_columns import check_columns
+from ingestion.schema.evolve import name_columns, source_type, steps
 from ingestion.schema.facts import TableFacts
 from ingestion.schema.names import colliding_names
 from ingestion.schema.problem import TableProblem
 from ingestion.schema.types import target_type
 from ingestion.schema.types.declared import is_known, type_name
 from ingestion.schema.types.unrepresentable import KINDS
-from ingestion.sources.findings import Finding
+from ingestion.sources.findings import Finding, Positions
 from ingestion.sources.postgres.catalog.describe import read_facts
 from ingestion.sources.postgres.catalog.problems import problem_of_key
 from ingestion.sources.postgres.setup.relations import Stored
-from ingestion.state import store
 from ingestion.state.withheld import check_withheld
 from lakehouse.declarations import METADATA_COLUMNS, PARSED_METADATA, RawTable
-from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import SourceConnection
-from lakehouse.settings import Settings
 from lakehouse.text.shown import visible
 
 OF_PARSED = PARSED_METADATA.keys() - METADATA_COLUMNS  # ingestion goes on with these: only dbt refuses them
-Positions = Mapping[str, store.TablePosition]
-
-
-def known_positions(settings: Settings, source: str) -> Positions:
-    """What the lake knows of the source's tables; nothing where it was never set up, or does not answer."""
-    try:
-        with store.connect_catalog(settings) as states:
-            return store.read_positions(states, source)
-    except (LakehouseError, psycopg.Error):
-        return {}
 
 
 def column_findings(
     connection: SourceConnection, table: RawTable, stored: list[Stored], publication: str, positions: Positions
 ) -> Iterator[Finding]:
-    """One for each mistake about columns that are there; those that are not have findings of their own."""
+    """One for each mistake about columns that are there; those that are not have findings of their own, until the table
+    has begun: then the lake may go on with a column under its former name."""
     facts, _ = read_facts(connection, table, publication)
     if facts is None:
         return
-    finding = partial(Finding, table.source, table.name)
+    finding, position = partial(Finding, table.source, table.name), positions.get(table.name)
+    before = position.facts if position and position.versions else None
     existing = {column.name for column in facts.columns} | {name for _, name in facts.hidden}
-    if set(table.key) <= existing:
+    begun = before is not None
+    if begun or set(table.key) <= existing:
         for problem in _of_key(table, facts, stored, existing):
             yield finding("key", "in the way", *_said(problem))
     yield from one_key_of_two(table, facts)
-    position = positions.get(table.name)
-    if (withheld := _of_withheld(table, position, facts)) is not None:
-        yield finding("withheld columns", "in the way", *_said(withheld))
-    before = position.facts if position and position.versions else None
-    landed = position.landed if position else ()
-    for problem in colliding_names(table, name_columns(table, before, facts), landed):
+    for problem in _raised(check_withheld, table, position, facts):
+        yield finding("withheld columns", "in the way", *_said(problem))
+    landed, named = position.landed if position else (), name_columns(table, before, facts)
+    for problem in colliding_names(table, named, landed):
         yield finding("column names", "in the way", *_said(problem))
+    if begun or existing >= {*(column.name for column in table.columns), *table.raw.exclude}:
+        yield from (
+            finding("columns", "in the way", *_said(problem)) for problem in _raised(check_columns, table, named)
+        )
+    if position is not None and position.state == "streaming" and before is not None:
+        follow = partial(steps, consent=False)
+        yield from (finding("types", "in the way", *_said(p)) for p in _raised(follow, table, position.followed, named))
     for name in (name for name in table.landed if table.raw.alias.get(name, name).lower() in OF_PARSED):
         says = f"column {name!r} has a name that parsed gives a column of its own, so its model fails"
         yield finding("column names", "warning", says, f"declare meta.raw.alias: {{{name}: another_name}}")
@@ -91,12 +87,13 @@ def one_key_of_two(table: RawTable, facts: TableFacts) -> Iterator[Finding]:
             yield Finding(table.source, table.name, "key", "warning", says, remedy)
 
 
-def _of_withheld(table: RawTable, position: store.TablePosition | None, facts: TableFacts) -> TableProblem | None:
+def _raised(check: Callable[..., object], *given: object) -> list[TableProblem]:
+    """The problem that a check of ingestion raises, if it does."""
     try:
-        check_withheld(table, position, facts)
+        check(*given)
     except TableProblem as problem:
-        return problem
-    return None
+        return [problem]
+    return []
 
 
 def _of_types(connection: SourceConnection, table: RawTable, facts: TableFacts) -> Iterator[Finding]:

@@ -27,9 +27,7 @@ SELECT current_setting('wal_level'), pg_is_in_recovery(),
   (SELECT count(*) FROM pg_stat_replication r WHERE r.pid IS DISTINCT FROM
     (SELECT active_pid FROM pg_replication_slots WHERE slot_name = %(slot)s)),
   ({MAY_REPLICATE}),
-  EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = %(slot)s),
-  (SELECT coalesce(to_jsonb(s) ->> 'invalidation_reason', CASE wal_status WHEN 'lost' THEN 'wal_removed' END)
-    FROM pg_replication_slots s WHERE slot_name = %(slot)s)
+  EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = %(slot)s)
 """
 
 
@@ -53,7 +51,7 @@ def server_findings(
     role = ident(parse_url(configured.url.get_secret_value()).user)
     row = connection.execute(_SERVER, {"slot": configured.slot or f"lakehouse_{source.name}"}).fetchone()
     assert row is not None
-    level, standby, max_slots, slots, max_senders, senders, replicates, has_slot, invalid = row
+    level, standby, max_slots, slots, max_senders, senders, replicates, has_slot = row
     version, provider = connection.info.server_version, provider_of(connection)
     if version < OLDEST:
         yield finding("version", "in the way", f"it is Postgres {version // 10_000}", "upgrade it to 15 or newer")
@@ -71,9 +69,6 @@ def server_findings(
         yield finding("rights", "in the way", f"role {role} may not replicate", provider.right.format(role=role))
     if level == "logical" and replicates:
         yield from _stream(finding, settings, source.name)
-    if invalid is not None:
-        remedy = f"`lakehouse ingest --recover {source.name}`"
-        yield finding("slot", "in the way", f"its slot was invalidated ({invalid})", remedy)
     if standby or primary is not connection:
         pass  # such a server holds nothing back, and synchronizes no slot of its own
     elif away := standbys_away(connection):
