@@ -90,7 +90,7 @@ def test_a_table_that_extends_another_shares_its_keys(tmp_path: Path) -> None:
         (of(("crm", [CRM, clients({"name": "customer"})])),
          "V7: hub_customer would be hub 'customer' and hub 'customer' of table clients; if both are about the same kind"
          " of thing, one of them says `hub: {name: …, extends: true}`"),
-        (of(("erp", [clients(ERP_HUB)])), "V5: no table declares the hub 'customer' that this one extends"),
+        (of(("erp", [clients(ERP_HUB)])), "V5: no table declares the hub 'customer' that erp.clients extends"),
         (of(("erp", [clients(ERP_HUB), orders()])), "V5: no table declares"),
         (of(("crm", [CRM, clients({**ERP_HUB, "blank": "error"})])),
          "V12: blank of a hub is said once, by table customers"),

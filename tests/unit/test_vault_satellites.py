@@ -118,7 +118,7 @@ def test_a_code_is_an_attribute_that_is_looked_for_in_its_reference_table(tmp_pa
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (things({"kind": "kind_code"}), "V5: no table declares `reference_table: kind`"),
+        (things({"kind": "kind_code"}), "V5: no table declares `reference_table: kind`, which shop.things refers"),
         (things({"kind": ["kind_code", "other"]}, KINDS), "V5: code 'kind' names kind_code, other; the key of 'kind'"),
         (things({"kind": "nope"}, KINDS), "V6: nope is not among the columns that land"),
         (things({"kind": "kind_code"}, KINDS, table("more", {"id": "int", "label": "text"},
@@ -127,7 +127,8 @@ def test_a_code_is_an_attribute_that_is_looked_for_in_its_reference_table(tmp_pa
         (of(("shop", [table("kinds", {"id": "int"}, {"reference_table": "kind"})])),
          "V11: nothing is made of this without a satellite"),
         (of(("shop", [table("things", {"id": "int", "k": "int"}, {"hub": "thing", "references": {"kind": "k"}})])),
-         "V5: no table declares a hub 'kind'; a code of a reference table is named in `codes`"),
+         "V5: no table declares a hub 'kind', which shop.things refers to; a code of a reference table is named in"
+         " `codes`"),
     ],
 )  # fmt: skip
 def test_a_code_that_names_no_reference_table_is_refused(tmp_path: Path, text: str, said: str) -> None:

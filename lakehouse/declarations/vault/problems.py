@@ -278,16 +278,16 @@ def problems_among(tables: Iterable[Vaulted]) -> Iterator[tuple[Vaulted, Problem
                 yield table, problem
         for code in vault.codes:
             named = [other for name, other in code_tables if name == vault.reference_table_of(code)]
-            for problem in _code_problems(vault, code, named):
+            for problem in _code_problems(table, vault, code, named):
                 yield table, problem
 
 
-def _code_problems(vault: VaultPolicy, code: str, named: Sequence[Vaulted]) -> Iterator[Problem]:
+def _code_problems(table: Vaulted, vault: VaultPolicy, code: str, named: Sequence[Vaulted]) -> Iterator[Problem]:
     name, columns, at = vault.reference_table_of(code), vault.codes[code].columns, ("vault", "codes", code)
     if not named:
-        yield at, f"V5: no table declares `reference_table: {name}`"
+        yield at, f"V5: no table declares `reference_table: {name}`, which {_full(table)} refers to"
     elif len(named) > 1:
-        yield at, f"V7: reference table {name!r} is that of tables {' and '.join(table.name for table in named)}"
+        yield at, f"V7: reference table {name!r} is that of tables {' and '.join(other.name for other in named)}"
     elif len(key := named[0].raw.key) != len(columns):
         yield at, f"V5: code {code!r} names {', '.join(columns) or 'none'}; the key of {name!r} is {', '.join(key)}"
 
@@ -303,7 +303,7 @@ def _hub_problems(table: Vaulted, vault: VaultPolicy, owners: Sequence[Owner]) -
     assert vault.hub is not None
     declaring, hub = owners[0]
     if hub.extends:
-        yield ("vault", "hub"), f"V5: no table declares the hub {hub.name!r} that this one extends"
+        yield ("vault", "hub"), f"V5: no table declares the hub {hub.name!r} that {_full(table)} extends"
         return
     if len({owner.collision_code for _, owner in owners}) > 1 and CODE in business_key(table.raw, vault):
         yield ("vault", "hub"), f"V7: hub {hub.name!r} would have {CODE!r} twice: {ALIAS}"
@@ -321,6 +321,11 @@ def _hub_problems(table: Vaulted, vault: VaultPolicy, owners: Sequence[Owner]) -
         yield ("raw", "key"), f"V5: this key is {given}; the key of hub {hub.name!r} is {needed}, in this order"
 
 
+def _full(table: Vaulted) -> str:
+    """Whoever removes what it refers to, from another file, knows it by this."""
+    return f"{table.source}.{table.name}"
+
+
 def _in_another_order(columns: Sequence[str], key: Sequence[str]) -> bool:
     """Whether these columns have the key's names: each would be taken for another one."""
     return tuple(columns) != tuple(key) and sorted(columns) == sorted(key)
@@ -329,7 +334,8 @@ def _in_another_order(columns: Sequence[str], key: Sequence[str]) -> bool:
 def _reference_problems(table: Vaulted, vault: VaultPolicy, role: str, owners: Sequence[Owner]) -> Iterator[Problem]:
     reference, hub, at = vault.references[role], vault.hub_of(role), ("vault", "references", role)
     if not owners or owners[0][1].extends:
-        yield at, f"V5: no table declares a hub {hub!r}; a code of a reference table is named in `codes`"
+        said = f"V5: no table declares a hub {hub!r}, which {_full(table)} refers to"
+        yield at, f"{said}; a code of a reference table is named in `codes`"
         return
     key = owners[0][0].raw.key
     if len(key) != len(reference.columns):
