@@ -264,10 +264,19 @@ def refuse_writers(connection: CatalogConnection) -> None:
 
     It goes by time alone, because state of an earlier release does not tell the holders' sessions.
     """
+    _refuse(connection, "expires_at > clock_timestamp()")
+
+
+def refuse_living_writers(connection: CatalogConnection) -> None:
+    """The same, but one that was killed is none: what is done leaves the state alone."""
+    _refuse(connection, f"NOT {_IS_FREE}")
+
+
+def _refuse(connection: CatalogConnection, holding: LiteralString) -> None:
     if connection.execute("SELECT to_regclass('lakehouse.leases')").fetchone() == (None,):
         return
     held = connection.execute(
-        "SELECT source, holder FROM lakehouse.leases WHERE expires_at > clock_timestamp() ORDER BY source"
+        f"SELECT source, holder FROM lakehouse.leases AS held WHERE {holding} ORDER BY source"
     ).fetchone()
     if held is not None:
         raise LakehouseError(f"source {held[0]!r}: {held[1]} is at work: stop it, then run this again")

@@ -1,7 +1,7 @@
-"""The sources of the embedded stack: the samples, at the addresses that `lakehouse up` wrote."""
+"""What the embedded stack serves, at the addresses that `lakehouse up` wrote: its catalog, and samples as sources."""
 
 import tomllib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lakehouse.errors import LakehouseError
 from lakehouse.text.urls import PostgresUrl, parse_url
@@ -12,12 +12,17 @@ if TYPE_CHECKING:
 
 def embedded_sources(settings: "Settings") -> dict[str, PostgresUrl]:
     """The address of each source of the embedded stack, by name; empty without a stack."""
-    file = settings.home / "endpoints.toml"
-    sources = tomllib.loads(file.read_text()).get("sources", {}) if file.exists() else {}
+    sources = _written(settings).get("sources", {})
     try:
         return {name: parse_url(source["url"]) for name, source in sources.items() if "url" in source}
     except LakehouseError:
         return {}
+
+
+def is_own_catalog(settings: "Settings") -> bool:
+    """Whether the catalog is that of the embedded stack."""
+    url = settings.catalog_url
+    return url is not None and url.get_secret_value() == _written(settings).get("catalog_url")
 
 
 def is_sample(settings: "Settings", source: str) -> bool:
@@ -27,3 +32,8 @@ def is_sample(settings: "Settings", source: str) -> bool:
     here = parse_url(settings.source(source).url.get_secret_value())
     there = embedded_sources(settings).get(source)
     return there is not None and (here.host, here.port, here.database) == (there.host, there.port, there.database)
+
+
+def _written(settings: "Settings") -> dict[str, Any]:
+    file = settings.home / "endpoints.toml"
+    return tomllib.loads(file.read_text()) if file.exists() else {}

@@ -19,6 +19,7 @@ from lakehouse.servers.embedded import is_sample
 from lakehouse.settings import Settings, SourceSettings, check_project, load_settings
 from lakehouse.settings.places import absolute
 from lakehouse.text.shown import console, say, say_json, table
+from lakehouse_cli.alone import servers_unused
 from lakehouse_cli.machine.clients import client_text
 from lakehouse_cli.slots_left import out_of_reach, slots_left
 
@@ -78,12 +79,16 @@ def _start(*, with_kafka: bool) -> None:
 
 
 def down() -> None:
-    """Stop every server of this home; the data is kept."""
+    """Stop every server of this home; the data is kept.
+
+    End `lakehouse dev`, followers and the worker first, or it refuses.
+    """
     from lakehouse_stack.control.start_stop import down as stack_down
 
     settings = load_settings()
-    left = slots_left(settings) or {}
-    stopped = stack_down(settings)
+    with servers_unused(settings):
+        left = slots_left(settings) or {}
+        stopped = stack_down(settings)
     say(f"stopped {', '.join(stopped)}" if stopped else f"nothing was running in {settings.home}")
     for source, slot in left.items():
         if source in settings.databases:

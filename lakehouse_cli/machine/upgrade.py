@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from lakehouse.errors import LakehouseError
 from lakehouse.extras import installed
-from lakehouse.servers import worker_sessions
 from lakehouse.servers.database import connect_catalog
 from lakehouse.servers.retry import Unreachable
 from lakehouse.settings import ENDPOINTS_FILE, Settings, load_settings
@@ -230,13 +228,13 @@ def _answers(settings: Settings) -> bool:
 
 def _refuse_writers(settings: Settings) -> None:
     from ingestion.state.lease import refuse_writers
+    from lakehouse_cli.alone import refuse_worker
 
     if not _answers(settings):
         return
     with connect_catalog(settings) as connection:
         refuse_writers(connection)
-    if worker_sessions.is_there(settings):
-        raise LakehouseError("`lakehouse worker` is at work: stop it, then run this again")
+    refuse_worker(settings)
 
 
 def sources_to_recover(settings: Settings) -> list[str]:

@@ -12,7 +12,7 @@ from lakehouse.servers.embedded import is_sample
 from lakehouse.servers.retry import Unreachable
 from lakehouse.settings import Settings, load_settings
 from lakehouse.text.shown import say
-from lakehouse_cli.alone import alone
+from lakehouse_cli.alone import alone, refuse_worker
 from lakehouse_cli.slots_left import out_of_reach, slots_left
 from lakehouse_cli.source.declaring import agreed
 from lakehouse_stack.home.pathnames import run_dir
@@ -51,12 +51,14 @@ def _slots_out_of_reach(settings: Settings) -> list[str]:
 
 
 def _refuse_writers(settings: Settings) -> None:
-    """Raises LakehouseError while somebody ingests, topics too; a catalog that does not answer knows of nobody."""
+    """Raises LakehouseError while somebody ingests, topics too, or a worker loads; a catalog that does not answer knows
+    of nobody."""
     from ingestion.state.lease import refuse_writers
 
     if settings.catalog_url is not None:
         with suppress(Unreachable), connect_catalog(settings) as states:
             refuse_writers(states)
+            refuse_worker(settings)
 
 
 def _take_back_and_end(settings: Settings, sources: Sequence[str], delete_data: bool, dry_run: bool) -> None:

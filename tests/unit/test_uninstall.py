@@ -1,5 +1,7 @@
 """What `lakehouse uninstall` refuses before it changes anything, and what it tells of."""
 
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -7,6 +9,7 @@ from pydantic import SecretStr
 
 from ingestion.state import lease, store
 from lakehouse.errors import LakehouseError
+from lakehouse.servers.worker_sessions import enter, leave
 from lakehouse.settings import DebeziumSettings, Settings, SourceSettings, load_settings
 from lakehouse_cli.alone import alone
 from lakehouse_cli.machine import stack
@@ -33,7 +36,7 @@ def test_nothing_is_taken_away_below_a_follower_of_topics(
     shop = SourceSettings(url=SecretStr("postgresql://127.0.0.1:1/shop"))
     settings = catalog_settings.model_copy(update={"sources": {"shop": shop}})
     monkeypatch.setattr(uninstalling, "load_settings", lambda: settings)
-    monkeypatch.setattr(uninstalling, "_taken_back", lambda settings, name, dry_run: not touched.append(name))
+    monkeypatch.setattr(uninstalling, "_taken_back", lambda settings, name, *_: not touched.append(name))
     monkeypatch.setattr(uninstalling, "_end", lambda settings, delete_data: touched.append("servers"))
     with store.connect_catalog(settings) as states:
         store.ensure_state(states)
@@ -45,6 +48,74 @@ def test_nothing_is_taken_away_below_a_follower_of_topics(
         lease.release(states, following)
     uninstalling.uninstall(delete_data=True, yes=True)
     assert touched == ["shop", "servers"]
+
+
+@pytest.fixture
+def ended(catalog_settings: Settings, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """What `down` has stopped, in a home whose own catalog runs."""
+    done = list[bool]()
+    endpoints = catalog_settings.home / "endpoints.toml"
+    endpoints.write_text(f'catalog_url = "{catalog_settings.catalog_dsn()}"\n')
+    (catalog_settings.home / "run").mkdir(exist_ok=True)
+    monkeypatch.setattr(stack, "load_settings", lambda: catalog_settings)
+    monkeypatch.setattr("lakehouse_stack.control.start_stop.down", lambda settings: done.append(True) or [])
+    with store.connect_catalog(catalog_settings) as states:
+        store.ensure_state(states)
+    return done
+
+
+def test_down_stops_no_server_below_a_running_dev(catalog_settings: Settings, ended: list[bool]) -> None:
+    """Its followers, worker and daemon went on without a server, and said so each in its own log."""
+    with alone(catalog_settings), pytest.raises(LakehouseError, match=r"^`lakehouse dev` runs for .*: stop it, then"):
+        stack.down()
+    assert ended == []
+    stack.down()
+    assert ended == [True]
+
+
+def test_down_stops_no_server_below_a_follower_and_a_killed_one_is_none(
+    catalog_settings: Settings, ended: list[bool]
+) -> None:
+    with store.connect_catalog(catalog_settings) as states:
+        following = lease.acquire(states, "clicks", 30, "follow")
+        assert following is not None
+        with pytest.raises(LakehouseError, match=r"^source 'clicks': .* is at work: stop it, then run this again$"):
+            stack.down()
+        with store.connect_catalog(catalog_settings) as killed:
+            assert lease._renew(killed, following, 30)
+            with pytest.raises(LakehouseError, match="is at work"):
+                stack.down()
+        while lease.follower_of(states, "clicks") != "dead":
+            time.sleep(0.02)
+        stack.down()
+        assert ended == [True]
+        lease.release(states, following)
+
+
+@pytest.mark.parametrize("command", [stack.down, lambda: uninstalling.uninstall(yes=True)])
+def test_no_server_is_stopped_below_a_worker(
+    catalog_settings: Settings, ended: list[bool], command: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uninstalling, "load_settings", lambda: catalog_settings.model_copy(update={"sources": {}}))
+    with store.connect_catalog(catalog_settings) as states:
+        enter(states, catalog_settings.catalog_name)
+        with pytest.raises(LakehouseError, match=r"^`lakehouse worker` is at work: stop it, then run this again$"):
+            command()
+        assert ended == []
+        leave(states, catalog_settings.catalog_name)
+    command()
+    assert ended == [True]
+
+
+def test_down_of_a_home_asks_no_catalog_of_another_one(catalog_settings: Settings, ended: list[bool]) -> None:
+    """Who works on that needs none of these servers."""
+    (catalog_settings.home / "endpoints.toml").write_text('catalog_url = "postgresql://127.0.0.1:1/lake"\n')
+    with store.connect_catalog(catalog_settings) as states:
+        following = lease.acquire(states, "clicks", 30, "follow")
+        assert following is not None
+        stack.down()
+        lease.release(states, following)
+    assert ended == [True]
 
 
 @pytest.fixture
