@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from typing import Any
 
 import pytest
@@ -11,14 +11,7 @@ from pyiceberg.io import load_file_io
 
 from ingestion import refresh_mirrors, source_status
 from ingestion.sources.postgres.connection import connect_source
-from ingestion.sources.postgres.setup import (
-    drop_slot,
-    other_readers,
-    prepare,
-    removal_statements,
-    run_as_owner,
-    slot_of,
-)
+from ingestion.sources.postgres.setup import drop_slot, kept, prepare, run_as_owner, slot_of
 from lakehouse.catalog.open import file_io_properties, open_catalog
 from lakehouse.catalog.relations import list_relations
 from lakehouse.declarations import Declarations, Source
@@ -58,6 +51,17 @@ ORDER BY 1, 2, 3
 """
 
 PUBLISHED = "SELECT schemaname, tablename FROM pg_publication_tables ORDER BY 1, 2"
+PLAIN = ("public", "plain")
+
+
+def due(world: World, only: tuple[str, str] | None = None, ours: set[tuple[str, str]] | None = None) -> list[str]:
+    """What the owner has to run now."""
+    wanted = {only} if only else ours
+    return list(kept(world.settings, world.source.name, None, wanted, whole=only is None).due)
+
+
+def give_back(world: World, only: tuple[str, str] | None = None, ours: set[tuple[str, str]] | None = None) -> None:
+    run_as_owner(world.settings, world.source.name, due(world, only, ours))
 
 
 @pytest.fixture(scope="module", params=["15", slow("16"), slow("17"), "18"])
@@ -83,7 +87,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Settings:
 
 def test_publication_and_rights_are_as_they_were_before_prepare(source: Cluster, alone: Settings) -> None:
     world = unprepared(source, alone, TABLES)
-    name, mine = world.source.name, declared(world, **{"public.plain": ("secret",)})
+    mine = declared(world, **{"public.plain": ("secret",)})
     world.sql(
         "CREATE TABLE shared.other (id int)",
         f"GRANT USAGE ON SCHEMA shared TO {ROLE}",
@@ -93,16 +97,16 @@ def test_publication_and_rights_are_as_they_were_before_prepare(source: Cluster,
     prepare(world.settings, mine)
     assert world.rows(RIGHTS) != before
 
-    run_as_owner(world.settings, name, removal_statements(world.settings, name))
+    give_back(world)
 
     assert world.rows(RIGHTS) == before
     assert world.rows("SELECT * FROM pg_publication") == []
-    assert removal_statements(world.settings, name) == [], "a second time there is nothing to do"
+    assert due(world) == [], "a second time there is nothing to do"
 
 
 def test_of_one_table_the_publication_and_rights_of_all_others_stay(source: Cluster, alone: Settings) -> None:
     world = unprepared(source, alone, TABLES)
-    name, mine = world.source.name, declared(world, **{"public.plain": ("secret",)})
+    mine = declared(world, **{"public.plain": ("secret",)})
     without = mine.model_copy(
         update={"tables": tuple(t for t in mine.tables if t.relation[1] not in ("plain", "parts"))}
     )
@@ -111,32 +115,93 @@ def test_of_one_table_the_publication_and_rights_of_all_others_stay(source: Clus
     prepare(world.settings, mine)
 
     for relation in (("public", "plain"), ("public", "parts")):
-        run_as_owner(world.settings, name, removal_statements(world.settings, name, relation))
+        give_back(world, relation)
 
     assert (world.rows(RIGHTS), world.rows(PUBLISHED)) == wanted
-    assert removal_statements(world.settings, name, ("public", "plain")) == [], "a second time there is nothing to do"
+    assert due(world, PLAIN) == [], "a second time there is nothing to do"
 
 
-def test_what_another_lake_reads_stays(source: Cluster, alone: Settings) -> None:
-    """A second project of the source took publication and rights along, and the first had to compare every row."""
+def test_what_another_lake_may_read_stays(source: Cluster, alone: Settings) -> None:
+    """A second project of the source took publication and rights along, and the first had to compare every row; then it
+    did so while no follower of the first one streamed."""
     world = unprepared(source, alone, TABLES)
     name, mine = world.source.name, declared(world)
     prepare(world.settings, mine)
     before, published = world.rows(RIGHTS), world.rows(PUBLISHED)
     publication, slot = world.settings.source(name).publication, f"another_{name}"
+
+    def assert_all_stays() -> None:
+        assert kept(world.settings, name, None).readers == (slot,)
+        for only in (None, PLAIN):
+            give_back(world, only)
+        assert (world.rows(RIGHTS), world.rows(PUBLISHED)) == (before, published)
+
     with connect_source(world.settings, name) as connection:
         connection.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (slot,))
-        with closing(connect_source(world.settings, name, replication=True)) as other:
-            options = f"""(proto_version '1', publication_names '"{publication}"')"""
-            other.pgconn.send_query(f"START_REPLICATION SLOT {slot} LOGICAL 0/0 {options}".encode())
-            until(lambda: other_readers(world.settings, name) == [slot])
-            for only in (None, ("public", "plain")):
-                run_as_owner(world.settings, name, removal_statements(world.settings, name, only))
-            assert (world.rows(RIGHTS), world.rows(PUBLISHED)) == (before, published)
-        until(lambda: other_readers(world.settings, name) == [])
+        connection.execute("SELECT pg_create_physical_replication_slot(%s)", (f"of_a_standby_{name}",))
+        assert_all_stays()
+        with streaming(world, slot, publication):
+            assert_all_stays()
+        connection.execute("SELECT pg_drop_replication_slot(%s)", (f"of_a_standby_{name}",))
         connection.execute("SELECT pg_drop_replication_slot(%s)", (slot,))
-    run_as_owner(world.settings, name, removal_statements(world.settings, name))
+    give_back(world)
     assert world.rows("SELECT * FROM pg_publication") == []
+
+
+@contextmanager
+def streaming(world: World, slot: str, publication: str) -> Iterator[None]:
+    """Somebody who streams that publication by the slot."""
+    active = f"SELECT active FROM pg_replication_slots WHERE slot_name = '{slot}'"
+    with closing(connect_source(world.settings, world.source.name, replication=True)) as other:
+        options = f"""(proto_version '1', publication_names '"{publication}"')"""
+        other.pgconn.send_query(f"START_REPLICATION SLOT {slot} LOGICAL 0/0 {options}".encode())
+        until(lambda: world.rows(active) == [(True,)])
+        yield
+    until(lambda: world.rows(active) == [(False,)])
+
+
+def test_a_stream_of_another_publication_keeps_nothing_but_the_rights_on_its_tables(
+    source: Cluster, alone: Settings
+) -> None:
+    """Projects with publications of their own may have one role: the other one could not read its tables any more."""
+    world = unprepared(source, alone, TABLES)
+    name, slot = world.source.name, f"another_{world.source.name}"
+    world.sql("CREATE PUBLICATION others FOR TABLE parts, shared.orders WITH (publish_via_partition_root = true)")
+    prepare(world.settings, declared(world))
+    with connect_source(world.settings, name) as connection:
+        connection.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (slot,))
+        with streaming(world, slot, "others"):
+            assert "others carries as well" in kept(world.settings, name, None).stays[0]
+            give_back(world)
+        connection.execute("SELECT pg_drop_replication_slot(%s)", (slot,))
+    assert world.rows("SELECT pubname FROM pg_publication") == [("others",)]
+    assert world.rows(RIGHTS) == [
+        ("public", "parts", "id"), ("public", "parts_1", "id"), ("shared", "orders", "id"), ("shared", None, None),
+    ]  # fmt: skip
+
+
+def test_tables_of_the_publication_that_are_not_the_projects_stay(source: Cluster, alone: Settings) -> None:
+    world = unprepared(source, alone, TABLES)
+    prepare(world.settings, declared(world))
+    ours = {PLAIN, ("public", "parts"), ("app", 'Odd "Name"')}
+    assert "shared" in kept(world.settings, world.source.name, None, ours).stays[0]
+    give_back(world, ours=ours)
+    assert world.rows(PUBLISHED) == [("shared", "orders")]
+    assert world.rows(RIGHTS) == [("shared", "orders", "id"), ("shared", None, None)]
+    assert due(world, ours=ours) == [], "a second time there is nothing to do"
+    give_back(world, ours={*ours, ("shared", "orders")})
+    assert world.rows(RIGHTS) == [] and world.rows("SELECT * FROM pg_publication") == []
+
+
+def test_a_table_that_is_published_with_its_schema_is_taken_from_the_role_alone(
+    source: Cluster, alone: Settings
+) -> None:
+    """It was refused: nobody can drop such a table from a publication."""
+    world = unprepared(source, alone, TABLES)
+    source.admin("CREATE PUBLICATION lakehouse FOR TABLES IN SCHEMA public, app, shared", database=world.source.name)
+    prepare(world.settings, declared(world))
+    give_back(world, PLAIN)
+    assert ("public", "plain", "id") not in world.rows(RIGHTS) and ("shared", "orders", "id") in world.rows(RIGHTS)
 
 
 def test_what_fails_as_the_owner_is_told_and_nothing_is_done(source: Cluster, alone: Settings) -> None:
@@ -144,7 +209,7 @@ def test_what_fails_as_the_owner_is_told_and_nothing_is_done(source: Cluster, al
     name = world.source.name
     prepare(world.settings, declared(world))
     before = world.rows(RIGHTS)
-    wanted = [*removal_statements(world.settings, name), "DROP PUBLICATION not_there"]
+    wanted = [*due(world), "DROP PUBLICATION not_there"]
     with pytest.raises(LakehouseError, match=r'stay: publication "not_there" does not exist'):
         run_as_owner(world.settings, name, wanted)
     assert world.rows(RIGHTS) == before

@@ -249,7 +249,8 @@ def hand_over(
 
 
 def note_slot(connection: CatalogConnection, source: str, slot: str) -> None:
-    """Records the slot of a stream; one of topics has that which was read before them, until it is dropped."""
+    """Records the slot of a stream, empty once it is dropped; one of topics has that which was read before them until
+    then."""
     connection.execute("UPDATE lakehouse.streams SET slot = %s WHERE source = %s", (slot, source))
 
 

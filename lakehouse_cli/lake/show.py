@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lakehouse.catalog.open import newest_data_snapshot, open_catalog
+from lakehouse.declarations.yaml_files import declared_sources
 from lakehouse.settings import Settings, load_settings
 from lakehouse.text.shown import console, say_json, table
 
@@ -73,18 +74,19 @@ def lake_tables(settings: Settings) -> list[LakeTable]:
 
 
 def newest_cuts(settings: Settings) -> list[LakeCut]:
-    """The newest cut of every source that has one."""
+    """The newest cut of every source that has one, and that the project, as far as it can be read, declares."""
     from ingestion.state.store import connect_catalog, ensure_state, read_stream
 
     with connect_catalog(settings) as states:
         ensure_state(states)
         sources = states.execute("SELECT source FROM lakehouse.streams ORDER BY source").fetchall()
         streams = [stream for (source,) in sources if (stream := read_stream(states, source)) is not None]
+    declared = declared_sources(settings.dbt_project_dir)  # the state outlasts `lakehouse remove`
     now = datetime.now(UTC)
     return [
         LakeCut(s.source, s.epoch, s.cut_position.text, s.cut_at, (now - s.cut_at).total_seconds())
         for s in streams
-        if s.cut_position is not None and s.cut_at is not None
+        if s.cut_position is not None and s.cut_at is not None and (declared is None or s.source in declared)
     ]
 
 

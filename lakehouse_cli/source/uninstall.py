@@ -15,6 +15,7 @@ from lakehouse.text.shown import say
 from lakehouse_cli.alone import alone, refuse_worker
 from lakehouse_cli.slots_left import out_of_reach, slots_left
 from lakehouse_cli.source.declaring import agreed
+from lakehouse_cli.source.taking_back import Relations, relations_of, take_back
 from lakehouse_stack.home.pathnames import run_dir
 
 DATA = "Delete the home too: the embedded catalog and objects, so every table that is kept in them, with keys and logs."
@@ -64,7 +65,8 @@ def _refuse_writers(settings: Settings) -> None:
 def _take_back_and_end(settings: Settings, sources: Sequence[str], delete_data: bool, dry_run: bool) -> None:
     if not dry_run:
         _refuse_writers(settings)
-    if failed := [name for name in sources if not _taken_back(settings, name, dry_run)]:
+    declared = _declared(settings) if sources else {}
+    if failed := [name for name in sources if not _taken_back(settings, name, declared, dry_run)]:
         raise LakehouseError(f"{', '.join(failed)}: something stays there, so nothing was stopped: run this again")
     if dry_run:
         say(f"the servers of {settings.home} would be stopped{', and the home deleted' if delete_data else ''}")
@@ -84,18 +86,25 @@ def _ask(settings: Settings, sources: Sequence[str], left: Sequence[str], delete
     agreed(yes)
 
 
-def _taken_back(settings: Settings, source: str, dry_run: bool) -> bool:
-    """Whether the source keeps nothing any more; says why where it does."""
-    from lakehouse_cli.source.remove import take_back
+def _declared(settings: Settings) -> Relations:
+    """What the project declares of each source; nothing where it cannot be read."""
+    from scaffold import declared_alone
 
+    with suppress(LakehouseError):
+        return relations_of(declared_alone(settings))
+    return {}
+
+
+def _taken_back(settings: Settings, source: str, declared: Relations, dry_run: bool) -> bool:
+    """Whether the source keeps nothing any more; says why where it does."""
     try:
-        slot, statements = take_back(settings, source, dry_run)
+        keeps = take_back(settings, source, declared, dry_run)
     except LakehouseError as error:
         say(f"{source}: {error}", error=True)
         return False
-    if slot is None and not statements:
+    if keeps.is_nothing:
         say(f"{source}: it keeps nothing for the lake")
-    by_hand = bool(statements) and settings.source(source).owner_url is None
+    by_hand = bool(keeps.due) and settings.source(source).owner_url is None
     return dry_run or not by_hand
 
 

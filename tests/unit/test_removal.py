@@ -3,20 +3,26 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
+import psycopg
 import pytest
 import yaml
 from held_topics import declared as of_topics
 from pydantic import SecretStr
 
+from ingestion.schema.positions import Lsn
+from ingestion.sources.kinds import source_of
+from ingestion.sources.postgres.setup import Kept, drop_slot, kept, slot_of
 from ingestion.state import lease as leases
 from ingestion.state import store
 from lakehouse.declarations import Declarations
 from lakehouse.declarations.policies import RawPolicy
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import KafkaSettings, Settings, SourceSettings, load_settings
+from lakehouse_cli.lake.show import newest_cuts
 from lakehouse_cli.source import remove as command
 from lakehouse_cli.source import undeclaring
 from lakehouse_cli.source.declaring import write_change
+from lakehouse_cli.source.taking_back import kept_by
 from scaffold import Change, declaring_file, plan
 from scaffold.files import stamped
 from tests.world import declared_source
@@ -120,7 +126,7 @@ def test_a_source_that_was_edited_while_the_question_waited_stays_in_the_project
     corrected, taken = shop.dbt_project_dir / edited, list[str]()
     monkeypatch.setattr(command, "load_settings", lambda: shop)
     monkeypatch.setattr("scaffold.declared_alone", declared)
-    monkeypatch.setattr(command, "take_back", lambda _, source, dry_run: taken.append(source))
+    monkeypatch.setattr(command, "take_back", lambda _, source, *__: taken.append(source))
     monkeypatch.setattr(command, "agreed", editing(corrected, corrected.read_text() + "# corrected\n"))
     found = undeclaring.undeclared(shop, "shop")
 
@@ -141,7 +147,7 @@ def test_a_removal_of_a_source_that_is_killed_can_be_repeated(shop: Settings, mo
         (folder / f"parsed_shop__{table}.sql").write_text(stamped(".sql", f"SELECT '{table}'\n"))
     monkeypatch.setattr(command, "load_settings", lambda: shop)
     monkeypatch.setattr("scaffold.declared_alone", declared)
-    monkeypatch.setattr(command, "take_back", lambda *_: (None, []))
+    monkeypatch.setattr(command, "take_back", lambda *_: Kept())
     monkeypatch.setattr("lakehouse.declarations.manifest.ensure_manifest", lambda settings: None)
     monkeypatch.setattr(undeclaring, "readers", lambda *_: [])
 
@@ -232,7 +238,7 @@ def test_nothing_is_dropped_that_a_model_of_somebodys_reads(
     """The history went first, and then the models were named that read it; a preview said nothing of them."""
     monkeypatch.setattr(command, "droppable", lambda *_: ["raw_shop.orders"])
     monkeypatch.setattr(undeclaring, "readers", lambda *_: [MART])
-    monkeypatch.setattr(command, "take_back", lambda *_: dropped.append("slot") or (None, []))
+    monkeypatch.setattr(command, "take_back", lambda *_: dropped.append("slot") or Kept())
     refused = rf"^{name}: nothing was dropped, because {MART} would read what is gone: change them first"
     with pytest.raises(LakehouseError, match=refused):
         command.remove(name, drop_tables=True, yes=True)
@@ -330,3 +336,90 @@ def test_a_source_of_topics_is_removed(web: tuple[Settings, list[str]], capsys: 
     command.remove("web", drop_tables=True, yes=True)
     assert left_of(settings) == (set(), False) and done == ["raw_web.*"]
     assert "slot" not in capsys.readouterr().out
+
+
+@pytest.fixture
+def published(shop: Settings, cluster: str) -> Iterator[Callable[[str], list[tuple[str]]]]:
+    """Asks the shop, of which two tables are published, and of which the lake has read up to here."""
+    with psycopg.connect(cluster, autocommit=True) as asked:
+        asked.execute("CREATE TABLE orders (id int); CREATE TABLE customers (id int)")
+        asked.execute("CREATE PUBLICATION lakehouse FOR TABLE orders, customers")
+        with store.connect_catalog(shop) as states:
+            [(here,)] = asked.execute("SELECT (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint").fetchall()
+            store.set_positions(states, "shop", Lsn(here))
+
+        def ask(sql: str) -> list[tuple[str]]:
+            cursor = asked.execute(sql)
+            return cursor.fetchall() if cursor.description else []
+
+        yield ask
+        asked.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots")
+        asked.execute("DROP PUBLICATION IF EXISTS lakehouse; DROP TABLE orders, customers")
+
+
+def test_what_a_slot_of_another_lake_may_read_stays_and_the_owner_is_told_what_to_run(
+    shop: Settings, dropped: list[str], published: Callable[[str], list[tuple[str]]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody streamed by it at that moment, and the other lake lost its publication."""
+    published("SELECT pg_create_logical_replication_slot('another', 'pgoutput')::text")
+    command.remove("shop.orders", yes=True)
+    assert len(published("SELECT 1 FROM pg_publication_tables")) == 2
+    stays, *statements = [line for line in capsys.readouterr().out.splitlines() if "publication" in line.lower()]
+    assert stays.startswith("-- shop: this stays, because slot another may read the publication; if nobody reads by")
+    assert "drop it (SELECT pg_drop_replication_slot('another')), and run this as the owner" in stays
+    assert statements == ['ALTER PUBLICATION "lakehouse" DROP TABLE "public"."orders";']
+    assert known(shop) == {"customers"} and "orders" not in declaration(shop).read_text()
+
+
+def test_a_slot_that_another_lake_has_made_by_the_name_of_one_that_was_dropped_is_left_alone(
+    shop: Settings, published: Callable[[str], list[tuple[str]]]
+) -> None:
+    """Two projects call their sources alike, so their slots have one name: the second `remove` dropped the other's."""
+    assert slot_of(shop, "shop") is None, "it was dropped"
+    published("SELECT pg_create_logical_replication_slot('lakehouse_shop', 'pgoutput')::text")
+    assert slot_of(shop, "shop") is None and kept(shop, "shop", None).readers == ("lakehouse_shop",)
+    [(here,)] = published("SELECT (confirmed_flush_lsn - '0/0'::pg_lsn)::bigint FROM pg_replication_slots")
+    with store.connect_catalog(shop) as states:
+        store.set_positions(states, "shop", Lsn(int(here)))
+    assert slot_of(shop, "shop") == "lakehouse_shop" and kept(shop, "shop", "lakehouse_shop").readers == ()
+
+
+def test_a_recovery_after_a_removal_leaves_the_slot_that_another_lake_has_made_since(
+    shop: Settings, published: Callable[[str], list[tuple[str]]]
+) -> None:
+    """It was dropped, and with it what the other lake had not read yet."""
+    published("SELECT pg_create_logical_replication_slot('lakehouse_shop', 'pgoutput')::text")
+    drop_slot(shop, "shop", "lakehouse_shop")
+    published("SELECT pg_create_logical_replication_slot('lakehouse_shop', 'pgoutput')::text")
+    with (
+        source_of(shop, "shop").open() as opened,
+        pytest.raises(LakehouseError, match="this lake did not make it: set"),
+    ):
+        opened.begin_anew()
+    assert len(published("SELECT 1 FROM pg_replication_slots")) == 1
+
+
+def test_what_another_source_of_the_project_has_of_the_same_database_stays_its_own(
+    shop: Settings, published: Callable[[str], list[tuple[str]]]
+) -> None:
+    both = shop.model_copy(update={"sources": {**shop.sources, "crm": shop.sources["shop"]}})
+    relations = {"shop": [("public", "orders")], "crm": [("public", "customers")]}
+    with store.connect_catalog(shop) as states:
+        store.create_stream(states, "crm", "lakehouse_crm", store.Cluster("1", 1), 0)
+    published("SELECT pg_create_logical_replication_slot('lakehouse_crm', 'pgoutput')::text")
+    of_shop = kept_by(both, "shop", relations)
+    assert of_shop.readers == () and of_shop.due == ('ALTER PUBLICATION "lakehouse" DROP TABLE "public"."orders"',)
+    assert kept_by(both, "shop", relations, ("public", "customers")).due == (), "the other one reads it as well"
+    drop_slot(both, "crm", "lakehouse_crm")
+    published("ALTER PUBLICATION lakehouse DROP TABLE customers")
+    assert kept_by(both, "shop", relations).due == ('DROP PUBLICATION "lakehouse"',)
+
+
+def test_of_a_source_that_is_removed_no_cut_is_shown(shop: Settings) -> None:
+    """Its age grew for ever beside those of the others."""
+    (shop.dbt_project_dir / "dbt_project.yml").write_text("name: lake\n")
+    with store.connect_catalog(shop) as states:
+        states.execute("UPDATE lakehouse.streams SET cut_lsn = 7, cut_at = now()")
+    assert [cut.source for cut in newest_cuts(shop)] == ["shop"]
+    declaration(shop).unlink()
+    assert newest_cuts(shop) == []

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from ingestion.sources.postgres.setup import Kept
 from lakehouse.declarations import load_declarations
 from lakehouse.settings import load_settings
 from lakehouse_cli.commands import command_line
@@ -52,7 +53,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     create_project(tmp_path / "lake")
     monkeypatch.setenv("LAKEHOUSE_PROJECT_DIR", str(tmp_path / "lake"))
     monkeypatch.chdir(tmp_path / "lake" / "dbt_project")
-    monkeypatch.setattr("lakehouse_cli.source.remove.take_back", lambda *_: (None, []))
+    monkeypatch.setattr("lakehouse_cli.source.remove.take_back", lambda *_: Kept())
     Path("models/sources/shop.yml").write_text(SHOP)
     app = command_line(["scaffold", "remove"])
 
@@ -103,13 +104,14 @@ def test_edited_models_of_a_shared_hub_stay_and_are_named(run: Run) -> None:
 
 
 def test_a_source_whose_hub_others_refer_to_stays_whole(run: Run) -> None:
-    """It was removed with all its models before anybody was told that the others need it."""
+    """It was removed with all its models before anybody was told that the others need it, and not which table does."""
     Path("models/sources/crm.yml").write_text(CRM)
     run("scaffold", "crm")
     before = {path: path.read_text() for path in Path("models").rglob("*") if path.is_file()}
     refused = run("remove", "shop", "--yes")
     assert "nothing was written, as the declarations would be refused" in str(refused.exception)
-    assert "crm.yml" in str(refused.exception) and "person" in str(refused.exception)
+    assert "crm.yml" in str(refused.exception)
+    assert "no table declares a hub 'person', which crm.tickets refers to" in str(refused.exception)
     assert before == {path: path.read_text() for path in Path("models").rglob("*") if path.is_file()}
 
 

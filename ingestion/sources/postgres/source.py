@@ -35,7 +35,7 @@ from ingestion.sources.postgres.snapshot import (
     typed_columns,
 )
 from ingestion.sources.postgres.standby import check_standby, primary_of, source_now
-from ingestion.sources.postgres.stream import check_slot, check_stream, ensure_stream
+from ingestion.sources.postgres.stream import check_made_here, check_slot, check_stream, ensure_stream
 from ingestion.state import store
 from ingestion.state.chunks import Chunk
 from lakehouse.declarations import RawTable
@@ -248,8 +248,10 @@ class OpenPostgres:
         return lives.LiveStream(self._stream_url(), of.slot, of.publication, position, max_bytes, server)
 
     def begin_anew(self) -> Callable[[CatalogConnection], None]:
-        """Drops the slot; what is returned forgets slot, cluster and positions."""
+        """Drops the slot, unless it is another lake's; what is returned forgets slot, cluster and positions."""
         of = self._of
+        with store.connect_catalog(of.settings) as states:
+            check_made_here(of, self.connection, store.read_stream(states, of.name))
         if src.read_slot(self.connection, of.slot) is not None:
             src.free_slot(self.connection, of.name, of.slot)
             src.drop_slot(self.connection, of.slot)

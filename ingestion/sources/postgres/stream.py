@@ -66,6 +66,7 @@ def ensure_stream(
         assert stream is not None
     _check_goes_on(of, connection, primary, states, stream, slot, publication, cluster)
     if stream.position == 0:
+        store.note_slot(states, name, of.slot)  # `lakehouse remove` forgets it
         lsn = Lsn(slot.confirmed_lsn) if slot else _make_slot(of, connection, primary)
         leave_mark(primary, name)
         with states.transaction():
@@ -113,11 +114,16 @@ def _make_slot(of: Configured, connection: SourceConnection, primary: SourceConn
 
 def _check_slot_is_ours(of: Configured, connection: SourceConnection, stream: store.Stream | None) -> None:
     """Raises LakehouseError where another lake, or anybody else, may rely on the slot."""
-    if stream is not None and stream.slot != of.slot:
+    if stream is not None and stream.slot not in ("", of.slot):
         raise LakehouseError(
             f"source {of.name!r}: the lake was read from slot {stream.slot}, not {of.slot}: set it back"
         )
-    if stream is None and src.has_slot(connection, of.slot):
+    check_made_here(of, connection, stream)
+
+
+def check_made_here(of: Configured, connection: SourceConnection, stream: store.Stream | None) -> None:
+    """Raises LakehouseError where there is a slot of that name that this lake did not make."""
+    if (stream is None or stream.slot != of.slot) and src.has_slot(connection, of.slot):
         raise LakehouseError(
             f"source {of.name!r}: slot {of.slot} exists but this lake did not make it: set another name with "
             f"LAKEHOUSE_SOURCES__{of.name.upper()}__SLOT, or drop it if nothing else reads it"

@@ -9,16 +9,17 @@ from ingestion.sources.postgres.setup.check import check_source, unpublishable
 from ingestion.sources.postgres.setup.physical import Server, advice, may_copy_cluster, once, server_of
 from ingestion.sources.postgres.setup.prepare import Unfit, prepare
 from ingestion.sources.postgres.setup.removal import (
+    Kept,
     drop_slot,
-    other_readers,
-    removal_statements,
+    kept,
+    relations_met,
     run_as_owner,
     slot_of,
 )
 from ingestion.sources.postgres.setup.statements import Existing, existing, setup_statements
 
 __all__ = [
-    "Existing", "Finding", "Server", "Unfit", "advice", "check_source", "drop_slot", "existing", "may_copy_cluster",
-    "once", "other_readers", "prepare", "removal_statements", "run_as_owner", "server_of", "setup_statements",
-    "slot_of", "unpublishable",
+    "Existing", "Finding", "Kept", "Server", "Unfit", "advice", "check_source", "drop_slot", "existing", "kept",
+    "may_copy_cluster", "once", "prepare", "relations_met", "run_as_owner", "server_of", "setup_statements", "slot_of",
+    "unpublishable",
 ]  # fmt: skip

@@ -1,63 +1,71 @@
-"""What a source keeps for the lake, taken back: the slot, the publication, and the rights of the run-time role."""
+"""What a source keeps for the lake, taken back: the slot, the publication, and the rights of the run-time role.
 
-from collections.abc import Iterator, Sequence
+What others may use of it stays: a publication that another slot may read, its tables that are not the project's, and
+the rights on tables that another publication carries.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 
 from ingestion.sources.postgres import connection as src
 from ingestion.sources.postgres.connection import connect_source
+from ingestion.sources.postgres.setup.given import Given, Relation, carried_too, of_others, read_given, taking_back
 from ingestion.sources.postgres.setup.owner import as_owner
+from ingestion.sources.postgres.setup.readers import possible_readers
 from ingestion.state import lease as leases
 from ingestion.state import store
-from lakehouse.servers.database import SourceConnection
 from lakehouse.settings import Settings
-from lakehouse.text.sql import ident, typed_ident, typed_relation
+from lakehouse.text.sql import typed_relation
 from lakehouse.text.urls import parse_url
 
-# Rights on the publication's tables and their partitions, of all columns or of some; and on schemas in which the role
-# has none on any other relation.
-_GRANTED = """
-WITH published AS (
-  SELECT coalesce(tree.relid, c.oid) AS relid
-  FROM pg_publication_tables AS p JOIN pg_namespace AS n ON n.nspname = p.schemaname
-  JOIN pg_class AS c ON c.relnamespace = n.oid AND c.relname = p.tablename
-  LEFT JOIN LATERAL pg_partition_tree(c.oid) AS tree ON c.relkind = 'p'
-  WHERE p.pubname = %(publication)s
-    AND (%(schema)s::text IS NULL OR (p.schemaname, p.tablename) = (%(schema)s, %(name)s))
-), readable AS (
-  SELECT c.relnamespace, c.relname, c.oid IN (SELECT relid FROM published) AS is_ours FROM pg_class AS c
-  WHERE c.relowner <> %(role)s::regrole AND (
-    EXISTS (SELECT FROM aclexplode(c.relacl) AS g WHERE g.grantee = %(role)s::regrole) OR EXISTS (
-      SELECT FROM pg_attribute AS a, aclexplode(a.attacl) AS g
-      WHERE a.attrelid = c.oid AND g.grantee = %(role)s::regrole))
-)
-SELECT 'SELECT ON TABLE', n.nspname, r.relname FROM readable AS r JOIN pg_namespace AS n ON n.oid = r.relnamespace
-WHERE r.is_ours
-UNION ALL
-SELECT DISTINCT 'USAGE ON SCHEMA', n.nspname, NULL FROM pg_namespace AS n, aclexplode(n.nspacl) AS g
-WHERE g.grantee = %(role)s::regrole AND n.oid IN (SELECT relnamespace FROM readable WHERE is_ours)
- AND n.oid NOT IN (SELECT relnamespace FROM readable WHERE NOT is_ours)
-ORDER BY 1, 2, 3
-"""
-_MEMBER = """
-SELECT FROM pg_publication_tables WHERE pubname = %(publication)s AND (schemaname, tablename) = (%(schema)s, %(name)s)
-"""
-# Who streams the publication by another slot says so in the command that its session runs; a role sees its own ones.
-_READERS = """
-SELECT s.slot_name FROM pg_replication_slots AS s JOIN pg_stat_activity AS a ON a.pid = s.active_pid
-WHERE s.database = current_database() AND s.slot_name <> %s
-  AND position('publication_names' IN a.query) > 0 AND position(%s IN a.query) > 0
-ORDER BY 1
-"""
+
+@dataclass(frozen=True)
+class Kept:
+    """What a source keeps for the lake: its slot, and what the owner has to run to take back the rest.
+
+    While one of `readers`, slots of others, may read the publication, that is not to be run. `stays` tells of what is
+    no part of it.
+    """
+
+    slot: str | None = None
+    statements: tuple[str, ...] = ()
+    readers: tuple[str, ...] = ()
+    stays: tuple[str, ...] = ()
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether there is nothing to take back."""
+        return self.slot is None and not self.statements
+
+    @property
+    def due(self) -> tuple[str, ...]:
+        """What the owner has to run now."""
+        return () if self.readers else self.statements
 
 
 def slot_of(settings: Settings, source: str) -> str | None:
-    """The slot that the source keeps for this lake; None where it keeps none."""
+    """The slot that the source keeps for this lake; None where it keeps none.
+
+    A slot beyond the lake's position was made again since it was dropped, by somebody else.
+    """
     with store.connect_catalog(settings) as states:
         store.ensure_state(states)
         stream = store.read_stream(states, source)
     if stream is None:
         return None
     with connect_source(settings, source) as connection:
-        return stream.slot if src.read_slot(connection, stream.slot) is not None else None
+        slot = src.read_slot(connection, stream.slot)
+    is_of_another = slot is not None and stream.kind == "postgres" and 0 < stream.position < slot.confirmed_lsn
+    return None if slot is None or is_of_another else stream.slot
+
+
+def relations_met(settings: Settings, source: str) -> set[Relation]:
+    """The relations of the tables that the lake has ingested of a source, declared or not."""
+    with store.connect_catalog(settings) as states:
+        store.ensure_state(states)
+        positions = store.read_positions(states, source).values()
+    described = [position.versions[-1] if position.versions else position.former for position in positions]
+    return {facts.relation for facts in described if facts is not None and any(facts.relation)}
 
 
 def drop_slot(settings: Settings, source: str, slot: str) -> None:
@@ -70,29 +78,27 @@ def drop_slot(settings: Settings, source: str, slot: str) -> None:
     with leases.kept_alive(settings, lease), connect_source(settings, source) as connection:
         src.free_slot(connection, source, slot)
         src.drop_slot(connection, slot)
+        with store.connect_catalog(settings) as states:
+            store.note_slot(states, source, "")  # one of that name that is made later is somebody else's
 
 
-def removal_statements(settings: Settings, source: str, only: tuple[str, str] | None = None) -> list[str]:
-    """What the owner has to run, for all that is published or `only` one relation; nothing without a publication, or
-    while somebody else reads it.
+def kept(
+    settings: Settings, source: str, slot: str | None, ours: Collection[Relation] | None = None, *,
+    whole: bool = True, beside: Collection[str] = (),
+) -> Kept:  # fmt: skip
+    """What the source keeps, of `ours` alone if these are given; `slot` is what `slot_of` found.
+
+    A `whole` publication goes with what it has of ours. Slots `beside` it are this lake's and read none of ours.
     """
     configured = settings.source(source)
-    role = parse_url(configured.url.get_secret_value()).user
-    if other_readers(settings, source):
-        return []
+    role, publication = parse_url(configured.url.get_secret_value()).user, configured.publication
     with connect_source(settings, source) as connection:
-        return list(_statements(connection, configured.publication, role, only))
-
-
-def other_readers(settings: Settings, source: str) -> list[str]:
-    """The slots by which others stream the source's publication at this moment, such as another lake's follower.
-
-    Without publication or rights they would have to compare every row again.
-    """
-    configured = settings.source(source)
-    slot = configured.slot or f"lakehouse_{source}"
-    with connect_source(settings, source) as connection:
-        return [found for (found,) in connection.execute(_READERS, (slot, ident(configured.publication))).fetchall()]
+        if connection.execute("SELECT FROM pg_publication WHERE pubname = %s", (publication,)).fetchone() is None:
+            return Kept(slot)
+        given = read_given(connection, role)
+        readers = possible_readers(settings, source, connection, publication, {slot, *beside})
+    statements = taking_back(given, publication, role, ours, whole=whole)
+    return Kept(slot, tuple(statements), tuple(readers), tuple(_staying(given, publication, ours, whole)))
 
 
 def run_as_owner(settings: Settings, source: str, statements: Sequence[str]) -> None:
@@ -102,17 +108,9 @@ def run_as_owner(settings: Settings, source: str, statements: Sequence[str]) -> 
             owner.execute(statement)
 
 
-def _statements(
-    connection: SourceConnection, publication: str, role: str, only: tuple[str, str] | None
-) -> Iterator[str]:
-    if connection.execute("SELECT FROM pg_publication WHERE pubname = %s", (publication,)).fetchone() is None:
-        return
-    schema, name = only or (None, None)
-    granted = {"publication": publication, "role": ident(role), "schema": schema, "name": name}
-    for right, namespace, relation in connection.execute(_GRANTED, granted).fetchall():
-        of = typed_ident(namespace) if relation is None else typed_relation(namespace, relation)
-        yield f"REVOKE {right} {of} FROM {typed_ident(role)}"
-    if only is None:
-        yield f"DROP PUBLICATION {typed_ident(publication)}"
-    elif connection.execute(_MEMBER, granted).fetchone() is not None:
-        yield f"ALTER PUBLICATION {typed_ident(publication)} DROP TABLE {typed_relation(*only)}"
+def _staying(given: Given, publication: str, ours: Collection[Relation] | None, whole: bool) -> Iterator[str]:
+    if whole and (tables := of_others(given, publication, ours)):
+        listed = ", ".join(typed_relation(*table) for table in tables)
+        yield f"publication {publication} stays with {listed}, which is none of the project's"
+    if names := carried_too(given, publication, ours):
+        yield f"rights stay on what publication {', '.join(names)} carries as well"
