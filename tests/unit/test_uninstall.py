@@ -37,6 +37,7 @@ def test_nothing_is_taken_away_below_a_follower_of_topics(
     settings = catalog_settings.model_copy(update={"sources": {"shop": shop}})
     monkeypatch.setattr(uninstalling, "load_settings", lambda: settings)
     monkeypatch.setattr(uninstalling, "_taken_back", lambda settings, name, *_: not touched.append(name))
+    monkeypatch.setattr(uninstalling, "_declared", lambda settings: {})
     monkeypatch.setattr(uninstalling, "_end", lambda settings, delete_data: touched.append("servers"))
     with store.connect_catalog(settings) as states:
         store.ensure_state(states)
@@ -138,6 +139,7 @@ def test_slots_that_are_out_of_reach_are_told_before_the_question_and_at_the_end
     asked, ended = list[str](), list[bool]()
     monkeypatch.setattr(uninstalling, "load_settings", lambda: forgotten)
     monkeypatch.setattr(uninstalling, "agreed", lambda yes: asked.append(capsys.readouterr().out))
+    monkeypatch.setattr(uninstalling, "_declared", lambda settings: {})
     monkeypatch.setattr(uninstalling, "_end", lambda _, delete_data: ended.append(delete_data))
 
     uninstalling.uninstall(delete_data=True)
