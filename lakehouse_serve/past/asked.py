@@ -47,7 +47,8 @@ def at_moment(settings: Settings, sql: str, moment: Moment, role: Role) -> tuple
 
     Raises LakehouseError where there is no cut, a relation has no past, or what was committed until then is not loaded.
     """
-    return _at(settings, sql, State(newest_cuts(settings, moment), {}), role, is_of_all=moment.at is not None)
+    state = State(newest_cuts(settings, moment), {}, is_of_all=moment.at is not None)
+    return _at(settings, sql, state, role)
 
 
 def remarks(settings: Settings, moment: Moment, cuts: Collection[Cut]) -> list[str]:
@@ -64,14 +65,14 @@ def at_cut(settings: Settings, sql: str, moment: Moment, role: Role) -> tuple[st
     return rewritten, state.cuts
 
 
-def _at(settings: Settings, sql: str, state: State, role: Role, is_of_all: bool = False) -> tuple[str, tuple[Cut, ...]]:
+def _at(settings: Settings, sql: str, state: State, role: Role) -> tuple[str, tuple[Cut, ...]]:
     cuts = {cut.source: cut for cut in state.cuts}
 
     def ask(statement: str) -> list[list[Any]]:
         return query(settings, statement)
 
     kind_of = cache(lambda name: _kind(ask, settings.trino.catalog, name))
-    lake = AsOfCuts(cuts, settings.trino.catalog, kind_of, _hidden(settings, role), state.snapshots, is_of_all)
+    lake = AsOfCuts(cuts, settings.trino.catalog, kind_of, _hidden(settings, role), state.snapshots, state.is_of_all)
     rewritten = lake.rewrite(sql)
     with closing(open_catalog(settings)) as catalog:
         loads, model_of = cache(lambda table: _loads(catalog, table)), cache(lambda name: _model_of(settings, name))

@@ -89,12 +89,14 @@ class AsOfCuts:
         kind = self.kind_of(name)
         if kind is None:
             raise LakehouseError(f"there is no table or view {name}")
-        if name in self.snapshots and not tells(name, kind.columns):
-            return f"SELECT * FROM {ident(self.catalog)}.{relation(*name)} FOR VERSION AS OF {self.snapshots[name]}"
+        rows = f"SELECT * FROM {ident(self.catalog)}.{relation(*name)}"
+        version = f" FOR VERSION AS OF {self.snapshots[name]}" if name in self.snapshots else ""
+        if version and not tells(name, kind.columns):
+            return f"{rows}{version}"
         if kind.view is None:
             self.tables.add(name)
-            condition = self.condition(name, kind.columns)
-            return f"SELECT * FROM {ident(self.catalog)}.{relation(*name)} WHERE {condition}"
+            kept = version if name.namespace.startswith("raw_") else ""  # without what landed late, as its mirror is
+            return f"{rows}{kept} WHERE {self.condition(name, kind.columns)}"
         if name in within or len(within) > DEEPEST:
             raise LakehouseError(f"{name} is a view that reads itself")
         return self._rewritten(without_columns(kind.view, self.hidden.get(name, ())), (*within, name)) + "\n"

@@ -33,11 +33,15 @@ ONE_DAY = timedelta(days=1)
 
 @dataclass(frozen=True)
 class State:
-    """One cut of each source, and the snapshots of tables that belong to them; `missing` says what does not."""
+    """One cut of each source, and the snapshots of tables that belong to them; `missing` says what does not.
+
+    `is_of_all`: a source that has no cut in it was not in the lake yet.
+    """
 
     cuts: tuple[Cut, ...]
     snapshots: Mapping[TableName, int]
     missing: tuple[str, ...] = ()
+    is_of_all: bool = False
 
     @property
     def name(self) -> str:
@@ -229,7 +233,15 @@ def _pinned(settings: Settings, pin: str) -> State:
             f"the pin {pin!r} keeps {len(kept.snapshots)} tables by themselves, without mirrors and marts of one cut: "
             f"read each of them FOR VERSION AS OF 'pin_{pin}', or keep a whole cut with `lakehouse pin`"
         )
-    return State(newest_cuts(settings, _positions(kept.cut)), kept.snapshots)
+    cuts = newest_cuts(settings, _positions(kept.cut))
+    return State(cuts, kept.snapshots, is_of_all=_had_no_others(settings, cuts))
+
+
+def _had_no_others(settings: Settings, cuts: tuple[Cut, ...]) -> bool:
+    """Whether no other source had a cut when these were made; False if their time is not known."""
+    until = max((at for cut in cuts if (at := cut.at or cut.published_at)), default=None)
+    there = Cuts(settings).newest(Moment(at=until)) if until else ()
+    return until is not None and {cut.source for cut in there} <= {cut.source for cut in cuts}
 
 
 def _positions(cut: str) -> Moment:

@@ -1,16 +1,20 @@
 """A query of the past: only names of relations change, views become their text, and every table is bounded."""
 
 from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from importlib import import_module
-from types import MappingProxyType
-from typing import Any
+from types import MappingProxyType, SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from lakehouse.catalog.loads.remembered import LoadedInput
 from lakehouse.catalog.relations import TableName
 from lakehouse.errors import LakehouseError
+from lakehouse_serve.past import states
 from lakehouse_serve.past.cuts import Cut
+from lakehouse_serve.past.moments import Moment
 from lakehouse_serve.past.queries import AsOfCuts, Kind, below, position_after, select_list, without_columns
 
 OF_COMMITS, OF_POSITIONS = (
@@ -129,6 +133,18 @@ def test_what_a_pin_does_not_keep_is_told_as_missing_in_it() -> None:
     }.items():
         with pytest.raises(LakehouseError, match=says):
             at.rewrite(f"SELECT * FROM {name}")
+
+
+def test_a_raw_table_that_a_pin_keeps_is_read_without_what_landed_later() -> None:
+    """After `ingest --replay` a pin had more rows in it than in its own mirrors, marts and warehouse."""
+    raw, parsed = TableName("raw_bank", "t"), TableName("parsed", "parsed_s__t")
+    at = AsOfCuts(CUTS, "lake", KINDS.get, snapshots={raw: 7, parsed: 8})
+    assert at.rewrite("SELECT * FROM raw_bank.t x") == (
+        'SELECT * FROM (SELECT * FROM "lake"."raw_bank"."t" FOR VERSION AS OF 7'
+        " WHERE (_epoch < 1 OR (_epoch = 1 AND _commit_lsn <= 9))) x"
+    )
+    assert at.rewrite("SELECT * FROM parsed.parsed_s__t x") == f"SELECT * FROM {BOUND} x", "it was loaded later"
+    assert at.tables == {raw, parsed}
 
 
 @pytest.mark.parametrize(("commit", "is_below"), [((1, 99), True), ((2, 77), True), ((2, 78), False), ((3, 1), False)])
@@ -286,3 +302,25 @@ def test_a_hub_is_read_as_of_a_time_before_one_of_its_sources_came_into_the_lake
     for loads, of_all in ((frozenset({one, other}), False), (frozenset({other}), True)):
         with pytest.raises(LakehouseError, match=r"no cut of new was published until then, or its position is not"):
             check_hub(kinds, 0, loads, of_all)
+
+
+@pytest.mark.parametrize(("there", "is_of_all"), [("s bank", True), ("s", True), ("s bank left", False)])
+def test_a_pin_is_of_all_sources_unless_another_one_had_a_cut_then(
+    there: str, is_of_all: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once a new source shared a hub, no pin of before could be asked for it."""
+    made, asked = datetime(2026, 11, 1, tzinfo=UTC), list[Moment]()
+    pinned = tuple(replace(cut, at=made - timedelta(days=ago)) for ago, cut in enumerate(CUTS.values()))
+
+    def newest(moment: Moment) -> tuple[Cut, ...]:
+        asked.append(moment)
+        return tuple(Cut(source, 1, 1, {}) for source in there.split())
+
+    cuts = SimpleNamespace(at=lambda *_: pinned, newest=newest)
+    kept = SimpleNamespace(cut="s=2:0/4D,bank=1:0/9", snapshots={TableName("marts", "dim_t"): 5})
+    monkeypatch.setattr(states, "Cuts", lambda _: cuts)
+    monkeypatch.setattr(states, "open_catalog", lambda _: SimpleNamespace(close=lambda: None))
+    monkeypatch.setattr(states, "pinned", lambda *_: kept)
+    found = states.state_at(cast(Any, None), Moment(pin="close"))
+    assert (found.cuts, found.snapshots, found.is_of_all) == (pinned, kept.snapshots, is_of_all)
+    assert asked == [Moment(at=made)]
