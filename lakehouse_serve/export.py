@@ -67,6 +67,17 @@ def export(settings: Settings) -> Plan:
         return _export(settings, rows, second)
 
 
+def export_again(settings: Settings) -> str | None:
+    """Brings a second catalog, where one is set, past files that were just deleted; what is wrong if that fails."""
+    if settings.export.url is None:
+        return None
+    try:
+        export(settings)
+    except (LakehouseError, OSError) as error:
+        return f"the second catalog may still name files that were deleted: {error}; then run `lakehouse export`"
+    return None
+
+
 def exported(settings: Settings) -> Pointers:
     """The tables that are exported, and their metadata files: for catalogs that are told by other means."""
     with _rows(settings) as rows:

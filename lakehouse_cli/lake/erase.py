@@ -45,6 +45,7 @@ def erase(
     Keys, counts and the history of all other persons are kept. Exits 1 if anything is left.
     """
     from erasure import run
+    from lakehouse_serve.export import export_again
 
     if (table is not None) + repeat + list_ != 1 or (dry_run + end and table is None) or (dry_run and end):
         raise typer.BadParameter(
@@ -68,7 +69,8 @@ def erase(
         else:
             done = [run.erase(settings, declarations, manifest, table, key or (), say=now)]
     say_json([erasure.as_dict() for erasure in done]) if as_json else _print(done)
-    _refuse_left(done, problems)
+    problem = export_again(settings) if done else None
+    _refuse_left(done, [*problems, *([problem] if problem else [])])
 
 
 def _refuse_left(done: Iterable[Erasure], problems: list[str]) -> None:

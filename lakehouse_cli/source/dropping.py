@@ -32,11 +32,17 @@ def droppable(settings: Settings, source: str, others: Collection[str], table: s
 
 
 def drop(settings: Settings, found: Collection[Relation], dry_run: bool) -> None:
-    """Drops them with their files, by Trino; what was dropped before an error stays so, and the rest can follow."""
+    """Drops them with their files, by Trino; what was dropped before an error stays so, and the rest can follow.
+
+    A second catalog names them no longer.
+    """
     from lakehouse.servers.trino import answering, query
+    from lakehouse_serve.export import export_again
 
     for each in found:
         if not dry_run:
             with answering(settings):
                 query(settings, f"DROP {each.kind.upper()} IF EXISTS {relation(*each.name)}")
         say(f"{each.kind} {each.name} {'would be dropped' if dry_run else 'dropped'}", flush=True)
+    if found and not dry_run and (problem := export_again(settings)):
+        say(problem, error=True)

@@ -1,5 +1,6 @@
 """What an export does, by what both catalogs name."""
 
+from contextlib import nullcontext
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,8 +10,12 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from sqlalchemy import event
 
+from erasure.steps import Erasure
+from lakehouse.catalog.relations import Relation, TableName
 from lakehouse.errors import LakehouseError
-from lakehouse_serve.export import plan
+from lakehouse.settings import load_settings
+from lakehouse_cli.source.dropping import drop
+from lakehouse_serve.export import export_again, plan
 
 WAREHOUSE = "s3://lake/"
 A, B, C = ("m", "a"), ("m", "b"), ("m", "c")
@@ -45,3 +50,40 @@ def test_the_lake_is_read_once_no_other_export_can_write(tmp_path: Path, monkeyp
     assert str(module._export(settings, None, second)) == "1 registered, 0 refreshed, 0 dropped"
     assert second.list_tables("m") == [A] and second.list_namespaces() == [("m",)]
     second.close()
+
+
+def test_what_deletes_files_exports_again_where_a_second_catalog_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engines failed on a mirror that an erasure had made anew, until somebody ran `lakehouse export`."""
+    module, done = import_module("lakehouse_serve.export"), list[object]()
+    monkeypatch.setattr(module, "export", done.append)
+    alone, exported = load_settings(), load_settings(export={"url": "postgresql://nobody@nowhere/second"})
+    assert export_again(alone) is None and not done
+    assert export_again(exported) is None and done == [exported]
+
+    def fails(_: object) -> None:
+        raise LakehouseError("second catalog: no route; check LAKEHOUSE_EXPORT__URL and its rights")
+
+    monkeypatch.setattr(module, "export", fails)
+    said = export_again(exported)
+    assert said is not None and said.startswith("the second catalog may still name files that were deleted: second")
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_a_table_that_was_dropped_is_dropped_in_the_second_catalog(
+    dry_run: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("lakehouse.servers.trino.answering", lambda _: nullcontext())
+    monkeypatch.setattr("lakehouse.servers.trino.query", lambda *_: [])
+    monkeypatch.setattr("lakehouse_serve.export.export_again", lambda _: "the second catalog: no route")
+    drop(load_settings(), [Relation(TableName("mirror_shop", "people"), "table", "s3://lake/people/")], dry_run)
+    assert ("no route" in capsys.readouterr().err) == (not dry_run)
+
+
+def test_an_erasure_is_not_over_while_the_second_catalog_names_deleted_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = import_module("lakehouse_cli.lake.erase")
+    monkeypatch.setattr(module, "load_manifest", lambda _: {})
+    monkeypatch.setattr(module, "declarations_from", lambda *_: None)
+    monkeypatch.setattr("erasure.run.erase", lambda *_, **__: Erasure(["shop.people id=1"]))
+    monkeypatch.setattr("lakehouse_serve.export.export_again", lambda _: "the second catalog: no route")
+    with pytest.raises(LakehouseError, match=r"^the second catalog: no route$"):
+        module.erase("shop.people", ["id=1"], yes=True)
