@@ -14,11 +14,13 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+import psycopg
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
 from sqlalchemy import delete, insert, inspect, select, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
+from lakehouse.declarations.access import OWN, RELATIONS
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import unreachable
 from lakehouse.settings import ExportSettings, Settings
@@ -30,6 +32,8 @@ from lakehouse_serve.store import Store
 Name = tuple[str, str]
 Pointers = Mapping[Name, str]
 OURS = "lakehouse"  # the schema of the lake's state, beside its own catalog
+LOCK = 20_476_103  # of the second catalog's database: whoever has it exports
+WAIT_SECONDS = 60
 log = logging.getLogger("lakehouse.export")
 
 
@@ -63,7 +67,7 @@ def plan(here: Pointers, there: Pointers, warehouse: str) -> Plan:
 
 def export(settings: Settings) -> Plan:
     """Brings the second catalog up to date, all of it or nothing; what was done. Raises LakehouseError."""
-    with _rows(settings) as rows, closing(_second(settings.export)) as second:
+    with _alone(settings.export), _rows(settings) as rows, closing(_second(settings.export)) as second:
         return _export(settings, rows, second)
 
 
@@ -95,19 +99,32 @@ def follow(settings: Settings, stop: threading.Event) -> None:
         stop.wait(settings.export.every_seconds)
 
 
+def target_of(options: ExportSettings) -> str:
+    """What people know the second catalog by, which has no password in it. Raises LakehouseError if none is set."""
+    url = parse_url(_dsn(options))
+    return f"{options.catalog} at {url.host}:{url.port}/{url.database}"
+
+
 def _export(settings: Settings, rows: CatalogRows, second: SqlCatalog) -> Plan:
     own = IcebergTables.catalog_name == second.name
     try:
         with Session(second.engine) as session, session.begin():
-            # locked before the lake is read: else a slower export would point tables back to where they were
+            # before the lake is read, so that no engine commits there meanwhile
             found = session.scalars(select(IcebergTables).where(own).with_for_update()).all()
             there = {(row.table_namespace, row.table_name): str(row.metadata_location) for row in found}
             here = _allowed(rows, settings)
             done = plan(here, there, settings.warehouse)
+            if done.drop and not here and not rows.locations():
+                raise LakehouseError(
+                    f"the lake's catalog has no table, and {second.name} would lose all of its {len(done.drop)}: check "
+                    "LAKEHOUSE_CATALOG_URL; if the lake was emptied, delete its rows from iceberg_tables there"
+                )
             for namespace in {namespace for namespace, _ in here}:
                 second.create_namespace_if_not_exists(namespace)
+            kind = {"iceberg_type": "TABLE"} if done.register and _has_types(session) else {}
             for name, location in done.register.items():
-                session.execute(insert(IcebergTables).values(**_row(second.name, name), metadata_location=location))
+                row = {**_key(second.name, name), **kind, "metadata_location": location}
+                session.execute(insert(IcebergTables).values(**row))
             for name, location in done.refresh.items():
                 values = {"metadata_location": location, "previous_metadata_location": there[name]}
                 session.execute(update(IcebergTables).filter_by(**_key(second.name, name)).values(**values))
@@ -122,8 +139,10 @@ def _key(catalog: str, name: Name) -> dict[str, str]:
     return {"catalog_name": catalog, "table_namespace": name[0], "table_name": name[1]}
 
 
-def _row(catalog: str, name: Name) -> dict[str, str]:
-    return {**_key(catalog, name), "iceberg_type": "TABLE"}
+def _has_types(session: Session) -> bool:
+    """Not where an engine has made the catalog's tables: Iceberg's Java library makes them as of its first version."""
+    columns = inspect(session.connection()).get_columns(IcebergTables.__tablename__)
+    return any(column["name"] == "iceberg_type" for column in columns)
 
 
 @contextmanager
@@ -143,6 +162,12 @@ def _allowed(rows: CatalogRows, settings: Settings) -> dict[Name, str]:
         asked = {name: at for name, at in rows.locations().items() if _is_asked_for(name, options)}
     except SQLAlchemyError as error:
         raise unreachable(getattr(error, "orig", None) or error) from None
+    declared = asked.keys() - {(own.schema, own.name) for own in OWN}
+    if options.role != "writer" and declared and not any(grants.names(*name) for name in declared):
+        raise LakehouseError(
+            f"{folder / RELATIONS} names none of the {len(declared)} tables to export: see that "
+            "LAKEHOUSE_TRINO__ACCESS is this lake's folder of rules; `lakehouse doctor` writes the file anew"
+        )
     return {
         name: location
         for name, location in asked.items()
@@ -158,13 +183,42 @@ def _below(location: str, warehouse: str) -> bool:
     return location.startswith(f"{warehouse.rstrip('/')}/")
 
 
-def _second(options: ExportSettings) -> SqlCatalog:
-    """The second catalog, whose tables are made where they are missing. Raises LakehouseError if it is the lake's."""
+@contextmanager
+def _alone(options: ExportSettings) -> Iterator[None]:
+    """Keeps other exports out of the second catalog's database, which may make its tables and register the same ones.
+
+    A slower one would also point tables back to where they were. Waits for one that is at work; raises LakehouseError
+    if that takes long.
+    """
+    try:
+        connection = psycopg.connect(_dsn(options), connect_timeout=10, application_name="lakehouse export")
+    except psycopg.Error as error:
+        raise _unreachable(error) from None
+    with closing(connection):
+        try:
+            connection.execute(f"SET lock_timeout = '{WAIT_SECONDS}s'")
+            connection.execute("SELECT pg_advisory_xact_lock(%s)", (LOCK,))
+        except psycopg.errors.LockNotAvailable:
+            raise LakehouseError(
+                f"another export to {target_of(options)} has been at work for {WAIT_SECONDS} s: try again once it has "
+                "ended, or end it if it hangs"
+            ) from None
+        except psycopg.Error as error:
+            raise _unreachable(error) from None
+        yield
+
+
+def _dsn(options: ExportSettings) -> str:
     if options.url is None:
         raise LakehouseError("no second catalog is set: LAKEHOUSE_EXPORT__URL is the libpq URL of its database")
-    url = parse_url(options.url.get_secret_value(), "LAKEHOUSE_EXPORT__URL")
+    parse_url(options.url.get_secret_value(), "LAKEHOUSE_EXPORT__URL")
+    return options.url.get_secret_value()
+
+
+def _second(options: ExportSettings) -> SqlCatalog:
+    """The second catalog, whose tables are made where they are missing. Raises LakehouseError if it is the lake's."""
     try:
-        second = SqlCatalog(options.catalog, uri=url.sqlalchemy(), pool_pre_ping="true")
+        second = SqlCatalog(options.catalog, uri=parse_url(_dsn(options)).sqlalchemy(), pool_pre_ping="true")
         with closing(second.engine.connect()) as connection:
             if OURS in inspect(connection).get_schema_names():
                 raise LakehouseError("LAKEHOUSE_EXPORT__URL is the lake's own database: take another one")
@@ -173,6 +227,6 @@ def _second(options: ExportSettings) -> SqlCatalog:
     return second
 
 
-def _unreachable(error: SQLAlchemyError) -> LakehouseError:
+def _unreachable(error: SQLAlchemyError | psycopg.Error) -> LakehouseError:
     reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
     return LakehouseError(f"second catalog: {reason}; check LAKEHOUSE_EXPORT__URL and its rights")

@@ -26,6 +26,7 @@ from lakehouse.declarations.declared import Declarations, RawTable
 from lakehouse.declarations.lineage import parents, place
 from lakehouse.declarations.lines import line_in_model, mistakes_in, refuse
 from lakehouse.declarations.policies import AccessPolicy
+from lakehouse.errors import LakehouseError
 from lakehouse.files.private_files import write_shared
 from lakehouse.servers.logins import WRITER, Role
 
@@ -82,10 +83,16 @@ def write_remembered(file: Path, names: Names) -> None:
 
 
 def read_relations(folder: Path) -> tuple[Relation, ...]:
-    """The relations that the rules were made from, for servers other than Trino; none where there is no file yet."""
+    """The relations that the rules were made from, for servers other than Trino; none where there is no file yet.
+
+    Raises LakehouseError for a file that is cut off, or otherwise not one of ours.
+    """
     file = folder / RELATIONS
-    listed = json.loads(file.read_text())["relations"] if file.exists() else ()
-    return tuple(Relation(r["schema"], r["name"], r["least"], frozenset(r["personal"])) for r in listed)
+    try:
+        listed = json.loads(file.read_text())["relations"] if file.exists() else ()
+        return tuple(Relation(r["schema"], r["name"], r["least"], frozenset(r["personal"])) for r in listed)
+    except (ValueError, LookupError, TypeError):
+        raise LakehouseError(f"{file} cannot be read: `lakehouse doctor` writes it anew") from None
 
 
 def ensure_rules(folder: Path) -> None:

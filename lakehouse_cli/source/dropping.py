@@ -39,10 +39,12 @@ def drop(settings: Settings, found: Collection[Relation], dry_run: bool) -> None
     from lakehouse.servers.trino import answering, query
     from lakehouse_serve.export import export_again
 
-    for each in found:
-        if not dry_run:
-            with answering(settings):
-                query(settings, f"DROP {each.kind.upper()} IF EXISTS {relation(*each.name)}")
-        say(f"{each.kind} {each.name} {'would be dropped' if dry_run else 'dropped'}", flush=True)
-    if found and not dry_run and (problem := export_again(settings)):
-        say(problem, error=True)
+    try:
+        for each in found:
+            if not dry_run:
+                with answering(settings):
+                    query(settings, f"DROP {each.kind.upper()} IF EXISTS {relation(*each.name)}")
+            say(f"{each.kind} {each.name} {'would be dropped' if dry_run else 'dropped'}", flush=True)
+    finally:
+        if found and not dry_run and (problem := export_again(settings)):
+            say(problem, error=True)

@@ -54,6 +54,10 @@ class Grants:
         relation = self._read.relations.get((namespace, name))
         return role == "writer" or (relation is not None and relation.least in {"reader", role})
 
+    def names(self, namespace: str, name: str) -> bool:
+        """Whether the rules name the relation, be it closed or not."""
+        return (namespace, name) in self._read.relations
+
     def hidden(self, role: Role, namespace: str, name: str, columns: Collection[str]) -> frozenset[str]:
         """The columns of a relation that the role may not read; it may read the relation if there are none."""
         relation = self._read.relations.get((namespace, name))

@@ -1,24 +1,32 @@
 """What an export does, by what both catalogs name."""
 
-from contextlib import nullcontext
+import json
+from collections.abc import Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, nullcontext
 from importlib import import_module
 from pathlib import Path
+from threading import Barrier
 from types import SimpleNamespace
 from typing import Any
 
+import psycopg
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from sqlalchemy import event
 
 from erasure.steps import Erasure
 from lakehouse.catalog.relations import Relation, TableName
+from lakehouse.declarations.access import RELATIONS
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import load_settings
 from lakehouse_cli.source.dropping import drop
-from lakehouse_serve.export import export_again, plan
+from lakehouse_serve import export as exporting
+from lakehouse_serve.export import Plan, export, export_again, plan
 
 WAREHOUSE = "s3://lake/"
 A, B, C = ("m", "a"), ("m", "b"), ("m", "c")
+CUTS = ("meta", "cuts")  # which is in each list of rules
 
 
 def test_tables_are_registered_refreshed_and_dropped_and_those_of_others_stay() -> None:
@@ -79,6 +87,20 @@ def test_a_table_that_was_dropped_is_dropped_in_the_second_catalog(
     assert ("no route" in capsys.readouterr().err) == (not dry_run)
 
 
+def test_what_was_dropped_before_an_error_is_dropped_in_the_second_catalog(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(*_: Any) -> None:
+        raise LakehouseError("trino: no route")
+
+    monkeypatch.setattr("lakehouse.servers.trino.answering", lambda _: nullcontext())
+    monkeypatch.setattr("lakehouse.servers.trino.query", fails)
+    monkeypatch.setattr("lakehouse_serve.export.export_again", lambda _: "the second catalog: exported again")
+    with pytest.raises(LakehouseError, match="trino"):
+        drop(load_settings(), [Relation(TableName("mirror_shop", "people"), "table", "s3://lake/people/")], False)
+    assert "exported again" in capsys.readouterr().err
+
+
 def test_an_erasure_is_not_over_while_the_second_catalog_names_deleted_files(monkeypatch: pytest.MonkeyPatch) -> None:
     module = import_module("lakehouse_cli.lake.erase")
     monkeypatch.setattr(module, "load_manifest", lambda _: {})
@@ -87,3 +109,111 @@ def test_an_erasure_is_not_over_while_the_second_catalog_names_deleted_files(mon
     monkeypatch.setattr("lakehouse_serve.export.export_again", lambda _: "the second catalog: no route")
     with pytest.raises(LakehouseError, match=r"^the second catalog: no route$"):
         module.erase("shop.people", ["id=1"], yes=True)
+
+
+@pytest.fixture
+def second_url(cluster: str) -> Iterator[str]:
+    """The URL of an empty database for a second catalog."""
+    with psycopg.connect(cluster, autocommit=True) as admin:
+        admin.execute("CREATE DATABASE second")
+        yield f"{cluster.rsplit('/', 1)[0]}/second"
+        admin.execute("DROP DATABASE second WITH (FORCE)")
+
+
+def lake_of(monkeypatch: pytest.MonkeyPatch, *tables: tuple[str, str]) -> None:
+    """A lake that exports these tables, and whose rows are read from nowhere."""
+    rows = nullcontext(SimpleNamespace(locations=lambda: dict.fromkeys(tables, "")))
+    monkeypatch.setattr(exporting, "_rows", lambda _: rows)
+    monkeypatch.setattr(exporting, "_allowed", lambda *_: {name: f"{WAREHOUSE}{name[1]}/1" for name in tables})
+
+
+def test_exports_to_one_target_wait_for_one_another(second_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The slower one failed with what the database says of a key that is there already."""
+    lake_of(monkeypatch, A, B)
+    settings, both = load_settings(warehouse=WAREHOUSE, export={"url": second_url}), Barrier(4)
+
+    def run(_: int) -> str:
+        both.wait(10)
+        return str(export(settings))
+
+    with ThreadPoolExecutor(4) as pool:
+        done = list(pool.map(run, range(4)))
+    assert sorted(done) == [*["0 registered, 0 refreshed, 0 dropped"] * 3, "2 registered, 0 refreshed, 0 dropped"]
+
+
+def test_an_export_that_another_one_holds_up_says_so_in_one_line(
+    second_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake_of(monkeypatch, A)
+    monkeypatch.setattr(exporting, "WAIT_SECONDS", 1)
+    with psycopg.connect(second_url) as other:
+        other.execute("SELECT pg_advisory_xact_lock(%s)", (exporting.LOCK,))
+        with pytest.raises(LakehouseError, match=r"^another export to lake at [\d.]+:\d+/second has been at work"):
+            export(load_settings(warehouse=WAREHOUSE, export={"url": second_url}))
+
+
+def test_an_engine_may_have_made_the_tables_of_the_catalog(second_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Iceberg's Java library makes them they have no `iceberg_type`, and every export failed."""
+    lake_of(monkeypatch, A)
+    columns = "catalog_name text, table_namespace text, table_name text, metadata_location text"
+    with psycopg.connect(second_url, autocommit=True) as engine:
+        engine.execute(f"CREATE TABLE iceberg_tables ({columns}, previous_metadata_location text)")
+        engine.execute(
+            "CREATE TABLE iceberg_namespace_properties (catalog_name text, namespace text, property_key text,"
+            " property_value text, PRIMARY KEY (catalog_name, namespace, property_key))"
+        )
+        assert export(load_settings(warehouse=WAREHOUSE, export={"url": second_url})).register
+        assert engine.execute("SELECT table_name, metadata_location FROM iceberg_tables").fetchall() == [
+            ("a", f"{WAREHOUSE}a/1")
+        ]
+
+
+def allowed(folder: Path, listed: str | None, role: str = "reader") -> Collection[tuple[str, str]]:
+    """What is exported of three tables of a lake, by what the file of rules says."""
+    if listed is not None:
+        (folder / RELATIONS).write_text(listed)
+    rows: Any = SimpleNamespace(
+        locations=lambda: dict.fromkeys((A, B, C, CUTS), "here"), read=lambda _: SimpleNamespace(columns={"id"})
+    )
+    settings = load_settings(export={"tables": ["m.*", "meta.*"], "role": role}, trino={"access": folder})
+    return set(exporting._allowed(rows, settings)) - {CUTS}
+
+
+def of_rules(*names: tuple[str, str], least: str = "reader") -> str:
+    return json.dumps({"relations": [{"schema": s, "name": n, "least": least, "personal": []} for s, n in names]})
+
+
+@pytest.mark.parametrize("listed", [None, of_rules(), of_rules(CUTS, ("other", "a"))])
+def test_a_list_of_rules_that_names_none_of_the_tables_drops_none(tmp_path: Path, listed: str | None) -> None:
+    """After the file of rules was lost, the next export dropped every table of the second catalog."""
+    with pytest.raises(LakehouseError, match=r"relations\.json names none of the 3 tables to export: see"):
+        allowed(tmp_path, listed)
+    assert allowed(tmp_path, listed, "writer") == {A, B, C}, "who reads everything needs no rule"
+
+
+@pytest.mark.parametrize("listed", ["", "{", "[]", '{"relations": [{}]}', '{"relations": null}'])
+def test_a_list_of_rules_that_is_cut_off_is_one_line(tmp_path: Path, listed: str) -> None:
+    with pytest.raises(LakehouseError, match=r"relations\.json cannot be read: `lakehouse doctor` writes it anew$"):
+        allowed(tmp_path, listed)
+
+
+def test_a_table_that_is_declared_no_more_or_closed_goes(tmp_path: Path) -> None:
+    assert allowed(tmp_path, of_rules(A, B)) == {A, B}
+    assert allowed(tmp_path, of_rules(A, least="writer")) == set(), "the only one was closed"
+
+
+def test_a_catalog_without_tables_drops_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where LAKEHOUSE_CATALOG_URL was that of another database."""
+    with closing(SqlCatalog("second", uri=f"sqlite:///{tmp_path}/second.db")) as second:
+        settings: Any = SimpleNamespace(warehouse=WAREHOUSE)
+
+        def run(asked: dict[tuple[str, str], str], *there: tuple[str, str]) -> Plan:
+            monkeypatch.setattr(exporting, "_allowed", lambda *_: asked)
+            rows: Any = SimpleNamespace(locations=lambda: dict.fromkeys(there, "here"))
+            return exporting._export(settings, rows, second)
+
+        run({A: f"{WAREHOUSE}1"}, A)
+        with pytest.raises(LakehouseError, match="the lake's catalog has no table, and second would lose all of its 1"):
+            run({})
+        assert second.list_tables("m") == [A]
+        assert run({}, A).drop == (A,), "it is there, and not to be exported"
