@@ -74,6 +74,9 @@ METRICS: Mapping[str, Metric] = {
     "lakehouse_server_up": Metric("gauge", ("server",), "1 if a server of this machine is healthy."),
     "lakehouse_disk_free_bytes": Metric("gauge", (), "Free space on the disk of the home."),
     "lakehouse_last_backup_timestamp_seconds": Metric("gauge", (), "When the last backup was made."),
+    "lakehouse_last_export_timestamp_seconds": Metric(
+        "gauge", ("target",), "When a second catalog that is kept up to date was exported last."
+    ),
     "lakehouse_maintenance_last_timestamp_seconds": Metric("gauge", ("action",), "When maintenance last acted."),
     "lakehouse_maintenance_removed_files": Metric("gauge", ("action",), "Files fewer after the last time it acted."),
     # of the watch: itself

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -22,6 +22,7 @@ from sqlalchemy.orm import Session
 
 from lakehouse.declarations.access import OWN, RELATIONS
 from lakehouse.errors import LakehouseError
+from lakehouse.servers import exports
 from lakehouse.servers.database import unreachable
 from lakehouse.settings import ExportSettings, Settings
 from lakehouse.text.urls import parse_url
@@ -88,15 +89,25 @@ def exported(settings: Settings) -> Pointers:
         return _allowed(rows, settings)
 
 
-def follow(settings: Settings, stop: threading.Event) -> None:
-    """Exports on the declared pace until it is told to stop; a catalog that does not answer is tried again."""
+def follow(settings: Settings, stop: threading.Event, say: Callable[[str], None]) -> None:
+    """Exports on the declared pace until it is told to stop; a catalog that does not answer is tried again.
+
+    Says what the first export did, and logs what the others do. The watch tells if it stands still, unless it was told
+    to stop. Raises LakehouseError if no second catalog is set.
+    """
+    options, is_first = settings.export, True
+    target = target_of(options)
     while not stop.is_set():
         try:
-            if done := export(settings):
-                log.info("%s: %s", settings.export.catalog, done)
-        except (LakehouseError, OSError) as error:
-            log.error("export: %s; next try in %.0f s", error, settings.export.every_seconds)
-        stop.wait(settings.export.every_seconds)
+            with exports.noted(settings, target, options.every_seconds):
+                done = export(settings)
+            if is_first or done:
+                (say if is_first else log.info)(f"{options.catalog}: {done}")
+            is_first = False
+        except (LakehouseError, OSError, psycopg.Error) as error:
+            log.error("export: %s; next try in %.0f s", " ".join(str(error).split()), options.every_seconds)
+        stop.wait(options.every_seconds)
+    exports.ended(settings, target)
 
 
 def target_of(options: ExportSettings) -> str:

@@ -27,7 +27,7 @@ from lakehouse.settings import Settings, connected_now
 from lakehouse_watch import asking, store
 from lakehouse_watch.alerts import Occasion, State, advance
 from lakehouse_watch.asking import Asking, NoAnswer
-from lakehouse_watch.probes import dagster_state, lake, loads, models, servers, sources, worker
+from lakehouse_watch.probes import dagster_state, exports, lake, loads, models, servers, sources, worker
 from lakehouse_watch.probes.reading import Probe, Reading
 from lakehouse_watch.targets.delivery import Delivery, declared_targets
 from lakehouse_watch.targets.text import hider
@@ -50,6 +50,7 @@ def declared_probes(settings: Settings) -> list[Probe]:
         Probe("loads", partial(loads.read_loads, settings), every=60, needs_catalog=True),
         Probe("models", partial(models.read_models, settings)),
         Probe("worker", partial(worker.read_worker, settings), needs_catalog=True),
+        Probe("exports", partial(exports.read_exports, settings), needs_catalog=True),
         Probe("backups", partial(lake.read_backups, settings), every=60, needs_catalog=True),
         Probe("servers", partial(servers.read_servers, settings)),
         Probe("disk", partial(servers.read_disk, settings), every=60),

@@ -18,12 +18,17 @@ from pydantic import SecretStr
 from pyiceberg.catalog.sql import SqlCatalog
 
 from lakehouse.catalog.open import file_io_properties
+from lakehouse.catalog.relations import Relation, TableName
+from lakehouse.declarations.access import RELATIONS
 from lakehouse.declarations.policies import RawPolicy
 from lakehouse.errors import LakehouseError
 from lakehouse.files.private_files import write_private
+from lakehouse.servers.exports import followed
 from lakehouse.settings import ExportSettings, Settings
 from lakehouse.text.urls import parse_url
+from lakehouse_cli.source.dropping import drop
 from lakehouse_serve.export import export, exported
+from lakehouse_watch.probes.exports import read_exports
 from tests.mirrored import declaring_columns, refreshed
 from tests.serving import write_relations
 from tests.slots import until
@@ -130,6 +135,10 @@ def test_another_catalog_has_the_mirrors_at_one_cut_and_nothing_personal(
     second.allow(world, "orders")
     assert export(second.settings).drop == ((schema, "lines"),), "readers may not read it any more"
     assert set(second.pointers()) == {"orders"}
+    second.allow(world, "orders", "lines")
+    export(second.settings)
+    drop(second.settings, [Relation(TableName(schema, "lines"), "table", "")], dry_run=False)
+    assert set(second.pointers()) == {"orders"}, "its files are gone"
 
 
 @pytest.mark.slow
@@ -178,10 +187,23 @@ def test_the_command_follows_on_its_pace(spark: Any, world: World, second: Secon
     listed = json.loads(subprocess.run([*command, "--list"], env=environment, capture_output=True, check=True).stdout)
     [location] = exported(second.settings).values()
     assert listed == [{"namespace": schema, "name": "orders", "metadata_location": location}]
+    rules = (second.access / RELATIONS).read_text()
+    (second.access / RELATIONS).unlink()
+    assert b"names none of the 1 tables" in subprocess.run(command, env=environment, capture_output=True).stderr
+    (second.access / RELATIONS).write_text(rules)
     with subprocess.Popen([*command, "--follow"], env=environment, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "second: 1 registered, 0 refreshed, 0 dropped\n"
         changed(world, spark, "UPDATE orders SET item = 'b'")
         until(lambda: second.rows(schema, "orders") == [(1, "b")], 30)
+        [watched] = followed(second.settings)
+        assert watched.target.startswith("second at ") and not read_exports(second.settings).occasions
+        process.kill()
+        process.wait()
+        assert len(followed(second.settings)) == 1, "it is still wanted"
+    with subprocess.Popen([*command, "--follow"], env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "second: 0 registered, 0 refreshed, 0 dropped\n"
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0
+    assert not followed(second.settings), "it has ended by itself"

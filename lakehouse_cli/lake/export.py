@@ -2,6 +2,7 @@
 
 import signal
 import threading
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -31,10 +32,11 @@ def export(
         found = sorted(exported(settings).items())
         say_json([{"namespace": space, "name": name, "metadata_location": at} for (space, name), at in found])
         return
-    say(f"{settings.export.catalog}: {bring_up_to_date(settings)}")
-    if follow:
-        log_to_stderr(settings)
-        stop = threading.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: stop.set())
-        keep_up_to_date(settings, stop)
+    if not follow:
+        say(f"{settings.export.catalog}: {bring_up_to_date(settings)}")
+        return
+    log_to_stderr(settings)
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    keep_up_to_date(settings, stop, partial(say, flush=True))

@@ -26,6 +26,8 @@ from lakehouse_cli.slots_left import out_of_reach, slots_left
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from lakehouse.servers.exports import Export
+
 KEEP_SECONDS = 2.0
 
 
@@ -98,7 +100,7 @@ def down() -> None:
 
 
 def status(as_json: Json = False) -> None:
-    """Show each server, and the lag of each source; exits 1 if a server is down."""
+    """Show each server, the lag of each source, and second catalogs; exits 1 if a server is down."""
     from lakehouse_cli.machine.lag import lag_table, source_lags
     from lakehouse_stack.control.inspect import inspect
 
@@ -106,7 +108,9 @@ def status(as_json: Json = False) -> None:
     servers, lags = inspect(settings), source_lags(settings)
     if as_json:
         named = [{**asdict(s), "log": str(s.log)} for s in servers]
-        say_json({"servers": named, "sources": lags, "worker_alive": _has_worker(settings)}, indent=2)
+        exports = [asdict(export) for export in _exports(settings)]
+        found = {"servers": named, "sources": lags, "worker_alive": _has_worker(settings), "exports": exports}
+        say_json(found, indent=2)
     else:
         rows = [
             (
@@ -123,6 +127,8 @@ def status(as_json: Json = False) -> None:
         if lags:
             out.print(lag_table(lags))
             out.print("worker: alive" if _has_worker(settings) else "worker: none; sensors load new data")
+        for export in _exports(settings):
+            out.print(f"export: {said_of(export)}", soft_wrap=True)
     if not all(s.healthy for s in servers):
         raise typer.Exit(1)
 
@@ -134,6 +140,22 @@ def _has_worker(settings: Settings) -> bool:
         return is_there(settings)
     except LakehouseError:
         return False
+
+
+def _exports(settings: Settings) -> tuple["Export", ...]:
+    """None where the catalog does not answer, as when the stack is down."""
+    from lakehouse.servers.exports import followed
+
+    try:
+        return followed(settings)
+    except LakehouseError:
+        return ()
+
+
+def said_of(export: "Export") -> str:
+    """How a second catalog stands, for people."""
+    state = f"as of {export.stale_seconds:,.0f} s ago" if export.done_at else "never brought up to date"
+    return f"{export.target}, {state}{f': {export.error}' if export.error else ''}"
 
 
 def env(

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, nullcontext
 from importlib import import_module
 from pathlib import Path
-from threading import Barrier
+from threading import Barrier, Event
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,10 +19,11 @@ from erasure.steps import Erasure
 from lakehouse.catalog.relations import Relation, TableName
 from lakehouse.declarations.access import RELATIONS
 from lakehouse.errors import LakehouseError
-from lakehouse.settings import load_settings
+from lakehouse.servers.exports import followed
+from lakehouse.settings import Settings, load_settings
 from lakehouse_cli.source.dropping import drop
 from lakehouse_serve import export as exporting
-from lakehouse_serve.export import Plan, export, export_again, plan
+from lakehouse_serve.export import Plan, export, export_again, follow, plan
 
 WAREHOUSE = "s3://lake/"
 A, B, C = ("m", "a"), ("m", "b"), ("m", "c")
@@ -217,3 +218,29 @@ def test_a_catalog_without_tables_drops_none(tmp_path: Path, monkeypatch: pytest
             run({})
         assert second.list_tables("m") == [A]
         assert run({}, A).drop == (A,), "it is there, and not to be exported"
+
+
+def test_a_follower_goes_on_after_an_error_and_is_watched_until_it_ends_by_itself(
+    catalog_settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ended at once where the second catalog did not answer at its start, and nobody was told."""
+    stop, said, watched = Event(), list[str](), list[Any]()
+    url = "postgresql://nobody:secret@nowhere:5433/second"
+    settings = catalog_settings.model_copy(update={"export": load_settings(export={"url": url}).export})
+    settings = settings.model_copy(update={"export": settings.export.model_copy(update={"every_seconds": 0.01})})
+
+    def done(_: Settings) -> Plan:
+        watched.extend(followed(settings))
+        if len(watched) == 1:
+            raise LakehouseError("second catalog: no route to it")
+        if len(watched) == 4:
+            stop.set()
+        return Plan({A: "1"} if len(watched) == 3 else {}, {}, ())
+
+    monkeypatch.setattr(exporting, "export", done)
+    follow(settings, stop, said.append)
+    assert said == ["lake: 0 registered, 0 refreshed, 0 dropped"]
+    assert [each.error for each in watched] == [None, "second catalog: no route to it", None, None]
+    assert [each.done_at is not None for each in watched] == [False, False, True, True]
+    assert {each.target for each in watched} == {"lake at nowhere:5433/second"}
+    assert followed(settings) == (), "it has ended by itself"
