@@ -188,7 +188,7 @@ def _free(
     source: SourceConnection,
     table: RawTable,
     facts: TableFacts,
-    subjects: Iterable[tuple[SourceKey, Iterable[SourceKey]]],
+    subjects: Iterable[tuple[SourceKey, Iterable[Mapping[str, str | None]]]],
     refused: list[str],
 ) -> list[SourceKey]:
     """Those of the subjects (key, all keys) whose personal data the source does not hold; adds to `refused` why others
