@@ -120,6 +120,8 @@ class Watch:
             return True, " ".join(str(error).split())
         if stored is not None:
             self._take_up(stored)
+        elif connection is None:  # another watch tells, and knows what became of what this one has told
+            self.state, self.stored = State(), None
         self.connection = connection
         return connection is not None, None
 

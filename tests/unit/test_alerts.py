@@ -385,6 +385,31 @@ def test_of_two_watches_one_tells_and_the_other_takes_over(lake: Settings) -> No
         assert [posted["key"] for posted in hook.posted] == ["parked/shop.orders", "parked/shop.sales"]
 
 
+def test_a_watch_that_stands_by_has_no_alerts_of_its_own(lake: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It exported what it had found while the catalog was down, and told the end of it when it took over."""
+    monkeypatch.setattr("lakehouse_watch.watch.UNREADABLE_SECONDS", 0.0)
+    monkeypatch.setattr("lakehouse_watch.alerts.CALM", timedelta(0))
+    world = World(PARKED)
+    with webhook() as hook:
+        first, second = world.watch(lake, hook.url), world.watch(lake, hook.url)
+        first.look()
+        second.settings = load_settings(catalog_url="postgresql://nobody@127.0.0.1:1/none")
+        second.look()
+        assert set(second.state.alerts) == {"unreadable/catalog"}
+        second.settings = lake
+        second.look()
+        assert second.state == State()
+        end(first, lake)
+        for _ in range(2):
+            second.look()
+        assert set(second.state.alerts) == {"parked/shop.orders"}
+        first.look()
+        assert first.state == State(), "nor has the one that the other has taken over from"
+        end(second, lake)
+        told = [(posted["key"], posted["state"]) for posted in hook.posted]
+        assert told == [("parked/shop.orders", "began"), ("unreadable/catalog", "began")]
+
+
 def test_it_is_told_that_the_catalog_is_down_and_nothing_else_is_over(
     lake: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
