@@ -412,7 +412,10 @@ class Worker:
         results: Sequence[NodeResult],
         changed: Sequence[TableKey],
     ) -> None:
-        """Tells Dagster what was built and tested. Where a mart is held back, it is not the record of a load."""
+        """Tells Dagster what was built and tested. Where a mart is held back, it is not the record of a load.
+
+        The record of a load comes last: nobody asks again for what is told before it.
+        """
         tables = [table_of(self._graph.nodes[model]) for model in models]
         after = self._newest(tables)
         built = [table for table in tables if after.get(_name(table)) != before.get(_name(table))]
@@ -426,9 +429,9 @@ class Worker:
         by_day = () if task.marts else {table for table in facts if table not in task.tables}
         failed_days = {} if task.marts else days_left_failed(self._instance, red)
         recorded = {} if state.held else state.loaded
+        report_tests(self._instance, self._mart_checks, [r for r in results if r.unique_id in self._graph.tests])
         report_tables(self._instance, task.job, facts, seconds, recorded, by_day, failed_days)
         report_arrivals(self._instance, in_cuts(self._connection, watched))
-        report_tests(self._instance, self._mart_checks, [r for r in results if r.unique_id in self._graph.tests])
         if not task.marts:
             ids = [model for model in models if table_of(self._graph.nodes[model]) in built]
             self._tests.changed(self._graph.tests_of([*ids, *self._graph.ids_of(watched)]))

@@ -21,6 +21,7 @@ from orchestration.assets.blocking_checks import check_keys, checks_of_all
 from orchestration.assets.translator import MARTS, layer
 from orchestration.jobs.marts import tables_read
 from orchestration.runs.arrivals import ARRIVED
+from orchestration.runs.state.loaded import last_worker_load
 from orchestration.runs.subset import failing_checks
 from orchestration.worker.budget import AGAIN_SECONDS, MOST_SECONDS, SHARE, TestBudget
 from orchestration.worker.dbt.many_tests import counts_rows, one_query
@@ -345,6 +346,33 @@ def test_a_test_of_several_tables_that_is_attached_to_none_is_told_where_the_wor
         assert failing_checks(instance, list(checks.values())) == [
             dg.AssetCheckKey(dg.AssetKey(["vault", "hub_product"]), "no_store_is_a_product")
         ]
+
+
+def test_a_load_is_told_once_its_tests_are(
+    demo_tasks: tuple[dict[str, Any], tuple[Task, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that was killed between the two left a mart's check as it was, and the next one had nothing to tell."""
+    manifest, (*_, marts) = demo_tasks
+    worker, table = object.__new__(Worker), ("marts", "dim_store")
+    facts = {"marts.dim_store": SnapshotFact(1, datetime.now(UTC), 1, 1)}
+
+    def is_killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with dg.DagsterInstance.ephemeral() as instance:
+        for name, value in {
+            "_graph": Graph(manifest), "_newest": lambda _: facts, "_red": lambda *_: [], "_instance": instance,
+            "_connection": None, "_mart_checks": {},
+        }.items():  # fmt: skip
+            monkeypatch.setattr(worker, name, value, raising=False)
+        monkeypatch.setattr("orchestration.worker.worker.in_cuts", lambda *_: [])
+        given = marts, _State(loaded={"vault.hub_store": 1}), ["model.lakehouse.dim_store"], {}, [], []
+        with monkeypatch.context() as killed, pytest.raises(KeyboardInterrupt):
+            killed.setattr("orchestration.worker.worker.report_tests", is_killed)
+            worker._report(*given)
+        assert last_worker_load(instance, marts.job, [dg.AssetKey(table)]) is None
+        worker._report(*given)
+        assert last_worker_load(instance, marts.job, [dg.AssetKey(table)]) is not None
 
 
 def test_a_load_makes_the_tests_due_that_read_its_raw_tables(
