@@ -4,7 +4,9 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -48,10 +50,11 @@ class Shop:
         """The project's models."""
         return self.project.settings.dbt_project_dir / "models"
 
-    def call(self, *command: str) -> subprocess.CompletedProcess[str]:
-        """A command that sees the source and the project."""
+    @property
+    def environment(self) -> dict[str, str]:
+        """In which commands see the source and the project."""
         prefix, settings = f"LAKEHOUSE_SOURCES__{self.name.upper()}__", self.project.settings
-        environment = {
+        return {
             **os.environ,
             "LAKEHOUSE_PROJECT_DIR": str(settings.project_dir),
             "DAGSTER_HOME": str(settings.dagster_home),
@@ -59,9 +62,30 @@ class Shop:
             f"{prefix}URL": settings.sources[self.name].url.get_secret_value(),
             f"{prefix}OWNER_URL": self.world.owner_url,
         }
+
+    def call(self, *command: str) -> subprocess.CompletedProcess[str]:
+        """A command that sees the source and the project."""
         return subprocess.run(
-            command, env=environment, cwd=settings.project_dir, capture_output=True, text=True, timeout=900
+            command,
+            env=self.environment,
+            cwd=self.project.settings.project_dir,
+            capture_output=True,
+            text=True,
+            timeout=900,
         )
+
+    @contextmanager
+    def working(self, log: Path) -> Iterator[None]:
+        """A worker, with what it says in the log."""
+        with log.open("ab") as output:
+            worker = subprocess.Popen(
+                [str(BIN / "lakehouse"), "worker"], env=self.environment, stdout=output, stderr=output, cwd=log.parent
+            )
+        try:
+            yield
+        finally:
+            worker.kill()
+            worker.wait(timeout=60)
 
     def follow(self) -> None:
         """What a follower does: raw is up to date, but for a table that is parked."""
@@ -266,6 +290,40 @@ def test_while_a_table_rests_the_sensors_load_the_others_and_it_comes_in_its_tur
     marts = shop.tick("new_data_marts", 0)
     assert marts["success"], marts
     assert_all_loaded(shop, "")
+
+
+def wait_for(condition: Callable[[], bool], log: Path, seconds: float = 180.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, log.read_text()[-3000:]
+        time.sleep(0.5)
+
+
+@pytest.mark.slow
+def test_the_worker_builds_no_mart_of_a_table_that_it_leaves_behind(shop: Shop, tmp_path: Path) -> None:
+    """It published marts of the new rows of one table and the former rows of the other, at each cut."""
+    shop.declare(breaking=False)
+    shop.write_marts()
+    succeeded, said = by_hand(shop)
+    assert succeeded, said
+    both, valued, log = shop.mart("both"), shop.mart("valued"), tmp_path / "worker.log"
+    shop.add_rows("good")
+    shop.world.sql("UPDATE valued SET v = 1e4 WHERE id = 2")
+    shop.follow()
+    for _ in range(2):  # the second one knows what Dagster was told
+        with shop.working(log):
+            wait_for(lambda: shop.mart("good") == shop.source("good"), log)
+            wait_for(lambda: "marts wait: " in log.read_text(), log)
+            assert f"load_{shop.name} is left to Dagster" in log.read_text()
+            assert shop.mart("both") == both and shop.mart("valued") == valued
+        log.write_text("")
+        shop.add_rows("good")
+        shop.follow()
+    shop.declare(breaking=False, digits=8)
+    with shop.working(log):
+        wait_for(lambda: shop.mart("valued") == shop.source("valued"), log)
+        wait_for(lambda: len(shop.mart("both") or []) == len(shop.source("good")) + 2, log)
+    assert_all_loaded(shop, log.read_text())
 
 
 @pytest.mark.slow

@@ -121,11 +121,12 @@ def build(
     A backfill first loads all new data. Otherwise the newest row it writes would become the table's watermark, and
     older rows of other days would be skipped. Tables whose new data failed to load are excluded from the backfill.
     """
-    results = DbtResults()
-    with lake.writing([group]):
+    results, run_id = DbtResults(), context.run.run_id
+    with lake.writing([group]):  # until it is recorded what was left behind: marts may be built then
+        context.instance.add_run_tags(run_id, {tags.BEGUN: tags.pack_begun(run_id, datetime.now(UTC))})
         events = build_events(context, dbt, lake, manifest, days, results)
         yield from with_table_metadata(events, lake, manifest)
-    finish(context, results)
+        finish(context, results)
 
 
 def build_events(

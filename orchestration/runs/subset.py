@@ -7,9 +7,9 @@ from datetime import datetime
 import dagster as dg
 
 from orchestration.runs import tags
-from orchestration.runs.dependencies import TableGraph, downstream, ingests, name_of, named, upstream
+from orchestration.runs.dependencies import TableGraph, downstream, ingests, name_of, upstream
+from orchestration.runs.state.behind import left_behind
 from orchestration.runs.state.evaluations import newest_evaluations
-from orchestration.runs.state.history import read_state
 from orchestration.runs.state.load_state import HeldTable, LoadState, pack_state
 
 
@@ -39,7 +39,7 @@ def derived_tables(graph: TableGraph, job: dg.JobDefinition, keys: Iterable[dg.A
 def waiting_for_others(
     instance: dg.DagsterInstance, repository: dg.RepositoryDefinition, job: dg.JobDefinition
 ) -> dict[str, str]:
-    """The job's tables downstream of tables that another job holds back, each with the reason.
+    """The job's tables downstream of tables that another job has left behind, each with the reason.
 
     A job that ingests never waits: it builds the tables it shares with other loads itself.
     """
@@ -48,10 +48,9 @@ def waiting_for_others(
     reads = upstream(graph, own) - own
     found: dict[str, str] = {}
     for other in [] if ingests(job) else _others(repository, job, reads):
-        held = {name: table for name, table in read_state(instance, other).tables.items() if table.tries}
-        for key in sorted(named(reads, held)):
-            why = f"{name_of(key)} has failed {held[name_of(key)].tries} times in {other.name}"
-            found |= dict.fromkeys(map(name_of, downstream(graph, [key]) & own), why)
+        behind = left_behind(instance, other.name, other.asset_layer.executable_asset_keys)
+        for key in sorted(reads & behind.keys()):
+            found |= dict.fromkeys(map(name_of, downstream(graph, [key]) & own), behind[key])
     return found
 
 

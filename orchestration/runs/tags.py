@@ -6,6 +6,7 @@ of the daemon, and are copied to re-executions. The UI shows those for people, a
 
 import json
 from collections.abc import Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 import dagster as dg
@@ -30,6 +31,9 @@ WHY = "lakehouse/why"
 
 HELD = f"{HIDDEN}held"
 """The load state: tables that the run excluded or failed to build. Until the run ends, the state it started from."""
+
+BEGUN = f"{HIDDEN}begun"
+"""The run's id, as tags are copied to re-executions, and when it began to load parsed and vault."""
 
 LEFT_BEHIND = "lakehouse/left_behind"
 """The names of these tables, for people."""
@@ -69,6 +73,17 @@ def unpack_snapshots(value: str | None) -> dict[str, int]:
         return {str(table): int(snapshot) for table, snapshot in json.loads(value or "{}").items()}
     except (ValueError, AttributeError):
         return {}
+
+
+def pack_begun(run_id: str, at: datetime) -> str:
+    """The value of the BEGUN tag."""
+    return f"{run_id} {at.isoformat()}"
+
+
+def unpack_begun(run: dg.DagsterRun) -> datetime | None:
+    """When the run itself began to load parsed and vault; None if it did not come to it."""
+    by, _, at = (tag(run, BEGUN) or "").partition(" ")
+    return datetime.fromisoformat(at) if by == run.run_id else None
 
 
 def record_snapshots(context: dg.AssetExecutionContext, newest: Mapping[str, "SnapshotFact"]) -> None:

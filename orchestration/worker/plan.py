@@ -42,6 +42,12 @@ def tasks(declared: Declarations, manifest: dict[str, Any]) -> tuple[Task, ...]:
     return (*found, *([Task(MARTS_JOB, reads, marts=True, mirrors=mirrors_read(manifest))] if reads else []))
 
 
+def all_loads(declared: Declarations) -> tuple[Task, ...]:
+    """The loads of each source, also those with a schedule."""
+    loads = (load for source in declared.sources for load in loads_of(source))
+    return tuple(Task(load.job, load.tables, source=load.source) for load in loads)
+
+
 def table_of(node: Node) -> TableKey:
     """Schema and name by which the catalog knows a source or model."""
     return node["schema"], node["identifier"] if node["resource_type"] == "source" else node["alias"]
@@ -64,6 +70,11 @@ class Graph:
     def models_of(self, task: Task, changed: Iterable[TableKey], with_views: bool = False) -> list[str]:
         """The models of a task downstream of changed tables; without views, whose definitions data does not change."""
         return self._models(task, self._downstream(self.ids_of(changed)), with_views)
+
+    def tables_of(self, task: Task) -> list[TableKey]:
+        """The tables that a task's job reads and makes, and its views."""
+        made = self.models_of(task, task.tables, with_views=True)
+        return sorted({*task.tables, *(table_of(self.nodes[model]) for model in made)})
 
     def ids_of(self, tables: Iterable[TableKey]) -> list[str]:
         """The nodes that these tables are."""

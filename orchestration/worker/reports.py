@@ -31,15 +31,17 @@ def report_tables(
     loaded: Mapping[str, int],
     by_day: Collection[TableKey] = (),
     failed_days: Mapping[TableKey, Collection[str]] = NO_DAYS,
+    behind: Collection[str] = (),
 ) -> None:
-    """One materialization per table that changed; each records all snapshots that the job has `loaded`.
+    """One materialization per table that changed; each records all snapshots that the job has `loaded`, or the tables
+    that a load which has failed has left `behind`.
 
     That of a table in `by_day` is today's partition; those of its `failed_days` come before it.
     """
     today = datetime.now(UTC).date().isoformat()
     for table, fact in facts.items():
         took = {"load_seconds": round(seconds[table], 2)} if table in seconds else {}
-        metadata = {**snapshot_metadata(fact), **took, **loaded_metadata(job, loaded)}
+        metadata = {**snapshot_metadata(fact), **took, **loaded_metadata(job, loaded, behind)}
         days: list[str | None] = [None]
         if table in by_day:
             days = [*sorted({*failed_days.get(table, ())} - {today}), today]

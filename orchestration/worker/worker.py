@@ -28,6 +28,7 @@ from orchestration.assets.groups import groups_read, load_groups
 from orchestration.resources import TableKey
 from orchestration.runs.arrivals import in_cuts, never_arrived, not_there, raw_read
 from orchestration.runs.processes.presence import serve, withdraw, writing_if_free
+from orchestration.runs.state.behind import left_behind
 from orchestration.runs.state.load_state import pause
 from orchestration.runs.state.loaded import last_worker_load
 from orchestration.runs.subset import failing_checks
@@ -39,7 +40,7 @@ from orchestration.worker.dbt.warm_dbt import NodeResult, WarmDbt
 from orchestration.worker.loads.loads import Loads
 from orchestration.worker.marts.marts import Marts
 from orchestration.worker.mirrors import Mirrors
-from orchestration.worker.plan import Graph, Task, table_of, tasks
+from orchestration.worker.plan import Graph, Task, all_loads, table_of, tasks
 from orchestration.worker.reports import (
     days_left_failed,
     red_tables,
@@ -77,11 +78,12 @@ FIRST_SECONDS = 2.5  # within which marts of readers yield to a cut, once: less 
 
 @dataclass
 class _State:
-    """What the worker knows of a task: the snapshots it has loaded and on which day, the views that it has made of the
-    project as it is, the marts that wait, which of them only for a pause, since when and until when, whether those of
-    readers have yielded to a cut, the marts of tables that were never loaded, and its failures in a row."""
+    """What the worker knows of a task: the snapshots it has loaded, when and on which day, the views that it has made
+    of the project as it is, the marts that wait, which of them only for a pause, since when and until when, whether
+    those of readers have yielded to a cut, the marts of tables that were never loaded, and its failures in a row."""
 
     loaded: dict[str, int] = field(default_factory=dict)
+    loaded_at: datetime | None = None
     day: date | None = None
     views: set[str] = field(default_factory=set)
     served: bool = False
@@ -138,11 +140,10 @@ class Worker:
         try:
             for task in tasks_now:
                 state = self._state[task.job]
-                if state.served and time.monotonic() >= state.due:
+                if state.served and time.monotonic() >= state.due and not self._away:
                     self._attend(task, state)
         finally:
-            while self._untold:
-                self._untold.pop(0)()
+            self._tell()
         self._mirrors.report()
         serving = (sample(SERVES, state.served, job=job) for job, state in self._state.items())
         REGISTRY.set_gauges([SERVES], serving)
@@ -215,6 +216,7 @@ class Worker:
         self._manifest = load_manifest(self._settings)
         declared = declarations_from(self._manifest, self._settings.dbt_project_dir).among(self._settings.sources)
         self._graph, self._tasks = Graph(self._manifest), tasks(declared, self._manifest)
+        self._all_loads = all_loads(declared)
         self._raw = raw_read(declared, self._manifest)
         mirrored = [table.mirror_identifier for source in declared.sources for table in source.mirrored]
         self._mirrors = Mirrors(self._instance, self._catalog, mirrored)
@@ -285,10 +287,19 @@ class Worker:
         groups = frozenset[str]().union(*reads)
         with writing_if_free(self._connection, self._catalog.name, groups) as free:
             if free or not groups:
-                self._load_alone(task, state, groups - free)
+                try:
+                    self._load_alone(task, state, groups - free)
+                except LakehouseError:
+                    self._tell()  # before anybody can build marts of what was left behind
+                    raise
                 return bool(state.loaded)
         state.due = time.monotonic() + BUSY_SECONDS
         return False
+
+    def _tell(self) -> None:
+        """Tells Dagster what was done."""
+        while self._untold:
+            self._untold.pop(0)()
 
     def _due(self, state: _State) -> bool:
         """Whether marts that wait are to be looked at again, though nothing has changed."""
@@ -309,7 +320,7 @@ class Worker:
         return set(self._graph.models_of_days(task)) if task.marts and state.day != datetime.now(UTC).date() else set()
 
     def _load_alone(self, task: Task, state: _State, busy: AbstractSet[str] = frozenset()) -> None:
-        begun, newest, today = time.monotonic(), self._newest(task.watched), datetime.now(UTC).date()
+        begun, at, newest = time.monotonic(), datetime.now(UTC), self._newest(task.watched)
         changed = self._changed(task, state, newest)
         reached = state.held | set(self._graph.models_of(task, changed, with_views=True)) - state.views
         reached |= self._of_a_new_day(task, state)
@@ -322,6 +333,7 @@ class Worker:
         models = sorted(reached - held - absent - later)
         before = self._newest([table_of(self._graph.nodes[model]) for model in models])
         results, was = list[NodeResult](), state.loaded
+        state.loaded_at = None
         state.loaded = {}  # until all is there; what a server that went away has interrupted is told nevertheless
         self._untold.append(partial(self._report, task, state, models, before, results, changed))
         try:
@@ -337,7 +349,8 @@ class Worker:
         state.has_yielded = False
         failed = [result for result in results if result.failed]
         state.loaded = {} if failed else {name: fact.snapshot_id for name, fact in newest.items()}
-        state.day, state.absent = (None, state.absent) if failed else (today, absent)
+        state.loaded_at = None if failed else at
+        state.day, state.absent = (None, state.absent) if failed else (at.date(), absent)
         state.held, state.later = (held, set()) if failed else (held | later, later)
         if not later:
             state.later_since = None
@@ -419,7 +432,8 @@ class Worker:
         tables = [table_of(self._graph.nodes[model]) for model in models]
         after = self._newest(tables)
         built = [table for table in tables if after.get(_name(table)) != before.get(_name(table))]
-        watched = [] if task.marts or not state.loaded else changed
+        watched, loaded = [] if task.marts else changed, {r.unique_id for r in results if r.status == "success"}
+        left = [] if task.marts or state.loaded else [model for model in models if model not in loaded]
         red = self._red(task, state)
         now = {**self._newest([*watched, *red]), **after}
         facts = {table: now[_name(table)] for table in (*watched, *red, *built) if _name(table) in now}
@@ -429,12 +443,14 @@ class Worker:
         by_day = () if task.marts else {table for table in facts if table not in task.tables}
         failed_days = {} if task.marts else days_left_failed(self._instance, red)
         recorded = {} if state.held else state.loaded
+        behind = [_name(table_of(self._graph.nodes[model])) for model in left]
         report_tests(self._instance, self._mart_checks, [r for r in results if r.unique_id in self._graph.tests])
-        report_tables(self._instance, task.job, facts, seconds, recorded, by_day, failed_days)
+        report_tables(self._instance, task.job, facts, seconds, recorded, by_day, failed_days, behind)
         report_arrivals(self._instance, in_cuts(self._connection, watched))
         if not task.marts:
             ids = [model for model in models if table_of(self._graph.nodes[model]) in built]
-            self._tests.changed(self._graph.tests_of([*ids, *self._graph.ids_of(watched)]))
+            ids += self._graph.ids_of(watched) if state.loaded else []
+            self._tests.changed(self._graph.tests_of(ids))
 
     def _red(self, task: Task, state: _State) -> list[TableKey]:
         """The tables that a run has left failed in the UI, and that this load has brought up to date."""
@@ -445,7 +461,10 @@ class Worker:
         return red_tables(self._instance, [*own, *(table_of(self._graph.nodes[model]) for model in loaded)])
 
     def _held(self, task: Task) -> set[str]:
-        """The marts downstream of a table whose blocking test fails; the test runs again, for it may be mended."""
+        """The marts downstream of a table that a load has left behind, or whose blocking test fails.
+
+        The test runs again, for the table may be mended.
+        """
         if not task.marts:
             return set()
         keys = failing_checks(self._instance, list(self._checks.values()))
@@ -453,7 +472,19 @@ class Worker:
         if failing:
             log.warning("marts of %s wait: a blocking check fails", ", ".join(map(_name, failing)))
         self._tests.failing(test for test, key in self._checks.items() if key in keys)
-        return set(self._graph.models_of(task, failing, with_views=True))
+        behind = self._left_behind()
+        if whys := sorted(set(behind.values())):
+            log.warning("marts wait: %s%s", whys[0], f", and {len(whys) - 1} more" if len(whys) > 1 else "")
+        return set(self._graph.models_of(task, [*failing, *behind], with_views=True))
+
+    def _left_behind(self) -> dict[TableKey, str]:
+        """The tables that loads have left behind, whoever has loaded them; marts are written alone, so none goes on."""
+        found = dict[TableKey, str]()
+        for load in self._all_loads:
+            keys, state = list(map(dg.AssetKey, self._graph.tables_of(load))), self._state.get(load.job)
+            behind = left_behind(self._instance, load.job, keys, state.loaded_at if state else None, alone=True)
+            found |= {(key.path[0], key.path[1]): why for key, why in behind.items()}
+        return found
 
     def _unloaded(self, task: Task) -> set[str]:
         """The marts downstream of a table that was never loaded, such as one of a source that is not used here, or one
@@ -473,9 +504,7 @@ class Worker:
         return bool(wanted) and not is_alone and len(self._catalog.load_tables(wanted)) == len(wanted)
 
     def _recorded(self, task: Task) -> dict[str, int]:
-        models = self._graph.models_of(task, task.tables)
-        keys = [dg.AssetKey(table) for table in {*task.tables, *(table_of(self._graph.nodes[m]) for m in models)}]
-        load = last_worker_load(self._instance, task.job, keys)
+        load = last_worker_load(self._instance, task.job, map(dg.AssetKey, self._graph.tables_of(task)))
         return load.snapshots if load else {}
 
     def _newest(self, tables: Sequence[TableKey]) -> "dict[str, SnapshotFact]":

@@ -345,6 +345,21 @@ def test_marts_wait_for_what_another_job_holds_back_and_loads_for_nothing(defs: 
         assert waiting_for_others(instance, repository, of_a) == {}
 
 
+def test_marts_wait_for_a_load_that_was_killed(defs: dg.Definitions) -> None:
+    """It has told nothing: they were built of the tables that it had come to, and of older rows of the others."""
+    repository, run_id = defs.get_repository_def(), make_new_run_id()
+    load_a, of_a = (repository.get_job(name) for name in ("load_a", "of_a"))
+    begun = {tags.BEGUN: tags.pack_begun(run_id, datetime.now(UTC))}
+    with dg.DagsterInstance.ephemeral() as instance:
+        instance.add_run(dg.DagsterRun("load_a", run_id, status=dg.DagsterRunStatus.FAILURE, tags=begun))
+        why = f"run {run_id[:8]} of load_a began to load it and has told no end"
+        assert waiting_for_others(instance, repository, of_a) == {"marts.of_a": why}
+        instance.add_run(dg.DagsterRun("load_a", make_new_run_id(), status=dg.DagsterRunStatus.FAILURE, tags=begun))
+        assert waiting_for_others(instance, repository, of_a), "one that repeats it has its tags, and has begun nothing"
+        ran(instance, load_a, {})
+        assert waiting_for_others(instance, repository, of_a) == {}
+
+
 def test_a_run_of_release_0_1_is_read_by_its_former_tags(defs: dg.Definitions) -> None:
     """Tags that are not for people have Dagster's prefix now, with which the UI hides them."""
     job = defs.get_repository_def().get_job("load_a")

@@ -75,12 +75,6 @@ def _failure(instance: dg.DagsterInstance, record: dg.RunRecord) -> PastRun:
     return replace(_past(record), failed_in_step=bool(steps))
 
 
-def read_state(instance: dg.DagsterInstance, whole: dg.JobDefinition) -> LoadState:
-    """The current load state of a job."""
-    load, _ = _last_load(instance, whole.name, whole)
-    return _past(load, whole).end_state if load else LoadState()
-
-
 def _last_load(
     instance: dg.DagsterInstance, job: str, whole: dg.JobDefinition | None
 ) -> tuple[dg.RunRecord | None, Sequence[dg.RunRecord]]:
