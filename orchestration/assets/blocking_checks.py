@@ -31,6 +31,23 @@ def blocking_checks(tests: Iterable[dg.AssetCheckKey], never: Iterable[TableKey]
     return frozenset({*tests, *(dg.AssetCheckKey(dg.AssetKey(table), ARRIVED) for table in never)})
 
 
+def tell_tests_without_checks(instance: dg.DagsterInstance, manifest: Manifest, statuses: Mapping[str, str]) -> None:
+    """Tells Dagster the results of those blocking tests of a run that it has no checks of; `statuses` are dbt's."""
+    blocking = blocking_tests(manifest)
+    for test in sorted(blocking.keys() & statuses.keys() - check_keys(manifest, blocking).keys()):
+        status = statuses[test]
+        if status != "skipped":
+            severity = dg.AssetCheckSeverity.WARN if status == "warn" else dg.AssetCheckSeverity.ERROR
+            evaluation = dg.AssetCheckEvaluation(
+                asset_key=blocking[test].asset_key,
+                check_name=blocking[test].name,
+                passed=status == "pass",
+                severity=severity,
+                metadata={"status": status},
+            )
+            instance.report_runless_asset_event(evaluation)
+
+
 def check_keys(manifest: Mapping[str, Any], tests: Iterable[str]) -> dict[str, dg.AssetCheckKey]:
     """The checks that tests are in Dagster, by the test's unique id."""
     translator = LakeTranslator()

@@ -14,6 +14,7 @@ from dagster_dbt.errors import DagsterDbtCliRuntimeError
 
 from lakehouse.declarations.models import is_view
 from orchestration.assets.after_checks import after_checks
+from orchestration.assets.blocking_checks import tell_tests_without_checks
 from orchestration.assets.dbt_resource import Dbt, clean_up, environment, run_environment
 from orchestration.assets.groups import groups_read, load_groups, selection
 from orchestration.assets.markdown import escape_markdown
@@ -126,6 +127,7 @@ def build(
         context.instance.add_run_tags(run_id, {tags.BEGUN: tags.pack_begun(run_id, datetime.now(UTC))})
         events = build_events(context, dbt, lake, manifest, days, results)
         yield from with_table_metadata(events, lake, manifest)
+        tell_tests_without_checks(context.instance, manifest, results.statuses)
         finish(context, results)
 
 

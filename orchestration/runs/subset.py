@@ -70,8 +70,7 @@ def waiting_for_checks(
     own = set(job.asset_layer.executable_asset_keys)
     reads = upstream(graph, own) - own
     found: dict[str, str] = {}
-    known = graph.asset_check_keys & set(blocking)
-    for check in failing_checks(instance, [key for key in known if key.asset_key in reads]):
+    for check in failing_checks(instance, [key for key in blocking if key.asset_key in reads]):
         why = f"check {check.name} of {name_of(check.asset_key)} fails"
         found |= dict.fromkeys(map(name_of, downstream(graph, [check.asset_key]) & own), why)
     return found
