@@ -66,6 +66,16 @@ def _hidden(manifest: Manifest, node: Mapping[str, Any], whole: Manifest) -> Ite
         waiting += below
 
 
+def late_tests(manifest: Manifest) -> frozenset[str]:
+    """The tests that see a table built whole through a view, which shows it as it was until it is published.
+
+    They are run afterwards and refuse nothing: before, they would pass for rows that they have not seen.
+    """
+    whole = _whole(manifest)
+    tests = ((key, node) for key, node in manifest["nodes"].items() if node["resource_type"] == "test")
+    return frozenset(key for key, test in tests if any(_hidden(manifest, test, whole)))
+
+
 def sound_tables(manifest: Manifest, statuses: Mapping[str, str]) -> set[TableKey]:
     """The tables built whole that dbt has built and found sound; `statuses` are its results by unique id.
 

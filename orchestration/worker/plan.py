@@ -121,7 +121,7 @@ class Graph:
         return sorted(unique_id for unique_id in found if unique_id in self.tests and not self._reads_marts(unique_id))
 
     def tests_of_marts(self, models: Collection[str], without: Collection[str]) -> list[str]:
-        """The tests that read one of these models, and nothing `without` which the build is made.
+        """The tests that read one of these models, and nothing `without` which they are to be run.
 
         dbt would leave out a test that reads a mart which does not change as well.
         """

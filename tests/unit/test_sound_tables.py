@@ -8,6 +8,7 @@ import pytest
 from lakehouse.errors import LakehouseError
 from orchestration.assets.next_tables import (
     built_whole,
+    late_tests,
     refuse_hidden_marts,
     refuse_next_schemas,
     sound_tables,
@@ -74,6 +75,22 @@ def test_a_table_whose_test_was_not_run_is_not_sound() -> None:
 
 def test_what_was_not_built_is_not_published() -> None:
     assert sound_tables(manifest(), {"model.fact": "success"}) == {FACT}
+
+
+@pytest.mark.parametrize("kind", ["view", "ephemeral"])
+def test_a_test_that_sees_a_mart_through_a_view_is_run_once_that_is_published(kind: str) -> None:
+    """It passed for the former state of the mart, whatever the new one was."""
+    found = manifest()
+    assert late_tests(found) == set()
+    found["nodes"]["model.hub_v1"] = model("hub_v1", "model.hub", materialized="view")
+    found["nodes"]["model.shown"] = model("shown", "model.fact", materialized=kind)
+    for name, read in {
+        "below": ["model.hub_v1"],
+        "shown": ["model.shown"],
+        "of_two": ["model.dim", "model.shown"],
+    }.items():
+        found["nodes"][f"test.{name}"] = {"resource_type": "test", "depends_on": {"nodes": read}}
+    assert late_tests(found) == {"test.shown", "test.of_two"}
 
 
 @pytest.mark.parametrize("kind", ["view", "ephemeral"])

@@ -2,8 +2,8 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
 from math import inf
 from types import SimpleNamespace
@@ -17,7 +17,7 @@ from orchestration.assets.groups import groups_read, load_groups
 from orchestration.worker.dbt.statements import Interrupted
 from orchestration.worker.dbt.warm_dbt import NodeResult, WarmDbt
 from orchestration.worker.marts.marts import Marts
-from orchestration.worker.plan import Graph, Task
+from orchestration.worker.plan import Graph, Task, table_of
 from orchestration.worker.telling import Telling
 from orchestration.worker.worker import (
     BUSY_SECONDS,
@@ -41,6 +41,54 @@ def test_the_tests_of_a_mart_read_also_marts_that_do_not_change(
     one, other = sorted(both[two] & set(built))[:2]
     assert two in graph.tests_of_marts([one], ())
     assert two not in graph.tests_of_marts([one], [other])
+
+
+def test_a_mart_is_tested_with_those_that_are_held_back_and_through_views_once_it_is_published(
+    demo_tasks: tuple[dict[str, Any], tuple[Task, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fact was published with customers that its dimension, which was held back, did not have. And a test of a view
+    passed for what the view showed before.
+    """
+    manifest = demo_tasks[0]
+    nodes, children = {**manifest["nodes"]}, {**manifest["child_map"]}
+    one, other = "model.lakehouse.dim_store", "model.lakehouse.dim_product"
+    view = {"unique_id": "model.v", "schema": "marts", "alias": "v", "name": "v", "config": {"materialized": "view"}}
+    nodes["model.v"] = {**nodes[one], **view, "depends_on": {"nodes": [one]}}
+    for name, read in {"both": [one, other], "shown": ["model.v"]}.items():
+        nodes[f"test.{name}"] = {"resource_type": "test", "name": name, "config": {}, "depends_on": {"nodes": read}}
+    children |= {one: [*children[one], "model.v", "test.both"], "model.v": ["test.shown"]}
+    changed = {**manifest, "nodes": nodes, "child_map": children}
+    there, done, is_open = {table_of(nodes[other]): None}, list[tuple[str, bool, str]](), list[bool]()
+
+    @contextmanager
+    def building_next(*_: object) -> Iterator[set[tuple[str, str]]]:
+        is_open.append(True)
+        yield set()
+        is_open.clear()
+
+    def run_tests(_: object, dbt: object, tests: dict[str, Any], variables: dict[str, str]) -> list[NodeResult]:
+        added = tests.keys() & {"test.both", "test.shown"}
+        done.extend((test, bool(is_open), variables["LAKEHOUSE_NEXT"]) for test in added)
+        return []
+
+    module = "orchestration.worker.marts.marts"
+    dbt: Any = SimpleNamespace(run=lambda _, names, variables: [NodeResult(one, "success", 0.0, 0, "") for _ in names])
+    catalog: Any = SimpleNamespace(load_tables=lambda names: {name: there[name] for name in names if name in there})
+    built = Marts(load_settings(), catalog, dbt, changed, Graph(changed))
+    for name, value in {
+        f"{module}.building_next": building_next, f"{module}.run_tests": run_tests,
+        "lakehouse.catalog.relations.list_views": lambda *_: {},
+    }.items():  # fmt: skip
+        monkeypatch.setattr(name, value)
+    monkeypatch.setattr(built, "_views", lambda _: {})
+    monkeypatch.setattr(built, "_changes", lambda *_: ({}, {}))
+    monkeypatch.setattr(built, "_note", lambda *_: None)
+    built._build_next([one], [other, "test.unsound"], {})
+    assert done == [("test.both", True, "1"), ("test.shown", False, "")]
+    done.clear()
+    there.clear()
+    built._build_next([one], [other], {})
+    assert done == [("test.shown", False, "")], "a mart that was never built cannot be asked"
 
 
 def test_tests_of_a_mart_that_was_not_built_are_skipped(demo_tasks: tuple[dict[str, Any], tuple[Task, ...]]) -> None:

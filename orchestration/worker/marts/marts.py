@@ -18,12 +18,14 @@ from lakehouse.settings import Settings
 from orchestration.assets.next_tables import (
     GOOD,
     built_whole,
+    late_tests,
     refuse_hidden_marts,
     refuse_next_schemas,
     sound_tables,
     unsound_nodes,
 )
 from orchestration.resources import TableKey
+from orchestration.runs.arrivals import not_there
 from orchestration.worker.dbt.many_tests import run_tests
 from orchestration.worker.dbt.plans import of_marts
 from orchestration.worker.dbt.warm_dbt import NodeResult, WarmDbt
@@ -48,6 +50,7 @@ class Marts:
     ) -> None:
         self._settings, self._catalog, self._dbt, self._manifest, self._graph = settings, catalog, dbt, manifest, graph
         self.first = frozenset(graph.of_readers())
+        self._late = late_tests(manifest)
         self._by_key, wrong = built_by_key(manifest, settings.dbt_project_dir)
         for line in wrong.values():
             log.error("%s; it is built whole", line)
@@ -63,7 +66,7 @@ class Marts:
     ) -> None:
         """Builds and publishes the marts of readers, then the others, without those made of one that is not sound.
 
-        Adds to `results` as it goes. `without` are marts of which the build is not made, `newest` what it is made of.
+        Adds to `results` as it goes. `without` are marts that stay as they are, `newest` what the build is made of.
         """
         results += self._build_next([model for model in models if model in self.first], without, newest)
         unsound = unsound_nodes(self._manifest, {result.unique_id: result.status for result in results})
@@ -89,10 +92,20 @@ class Marts:
                 "LAKEHOUSE_VIEWS": json.dumps(self._views(models)), "LAKEHOUSE_SESSION_PROPERTIES": json.dumps(session),
             }  # fmt: skip
             results = self._dbt.run("run", [self._graph.nodes[model]["name"] for model in models], variables)
-            results += self.test(self._graph.tests_of_marts(models, without), results, variables)
+            tests = self._tests(models, without)
+            results += self.test([test for test in tests if test not in self._late], results, variables)
             sound |= sound_tables(self._manifest, {result.unique_id: result.status for result in results})
             self._note({name: note for name, note in notes.items() if name in sound}, stored)
-        return results
+        late = [test for test in tests if test in self._late]
+        return [*results, *self.test(late, results, {**variables, "LAKEHOUSE_NEXT": ""})]
+
+    def _tests(self, models: Sequence[str], without: Collection[str]) -> list[str]:
+        """The tests of the marts: also those that read one which stays as it is, but for one that was never built."""
+        tests = self._graph.tests_of_marts(models, ())
+        read = frozenset[str]().union(*(self._graph.tests[test]["depends_on"]["nodes"] for test in tests)) & {*without}
+        tables = {model: table_of(self._graph.nodes[model]) for model in read}
+        missing = not_there(self._catalog, list(tables.values())) if tables else []
+        return self._graph.tests_of_marts(models, [model for model, table in tables.items() if table in missing])
 
     def _views(self, models: Collection[str]) -> dict[str, str]:
         """The checksums of the views that are read, but for those that the build makes: see rebuilt_table.sql."""
