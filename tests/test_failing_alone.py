@@ -292,6 +292,47 @@ def test_while_a_table_rests_the_sensors_load_the_others_and_it_comes_in_its_tur
     assert_all_loaded(shop, "")
 
 
+@pytest.mark.slow
+def test_a_run_tests_marts_with_those_that_are_held_back_and_through_views_once_they_are_published(shop: Shop) -> None:
+    """A test of a view passed for the former state of its mart, and a mart was published without the rows of another
+    one that it refers to.
+    """
+    shop.declare(breaking=False)
+    shop.write_marts()
+    succeeded, said = by_hand(shop)
+    assert succeeded, said
+    good, valued = (f"mart_{shop.name}_{name}" for name in ("good", "valued"))
+    folder, shown = shop.models / "marts" / shop.name, f"mart_{shop.name}_shown"
+    (folder / f"{shown}.sql").write_text(
+        f"{{{{ config(materialized='view') }}}} select id, v from {{{{ ref('{good}') }}}}\n"
+    )
+    (folder / "tests.yml").write_text(
+        f"models: [{{name: {shown}, columns: [{{name: v, data_tests: [not_null]}}]}},"
+        f" {{name: {good}, columns: [{{name: id, data_tests: ["
+        f"{{relationships: {{arguments: {{to: ref('{valued}'), field: id}}}}}}]}}]}}]\n"
+    )
+    succeeded, said = by_hand(shop)
+    assert succeeded, said
+
+    shop.world.sql("UPDATE good SET v = NULL WHERE id = 2")
+    succeeded, said = by_hand(shop)
+    assert not succeeded and f"test not_null of marts.{shown}.v found 1 failing row" in said, said
+    assert shop.mart("good") == shop.source("good"), "it is told and refuses nothing"
+    shop.world.sql("UPDATE good SET v = 2 WHERE id = 2")
+    succeeded, said = by_hand(shop)
+    assert succeeded and shop.mart("good") == shop.source("good"), said
+
+    before = shop.mart("good")
+    shop.add_rows("good", "valued")
+    shop.world.sql("UPDATE valued SET v = 1e4 WHERE id = 2")
+    succeeded, said = by_hand(shop)
+    assert not succeeded and f"test relationships of marts.{good}.id found 2 failing rows" in said, said
+    assert shop.current("good") == shop.source("good") and shop.mart("good") == before
+    shop.declare(breaking=False, digits=8)
+    succeeded, said = by_hand(shop)
+    assert succeeded and shop.mart("good") == shop.source("good"), said
+
+
 def wait_for(condition: Callable[[], bool], log: Path, seconds: float = 180.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():

@@ -18,7 +18,13 @@ from orchestration.assets.blocking_checks import tell_tests_without_checks
 from orchestration.assets.dbt_resource import Dbt, clean_up, environment, run_environment
 from orchestration.assets.groups import groups_read, load_groups, selection
 from orchestration.assets.markdown import escape_markdown
-from orchestration.assets.next_tables import built_whole, sound_tables, unsound_tables
+from orchestration.assets.next_tables import (
+    built_whole,
+    late_tests,
+    sound_tables,
+    tests_reading,
+    unsound_tables,
+)
 from orchestration.assets.translator import BUILT_WITH_MARTS, LakeTranslator, is_raw, layer, node_key
 from orchestration.resources import Lake, TableKey
 from orchestration.runs import tags
@@ -97,17 +103,39 @@ def marts_assets(manifest: Manifest, reads: Sequence[TableKey]) -> dg.AssetsDefi
 
 
 def build_next(context: dg.AssetExecutionContext, dbt: Dbt, lake: Lake, manifest: Manifest) -> Iterator[Any]:
-    """Builds the selected marts beside the ones that readers see, tests them there, and publishes those that passed."""
+    """Builds the selected marts beside the ones that readers see, tests them there, and publishes those that passed.
+
+    Tests that read them through views are run then, and refuse nothing.
+    """
     results, selected = DbtResults(), context.selected_asset_keys
     marts = [id for id, node in manifest["nodes"].items() if "alias" in node and node_key(node) in selected]
     groups = frozenset[str]().union(*groups_read(manifest, marts, load_groups(manifest)).values())
-    with lake.writing(groups), lake.next_tables(built_whole(manifest)) as sound:
-        events = list(build_events(context, dbt, lake, manifest, None, results))
-        sound |= sound_tables(manifest, results.statuses)
-    unsound = {".".join(table) for table in unsound_tables(manifest, results.statuses)}
-    events = [event for event in events if not isinstance(event, dg.Output) or _name_of(event, manifest) not in unsound]
+    tests = tests_reading(manifest, marts)
+    with lake.writing(groups):
+        unable = _unable(lake, manifest, tests, marts)
+        late = late_tests(manifest) & tests.keys() - unable
+        left_out = sorted(manifest["nodes"][test]["name"] for test in late | unable)
+        with lake.next_tables(built_whole(manifest)) as sound:
+            events = list(build_events(context, dbt, lake, manifest, None, results, left_out))
+            sound |= sound_tables(manifest, results.statuses)
+        unsound = {".".join(table) for table in unsound_tables(manifest, results.statuses)}
+        if late:
+            events += events_of_tests(context, dbt, lake, manifest, late, results)
+    red = {*unsound, *results.failed_tables}
+    events = [event for event in events if not isinstance(event, dg.Output) or _name_of(event, manifest) not in red]
     yield from with_table_metadata(events, lake, manifest)
     finish(context, results, unsound)
+
+
+def _unable(lake: Lake, manifest: Manifest, tests: Mapping[str, Collection[str]], marts: Collection[str]) -> set[str]:
+    """Those of the tests that read something of dbt's beside these marts that does not exist."""
+    read = {id: manifest["nodes"][id] for id in frozenset[str]().union(*tests.values()) & manifest["nodes"].keys()}
+    others = {
+        id: node for id, node in read.items() if node["config"]["materialized"] != "ephemeral" and id not in marts
+    }
+    missing = lake.never_loaded([(node["schema"], node["alias"]) for node in others.values()], ())
+    gone = {id for id, node in others.items() if (node["schema"], node["alias"]) in missing}
+    return {test for test, nodes in tests.items() if not gone.isdisjoint(nodes)}
 
 
 def _name_of(event: dg.Output[Any], manifest: Manifest) -> str:
@@ -138,15 +166,17 @@ def build_events(
     manifest: Manifest,
     days: DayRange | None,
     results: "DbtResults",
+    left_out: Sequence[str] = (),
 ) -> Iterator[Any]:
-    """The events of `dbt build`, without row counts; adds to `results`."""
+    """The events of `dbt build`, without row counts and without the tests `left_out`; adds to `results`."""
     nodes = nodes_by_output(manifest)
     if days is not None:
         context.log.info(f"loading new data, then {days.first} to {days.last} again")
         with dbt_invocation(context, dbt, lake, manifest, ["run"], None, results) as invocation:
             invocation.wait()
     without = [f"{node['name']}+" for node in nodes.values() if table_name(node) in results.failed_tables]
-    command = ["build", *(["--exclude", *sorted(without)] if without else [])]
+    excluded = [*sorted(without), *left_out]
+    command = ["build", *(["--exclude", " ".join(excluded)] if excluded else [])]  # dagster-dbt takes one value alone
     with dbt_invocation(context, dbt, lake, manifest, command, days, results) as invocation:
         yield from after_checks(
             (with_examples(event, lake, manifest, invocation.target_path) for event in invocation.stream()),
@@ -154,6 +184,33 @@ def build_events(
             context.assets_def.asset_deps,
             lambda event: node_key(nodes[event.output_name]),
         )
+
+
+def events_of_tests(
+    context: dg.AssetExecutionContext,
+    dbt: Dbt,
+    lake: Lake,
+    manifest: Manifest,
+    tests: Collection[str],
+    results: "DbtResults",
+) -> Iterator[Any]:
+    """The results of these tests alone, of what readers see; adds to `results`."""
+    names = " ".join(sorted(manifest["nodes"][test]["name"] for test in tests))
+    command = ["test", "--indirect-selection", "empty", "--select", names]
+    with dbt_invocation(context, dbt, lake, manifest, command, None, results) as invocation:
+        for event in invocation.stream():
+            if not isinstance(event, dg.AssetCheckEvaluation):
+                continue
+            key = dg.AssetCheckKey(event.asset_key, event.check_name)
+            if key in context.selected_asset_check_keys:
+                found = dg.AssetCheckResult(
+                    asset_key=key.asset_key,
+                    check_name=key.name,
+                    passed=event.passed,
+                    severity=event.severity,
+                    metadata=event.metadata,
+                )
+                yield with_examples(found, lake, manifest, invocation.target_path)
 
 
 def with_examples(event: Any, lake: Lake, manifest: Manifest, target: Path) -> Any:
@@ -226,17 +283,27 @@ def dbt_invocation(
     Adds to `results`. Raises Failure if no table of this run is to blame.
     """
     end_abandoned_queries(lake.settings(), context.instance, context.run.run_id)
-    marts = {"LAKEHOUSE_NEXT": "1"} if context.assets_def.op.name == MARTS_MODELS else {}
-    with environment(run_environment(lake.settings(), days, context.run.run_id) | marts):
-        invocation = dbt.cli(command, context=context)
+    variables = run_environment(lake.settings(), days, context.run.run_id)
+    if context.assets_def.op.name == MARTS_MODELS and command[0] != "test":
+        variables |= {
+            "LAKEHOUSE_NEXT": "1",
+            "DBT_INDIRECT_SELECTION": "eager",
+        }  # also tests of marts that are held back
+    with environment(variables):
+        if command[0] == "test":  # of what it names, and not of what the run has selected
+            target = Path(variables["DBT_TARGET_PATH"]) / f"{MARTS_MODELS}-{context.run.run_id[:7]}-tests"
+            translator = LakeTranslator()
+            invocation = dbt.cli(command, manifest=manifest, dagster_dbt_translator=translator, target_path=target)
+        else:
+            invocation = dbt.cli(command, context=context)
     try:
         yield invocation
     except DagsterDbtCliRuntimeError as error:
         message = dbt_failure(invocation.target_path, manifest, str(error))
         log = dg.MetadataValue.path(str(invocation.target_path / "dbt.log"))
-        selected = set(map(name_of, context.selected_asset_keys))
+        selected = set() if command[0] == "test" else set(map(name_of, context.selected_asset_keys))
         tables = failed_tables(invocation.target_path, manifest, selected)
-        if tables is None or not tables & selected:
+        if tables is None or (selected and not tables & selected):
             raise dg.Failure(message, metadata={"dbt_log": log}) from None
         results.failures.append(DbtFailure(message, tables, log))
         results.statuses |= statuses(invocation.target_path)

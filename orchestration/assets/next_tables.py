@@ -1,6 +1,6 @@
 """Which tables dbt builds whole, and which of those that were built may be published. Pure: reads only the manifest."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,13 @@ def _hidden(manifest: Manifest, node: Mapping[str, Any], whole: Manifest) -> Ite
         below = manifest["nodes"][view]["depends_on"]["nodes"]
         yield from ((view, key) for key in below if key in whole)
         waiting += below
+
+
+def tests_reading(manifest: Manifest, models: Collection[str]) -> dict[str, list[str]]:
+    """The tests that read one of these models, each with all that it reads."""
+    tests = {key: node for key, node in manifest["nodes"].items() if node["resource_type"] == "test"}
+    read = {key: node["depends_on"]["nodes"] for key, node in tests.items()}
+    return {key: nodes for key, nodes in read.items() if not set(models).isdisjoint(nodes)}
 
 
 def late_tests(manifest: Manifest) -> frozenset[str]:

@@ -91,12 +91,21 @@ def failed_tables(target: Path, manifest: Mapping[str, Any], selected: Collectio
     """
     results = _results(target)
     failed = [result["unique_id"] for result in results if result["status"] in FAILED]
-    blamed = [_tables_behind(manifest["nodes"].get(unique_id), manifest) for unique_id in failed]
+    blamed = [_blamed(manifest["nodes"].get(unique_id), manifest, selected) for unique_id in failed]
     if not results or not all(blamed):
         return None
     reached = {result["unique_id"] for result in results}
     missed = frozenset(table_name(node) for unique_id, node in _built(manifest) if unique_id not in reached)
     return missed.intersection(selected).union(*blamed) or None
+
+
+def _blamed(node: Mapping[str, Any] | None, manifest: Mapping[str, Any], selected: Collection[str]) -> frozenset[str]:
+    """The tables behind a failure; of a test that is attached to a table beside the selected ones, those it reads."""
+    found = _tables_behind(node, manifest)
+    if found.isdisjoint(selected) and node is not None and node.get("resource_type") == "test":
+        read = (_tables_of(unique_id, manifest) for unique_id in node.get("depends_on", {}).get("nodes", ()))
+        return frozenset().union(*read).intersection(selected) or found
+    return found
 
 
 def _built(manifest: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:

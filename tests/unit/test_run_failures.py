@@ -271,6 +271,15 @@ def test_what_failed_is_known_by_its_tables(tmp_path: Path, failed: list[str], t
     assert failed_tables(tmp_path, SHOP, ()) == tables
 
 
+def test_a_test_that_is_attached_to_a_table_beside_the_selected_ones_counts_against_those_it_reads(
+    tmp_path: Path,
+) -> None:
+    """A mart is tested with one that is held back: the whole run failed, as if no table of its own were to blame."""
+    results(tmp_path, ("test.l.hub", "error", "no", None), ("model.l.parsed", "success", "OK", None))
+    assert failed_tables(tmp_path, SHOP, {"parsed.sales"}) == {"parsed.sales"}
+    assert failed_tables(tmp_path, SHOP, {"vault.other"}) == {"vault.hub"}
+
+
 def test_what_dbt_did_not_come_to_has_failed(tmp_path: Path) -> None:
     """An interrupted dbt has no results for the remaining models."""
     results(tmp_path, ("model.l.parsed", "success", "OK", None))
