@@ -3,6 +3,7 @@
 They were green while each ingestion failed.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -117,6 +118,11 @@ BREAKS = {
 }
 
 
+def still(text: str) -> str:
+    """The text without positions: the WAL goes on."""
+    return re.sub(r"\b[0-9A-F]+/[0-9A-F]+\b", "LSN", text)
+
+
 @pytest.mark.parametrize("what", BREAKS)
 def test_what_ingestion_refuses_is_told_before(shop: Shop, what: str) -> None:
     shop.ingest()
@@ -125,14 +131,14 @@ def test_what_ingestion_refuses_is_told_before(shop: Shop, what: str) -> None:
     breaks(shop)
     with pytest.raises(LakehouseError, match=message) as refused:
         shop.ingest()
-    said = str(refused.value).removeprefix("source 'shop': ").replace("; nothing was written", "")
+    said = still(str(refused.value)).removeprefix("source 'shop': ").replace("; nothing was written", "")
     [finding] = shop.found()
     assert finding.weight == "in the way" and message in finding.says and "lakehouse ingest --" in finding.remedy
-    assert said == f"{finding.says}: {finding.remedy}"
-    assert said[:300] in str(shop.trouble())
+    assert said == still(f"{finding.says}: {finding.remedy}")
+    assert said[:250] in still(str(shop.trouble()))
     if what == "kind":  # no status can be told
         return
-    assert why_refused(shop.settings, "shop") == said
+    assert still(str(why_refused(shop.settings, "shop"))) == said
     told = shop.told()
     assert set(told) & {"slot", "refused"} == {"slot" if what == "no slot" else "refused"}
     assert what == "no slot" or message in told["refused"]
