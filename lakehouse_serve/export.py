@@ -101,8 +101,10 @@ def follow(settings: Settings, stop: threading.Event, say: Callable[[str], None]
         try:
             with exports.noted(settings, target, options.every_seconds):
                 done = export(settings)
-            if is_first or done:
-                (say if is_first else log.info)(f"{options.catalog}: {done}")
+            if is_first:
+                say(f"{options.catalog}: {done}")
+            elif done:
+                log.info("%s: %s", options.catalog, done)
             is_first = False
         except (LakehouseError, OSError, psycopg.Error) as error:
             log.error("export: %s; next try in %.0f s", " ".join(str(error).split()), options.every_seconds)

@@ -1,6 +1,7 @@
 """A pinned cut: mirrors, raw tables and marts together, in SQL and as a warehouse, whatever happens afterwards."""
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -12,7 +13,10 @@ import pytest
 from pydantic import PrivateAttr
 
 from ingestion import pause
+from lakehouse.catalog.next_names import next_name
+from lakehouse.catalog.open import open_catalog
 from lakehouse.catalog.relations import TableName
+from lakehouse.catalog.writing.next_tables import building_next
 from lakehouse.declarations import Declarations
 from lakehouse.declarations.policies import RawPolicy
 from lakehouse.errors import LakehouseError
@@ -20,7 +24,7 @@ from lakehouse.servers.trino import query
 from lakehouse.settings import Settings
 from lakehouse_serve.past.asked import at_cut, at_moment, moment_of
 from lakehouse_serve.past.moments import Moment
-from lakehouse_serve.past.states import together
+from lakehouse_serve.past.states import newest_until, together
 from maintenance.inventory.pins import unpin
 from maintenance.inventory.session import Session
 from orchestration.resources import Lake
@@ -134,12 +138,40 @@ def test_a_pin_is_a_warehouse_and_a_cut_that_mirrors_raw_and_marts_have_together
     counted = f"SELECT count(*) FROM raw_{source}.notes"
     assert answer(world, joined, f"pin:{name}") == [(i, item, "abc") for i, item in before]
     assert answer(world, counted, f"pin:{name}") == [(1,)] and query(settings, counted) == [[2]]
+    query(settings, f"INSERT INTO raw_{source}.notes SELECT * FROM raw_{source}.notes WHERE at = 1")
+    assert answer(world, counted, f"pin:{name}") == [(1,)], "what lands late, as by `ingest --replay`, came after it"
     with closing(Session(world.settings)) as session:
         unpin(session, name)
         assert not [key for key in session.catalog.load_table(("marts", source)).properties if name in key]
     until(lambda: is_refused(service, f"lake@pin:{name}", f"there is no pin '{name}'"), 20)
     with pytest.raises(LakehouseError, match=f"there is no pin '{name}'"):
         answer(world, counted, f"pin:{name}")
+
+
+def test_a_mart_keeps_when_its_builds_were_published_whoever_replaces_it(settings: Settings) -> None:
+    """A pin goes by that: without it a build that was published after a moment would be that of the moment."""
+    mart, replace = ("marts", "replaced"), "CREATE OR REPLACE TABLE {}.{} AS SELECT {} AS id"
+
+    def at(moment: datetime) -> tuple[int | None, bool]:
+        return newest_until(catalog.load_table(mart).metadata, moment)
+
+    query(settings, "CREATE SCHEMA IF NOT EXISTS marts")
+    query(settings, replace.format(*mart, 1))
+    with closing(open_catalog(settings)) as catalog:
+        first, before = catalog.load_table(mart).metadata.current_snapshot_id, datetime.now(UTC)
+        with building_next(catalog, {mart: {}}) as sound:
+            query(settings, replace.format(*next_name(mart), 2))
+            sound.add(mart)
+            built = datetime.now(UTC)
+            time.sleep(0.1)
+        second, published = catalog.load_table(mart).metadata.current_snapshot_id, datetime.now(UTC)
+        assert (at(before), at(built), at(published)) == ((first, True), (first, True), (second, True))
+        query(settings, replace.format(*mart, 3))
+        third = catalog.load_table(mart).metadata.current_snapshot_id
+        assert len({first, second, third}) == 3
+        assert (at(before), at(built), at(published)) == ((first, True), (first, True), (second, True))
+        assert at(datetime.now(UTC)) == (third, True), "nobody has published it: it was there once it was made"
+    query(settings, "DROP TABLE marts.replaced")
 
 
 def is_refused(service: Served, warehouse: str, why: str) -> bool:
