@@ -37,6 +37,7 @@ WORKS = {
     "CREATE TABLE wide_parts_1 PARTITION OF wide_parts FOR VALUES FROM (0) TO (1000);"
     "ALTER TABLE wide_parts_1 REPLICA IDENTITY FULL",
     "generated": "CREATE TABLE generated (id int PRIMARY KEY, v int, w int GENERATED ALWAYS AS (v * 2) STORED)",
+    "covering": "CREATE TABLE covering (id int, v int, PRIMARY KEY (id) INCLUDE (v))",
     '"Odd ""Name"': 'CREATE TABLE "Odd ""Name" (id int PRIMARY KEY, v int)',
 }
 BREAKS = {
@@ -238,6 +239,19 @@ def test_a_column_that_is_declared_and_not_there_is_in_the_way(source: Cluster, 
     assert finding.remedy == "correct its declaration: it has id, secret"
 
 
+def test_what_a_key_includes_beside_its_columns_is_not_of_the_replica_identity(
+    source: Cluster, settings: Settings
+) -> None:
+    world = unprepared(source, settings, {"covering": WORKS["covering"]})
+    world.sql("CREATE PUBLICATION lakehouse FOR TABLE covering (id)")
+    prepare(world.settings, world.source)
+    assert failing(world, ["covering"]) == {}
+    assert in_the_way(world) == {}
+    wider = world.declaring("t_0", key=("id", "v"))
+    (finding,) = [f for f in check_source(wider.settings, wider.source) if f.weight == "in the way"]
+    assert finding.says == "declared key (id, v) is not within the replica identity (id)"
+
+
 def test_every_mistake_about_columns_is_named_at_once(source: Cluster, settings: Settings) -> None:
     ddl = {
         "other": "CREATE TABLE other (id int PRIMARY KEY, code text NOT NULL)",
@@ -251,11 +265,16 @@ def test_every_mistake_about_columns_is_named_at_once(source: Cluster, settings:
         'CREATE SCHEMA "My.app"; CREATE TYPE "My.app"."Ü.mood" AS ENUM (); CREATE DOMAIN moods AS "My.app"."Ü.mood"[];'
         "CREATE TABLE typed (id int PRIMARY KEY, a bigint, b app.mood, c mail, d int[], e numeric(9,2), f text,"
         "g moods)",
+        "late": "CREATE TABLE late (id int PRIMARY KEY DEFERRABLE) PARTITION BY RANGE (id);"
+        "CREATE TABLE late_1 PARTITION OF late FOR VALUES FROM (0) TO (9); ALTER TABLE late_1 REPLICA IDENTITY FULL",
+        "own": "CREATE TABLE own (id int, code text) PARTITION BY RANGE (id); ALTER TABLE own REPLICA IDENTITY FULL;"
+        "CREATE TABLE own_1 PARTITION OF own (PRIMARY KEY (id)) FOR VALUES FROM (0) TO (9)",
     }
     world = unprepared(source, settings, ddl)
     for number, key in enumerate((("code",), ("id",), ("id", "code"))):
         world = world.declaring(f"t_{number}", key=key)
     world = world.declaring("t_3", key=("id",), alias={"code": "Id"}).declaring("t_4", key=("id",))
+    world = world.declaring("t_5", key=("id",)).declaring("t_6", key=("id",))
     types = ("int", "bigintt", "mood", "mail", "int[]", "numeric(9,2)", "not a type!", '"My.app"."Ü.mood"[]')
     columns = [
         Column(name=name, data_type=kind, description="") for name, kind in zip(("id", *"abcdefg"), types, strict=True)
@@ -265,11 +284,17 @@ def test_every_mistake_about_columns_is_named_at_once(source: Cluster, settings:
     found = check_source(world.settings, declared)
     lines = {f.line.partition(".")[2] for f in found if f.weight == "in the way" and f.about != "replica identity"}
     lower, outside = "collides (names are compared in lower case, metadata columns included)", "replica identity"
-    remedy = "declare that key, or set REPLICA IDENTITY FULL"
+    remedy, full = "declare that key, or set REPLICA IDENTITY FULL", "REPLICA IDENTITY FULL, then resume the table"
+    each = "also of each partition ({}), which does not inherit it"
     assert lines == {
         f"t_0: declared key (code) is not within the {outside} (id): {remedy}",
-        f"t_1: declared key (id) is not within the {outside} (none): {remedy}",
-        f't_2: partition "public"."leaf_1": declared key (id, code) is not within the {outside} (code): {remedy}',
+        f"t_1: declared key (id) is not within the {outside} (none): {remedy}, {each.format('public.root_1')}",
+        f't_2: partition "public"."leaf_1" has a {outside} of its own (code), without the declared key (id, code): '
+        f'ALTER TABLE "public"."leaf_1" {full}',
+        f"t_5: declared key (id) is not within the {outside} (none): {remedy}, {each.format('public.late_1')}",
+        f't_6: partition "public"."own_1" has a {outside} of its own (id), narrower than that of public.own (FULL), '
+        "and no unique index keeps its rows from having one declared key (id) within a transaction: "
+        f'ALTER TABLE "public"."own_1" {full}',
         *(f"t_3: column {c!r} {lower}: declare meta.raw.alias: {{{c}: another_name}}" for c in ("ID", "Id", "_op")),
         "t_4: column a is declared as 'bigintt', a type that Postgres does not have: declare data_type: bigint, which "
         "it has in public.typed",

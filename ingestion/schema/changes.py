@@ -58,6 +58,11 @@ class Relation:
     replica_identity: str
     columns: tuple[RelationColumn, ...]
 
+    @property
+    def identity(self) -> frozenset[str]:
+        """The columns of the replica identity."""
+        return frozenset(c.name for c in self.columns if c.is_key or self.replica_identity == "f")
+
 
 @dataclass(frozen=True)
 class Batch:

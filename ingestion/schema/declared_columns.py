@@ -27,11 +27,10 @@ def check_columns(table: RawTable, facts: TableFacts) -> None:
             f"declared column {', '.join(missing)} does not exist in "
             f"{table.raw.origin}, which has {', '.join(sorted(c.name for c in facts.columns))}: correct it"
         )
-    existing = {column.name for column in facts.columns} | {name for _, name in facts.hidden}
-    if unknown := sorted(set(table.raw.exclude) - existing):
+    if unknown := sorted(set(table.raw.exclude) - facts.names):
         raise refused(
             f"meta.raw.exclude names {', '.join(unknown)}, which does not exist in {table.raw.relation}; it "
-            f"has {', '.join(sorted(existing))}: correct it"
+            f"has {', '.join(sorted(facts.names))}: correct it"
         )
 
 
@@ -72,3 +71,12 @@ def may_share_keys(table: RawTable, versions: Sequence[TableFacts]) -> bool:
     if not table.key or table.raw.changes != "all" or not {c.name for c in versions[-1].columns}.issuperset(table.key):
         return False
     return not set.intersection(*(set(facts.enforced_by) for facts in versions))
+
+
+def needed_of_partitions(key: Collection[str], identity: Collection[str], *, shares_keys: bool) -> frozenset[str]:
+    """The columns that the replica identity of each partition has to have, where `identity` is the table's own.
+
+    Rows that may share a key within a transaction are told apart by images of the table's identity, and Postgres fills
+    what a partition's own identity lacks with nulls.
+    """
+    return frozenset(key).union(identity if shares_keys else ())

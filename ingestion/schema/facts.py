@@ -97,6 +97,16 @@ class TableFacts:
     keyed_by: tuple[int, ...] | None = None
 
     @property
+    def names(self) -> frozenset[str]:
+        """The names of its columns, also of those that do not land."""
+        return frozenset({column.name for column in self.columns} | {name for _, name in self.hidden})
+
+    @property
+    def identity(self) -> frozenset[str]:
+        """The columns of its replica identity."""
+        return self.names if self.replica_identity == "f" else frozenset(self.key)
+
+    @property
     def told_apart_by(self) -> tuple[str, ...]:
         """The columns that rows were last declared to be told apart by."""
         return tuple(column.name for column in self.columns if column.number in (self.keyed_by or ()))

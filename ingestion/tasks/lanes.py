@@ -248,7 +248,7 @@ class Lanes:
                 writer.add(_kept(self._records, target, mine, texts, writer.schema))
 
     def close(
-        self, carried: Collection[tuple[int, Relation]] = ()
+        self, carried: Collection[tuple[Relation, Relation]] = ()
     ) -> tuple[tuple[Written, ...], dict[str, tuple[DataFile, ...]], dict[str, Findings]]:
         """Writes the rest: what landed by table, the files of `meta` tables, and what was noticed by table.
 

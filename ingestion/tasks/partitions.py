@@ -3,14 +3,15 @@
 from collections.abc import Collection
 
 from ingestion.schema.changes import Relation
+from ingestion.schema.declared_columns import needed_of_partitions
 from ingestion.sink.rows import TableTarget
 
-Carried = Collection[tuple[int, Relation]]  # a root's oid, and the partition whose rows came as the root's
+Carried = Collection[tuple[Relation, Relation]]  # a root, and the partition whose rows came as the root's
 
 
 def partitions_of(target: TableTarget, carried: Carried) -> frozenset[int]:
     """The oids of partitions whose rows came as the table's own."""
-    return frozenset(leaf.oid for root, leaf in carried if root in target.oids)
+    return frozenset(leaf.oid for root, leaf in carried if root.oid in target.oids)
 
 
 def carried_resync_reason(target: TableTarget, carried: Carried) -> str | None:
@@ -21,10 +22,12 @@ def carried_resync_reason(target: TableTarget, carried: Carried) -> str | None:
     """
     mine = target.oids | {leaf.oid for facts in target.versions for leaf in facts.leaves}
     for root, leaf in carried:
-        if root not in target.oids and leaf.oid in mine:
-            return "rows of it came as those of another table, which it was or had a partition of"
-        identity = {column.name for column in leaf.columns if column.is_key}
-        told = leaf.replica_identity == "f" or identity.issuperset(target.key)
-        if root in target.oids and target.updates and not told:
-            return f"partition {leaf.schema}.{leaf.name} had a replica identity without the declared key"
+        if root.oid not in target.oids:
+            if leaf.oid in mine:
+                return "rows of it came as those of another table, which it was or had a partition of"
+            continue
+        needed = needed_of_partitions(target.key, root.identity, shares_keys=target.shares_keys)
+        if target.updates and leaf.replica_identity != "f" and not needed <= leaf.identity:
+            lacks = "narrower than the table's" if leaf.identity.issuperset(target.key) else "without the declared key"
+            return f"partition {leaf.schema}.{leaf.name} had a replica identity {lacks}"
     return None

@@ -106,6 +106,8 @@ class Author:
             eye = see(stage.connection(self.schema, 0), self.schema, table)
             cures = [] if eye.published else cures
             cures += [f"ALTER TABLE {table} REPLICA IDENTITY FULL"] if eye.identity == "n" or not eye.unique else []
+            leaves = [o.name for o in eye.others if o.attached and o.kind == "r" and not eye.unique]
+            cures += [f"ALTER TABLE {leaf} REPLICA IDENTITY FULL" for leaf in leaves]
         except psycopg.Error:
             pass
         for cure in cures:

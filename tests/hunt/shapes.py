@@ -27,21 +27,23 @@ def _plain(name: str, key: str, *more: str, table: str = "t") -> Shape:
     return Shape(name, (*TYPES, create, TOASTED.format(t=table), *more, _rows(table)), ((table, KEY),))
 
 
-def _parted(name: str, *more: str) -> Shape:
+def _parted(name: str, *more: str, of_all: str = ", PRIMARY KEY (id, r)", of_each: str = "") -> Shape:
     parts = (
-        f"CREATE TABLE t (id int, r int, {COLUMNS}, PRIMARY KEY (id, r)) PARTITION BY RANGE (r)",
-        "CREATE TABLE p0 PARTITION OF t FOR VALUES FROM (0) TO (10)",
-        "CREATE TABLE p1 PARTITION OF t FOR VALUES FROM (10) TO (20)",
+        f"CREATE TABLE t (id int, r int, {COLUMNS}{of_all}) PARTITION BY RANGE (r)",
+        f"CREATE TABLE p0 PARTITION OF t{of_each} FOR VALUES FROM (0) TO (10)",
+        f"CREATE TABLE p1 PARTITION OF t{of_each} FOR VALUES FROM (10) TO (20)",
         "CREATE TABLE p2 PARTITION OF t FOR VALUES FROM (20) TO (30) PARTITION BY RANGE (id)",
-        "CREATE TABLE p2a PARTITION OF p2 FOR VALUES FROM (0) TO (5)",
-        "CREATE TABLE p2b PARTITION OF p2 DEFAULT",
-        "CREATE TABLE pd PARTITION OF t DEFAULT",
+        f"CREATE TABLE p2a PARTITION OF p2{of_each} FOR VALUES FROM (0) TO (5)",
+        f"CREATE TABLE p2b PARTITION OF p2{of_each} DEFAULT",
+        f"CREATE TABLE pd PARTITION OF t{of_each} DEFAULT",
     )
     return Shape(name, (*TYPES, *parts, *more, _rows("t", ", r", ", i * 5")), (("t", ("id", "r")),))
 
 
 PLAIN = _plain("plain", " PRIMARY KEY")
 PARTED = _parted("parted")
+OWN_KEYS = _parted("parted own", FULL, *(FULL.replace(" t ", f" {leaf} ") for leaf in ("p0", "p1", "p2a", "p2b", "pd")),
+                   of_all="", of_each=" (PRIMARY KEY (id, r))")  # fmt: skip
 SHAPES: tuple[tuple[int, Shape], ...] = (
     (8, PLAIN),
     (3, _plain("full", " PRIMARY KEY", FULL)),
@@ -50,6 +52,7 @@ SHAPES: tuple[tuple[int, Shape], ...] = (
     (1, _plain("odd", " PRIMARY KEY", table='"Odd ""Täble.x"')),
     (6, PARTED),
     (3, _parted("parted full", FULL)),
+    (3, OWN_KEYS),
     (1, _plain("children", " PRIMARY KEY", "CREATE TABLE c1 (PRIMARY KEY (id)) INHERITS (t)",
                "CREATE TABLE c2 (z int) INHERITS (t)")),
     (2, Shape("pair of tables",

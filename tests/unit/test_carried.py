@@ -21,17 +21,19 @@ from ingestion.tasks.partitions import carried_resync_reason, partitions_of
 
 ID, V = RelationColumn("id", 23, -1, True), RelationColumn("v", 23, -1, False)
 LEAF = Relation(2, "public", "leaf", "d", (ID, V))
+BY_ID = Relation(1, "public", "root", "d", (ID, V))
+WHOLE = Relation(1, "public", "root", "f", (ID, replace(V, is_key=True)))
 BY_V = Relation(2, "public", "leaf", "i", (replace(ID, is_key=False), replace(V, is_key=True)))
 COLUMNS = (("id", True),)
 TYPE = b"Y" + (99999).to_bytes(4, "big") + b"public\0mood\0"
 ROOT, PART = relation(1, COLUMNS, name="root"), relation(2, COLUMNS, name="leaf")
 
 
-def target(*, oid: int = 1, leaf: int | None = None, updates: bool = True) -> TableTarget:
+def target(*, oid: int = 1, leaf: int | None = None, updates: bool = True, shares_keys: bool = False) -> TableTarget:
     facts = replace(FACTS, oid=oid, leaves=(Leaf(leaf, "public.leaf", 2, 0),) if leaf else ())
     return TableTarget(
         "shop", "orders", "", facts.columns, (facts,), frozenset(), {}, ("id",), "error", 0, 1, datetime.now(UTC),
-        updates=updates,
+        updates=updates, shares_keys=shares_keys,
     )  # fmt: skip
 
 
@@ -50,7 +52,7 @@ def test_a_partition_is_described_between_its_root_and_its_first_row(messages: t
         decoder = Decoder(1)
         for piece in (stream[:cut], stream[cut:]):
             decoder.feed(pa.array(piece, pa.binary()))
-        assert {(root, leaf.oid) for root, leaf in decoder.carried} == ({(1, 2)} if found else set())
+        assert {(root.oid, leaf.oid) for root, leaf in decoder.carried} == ({(1, 2)} if found else set())
 
 
 def test_what_is_described_ahead_of_a_transaction_is_nobodys_partition() -> None:
@@ -61,17 +63,27 @@ def test_what_is_described_ahead_of_a_transaction_is_nobodys_partition() -> None
 
 
 def test_rows_that_came_as_another_tables_need_a_resync() -> None:
-    assert "those of another table" in str(carried_resync_reason(target(oid=2), {(1, LEAF)}))
-    assert "those of another table" in str(carried_resync_reason(target(oid=7, leaf=2), {(1, LEAF)}))
-    assert carried_resync_reason(target(leaf=2), {(1, LEAF)}) is None
-    assert carried_resync_reason(target(oid=7), {(1, LEAF)}) is None
-    assert partitions_of(target(), {(1, LEAF), (3, LEAF)}) == {2}
+    assert "those of another table" in str(carried_resync_reason(target(oid=2), {(BY_ID, LEAF)}))
+    assert "those of another table" in str(carried_resync_reason(target(oid=7, leaf=2), {(BY_ID, LEAF)}))
+    assert carried_resync_reason(target(leaf=2), {(BY_ID, LEAF)}) is None
+    assert carried_resync_reason(target(oid=7), {(BY_ID, LEAF)}) is None
+    assert partitions_of(target(), {(BY_ID, LEAF), (replace(BY_ID, oid=3), replace(LEAF, oid=4))}) == {2}
 
 
 def test_a_partition_whose_changes_lack_the_key_needs_a_resync() -> None:
-    assert "without the declared key" in str(carried_resync_reason(target(leaf=2), {(1, BY_V)}))
-    assert carried_resync_reason(target(leaf=2), {(1, replace(BY_V, replica_identity="f"))}) is None
-    assert carried_resync_reason(target(leaf=2, updates=False), {(1, BY_V)}) is None
+    assert "without the declared key" in str(carried_resync_reason(target(leaf=2), {(BY_ID, BY_V)}))
+    assert carried_resync_reason(target(leaf=2), {(BY_ID, replace(BY_V, replica_identity="f"))}) is None
+    assert carried_resync_reason(target(leaf=2, updates=False), {(BY_ID, BY_V)}) is None
+
+
+def test_a_partition_that_tells_less_of_its_rows_than_the_images_need_it_needs_a_resync() -> None:
+    """What its old rows lack comes as nulls, so that an event is taken for another row's."""
+    sharing = target(leaf=2, shares_keys=True)
+    assert "narrower than the table's" in str(carried_resync_reason(sharing, {(WHOLE, LEAF)}))
+    assert carried_resync_reason(target(leaf=2), {(WHOLE, LEAF)}) is None, "one index keeps the key"
+    assert carried_resync_reason(target(leaf=2, shares_keys=True, updates=False), {(WHOLE, LEAF)}) is None
+    for root, leaf in ((WHOLE, replace(LEAF, replica_identity="f")), (BY_ID, LEAF), (BY_ID, replace(WHOLE, oid=2))):
+        assert carried_resync_reason(sharing, {(root, leaf)}) is None
 
 
 def test_a_parked_table_that_needs_a_resync_gets_it_once_it_resumes() -> None:

@@ -109,7 +109,7 @@ def partitions(messages: list[bytes], piece: int) -> set[tuple[int, int]]:
     decoder = Decoder(XID_REFERENCE)
     for start in range(0, len(messages), piece):
         decoder.feed(pa.array(messages[start : start + piece], pa.binary()))
-    return {(root, leaf.oid) for root, leaf in decoder.carried}
+    return {(root.oid, leaf.oid) for root, leaf in decoder.carried}
 
 
 def test_partitions_with_rows_are_known_by_their_description_behind_the_roots() -> None:

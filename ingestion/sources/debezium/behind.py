@@ -15,8 +15,9 @@ from lakehouse.declarations import RawTable, Source
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 
-_RELATION = """
-SELECT c.oid, c.relreplident AS identity FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+_RELATION = f"""
+SELECT c.oid, c.relreplident AS identity, ({queries.IDENTITY}) AS key
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = %s AND c.relname = %s AND c.relkind IN ('r', 'p')
 """
 _DEFAULTS = """
@@ -49,8 +50,7 @@ def _of_table(cursor: Any, source: str, table: RawTable) -> Iterator[Finding]:
         return
     columns = {row["name"]: row for row in cursor.execute(queries.COLUMNS, {"oid": relation["oid"]}).fetchall()}
     yield from _of_types(source, table, columns)
-    asked = {"oid": relation["oid"], "identity": relation["identity"]}
-    identity = [row["attname"] for row in cursor.execute(queries.KEY, asked).fetchall()]
+    identity = relation["key"] or ()
     if relation["identity"] in "di" and (lacking := sorted(set(table.key) - set(identity))):
         yield Finding(
             source, table.name, "key", "warning",

@@ -50,19 +50,17 @@ def read_facts(
         if relation is None:
             return None, problem
         rows = cursor.execute(queries.COLUMNS, {"oid": relation["oid"]}).fetchall()
-        identity = relation["replica_identity"]
-        key = cursor.execute(queries.KEY, {"oid": relation["oid"], "identity": identity}).fetchall()
         is_root = relation["relkind"] == "p"
         leaves = cursor.execute(queries.LEAVES, {"oid": relation["oid"]}).fetchall() if is_root else []
         edges = cursor.execute(queries.EDGES, {"oid": relation["oid"]}).fetchall() if is_root else []
-    problem = problem or problem_of_leaves(table, relation["publishes_updates"], leaves)
     landing = [row for row in rows if _lands(table, row, relation["published_columns"])]
     fields = ColumnFacts.__dataclass_fields__.keys() - {"lake", "mask"}
     columns = tuple(column_facts({field: row[field] for field in fields}) for row in landing)
     hidden = tuple((row["number"], row["name"]) for row in rows if row not in landing)
     facts = TableFacts(
-        oid=relation["oid"], filenode=relation["filenode"], relkind=relation["relkind"], replica_identity=identity,
-        key=tuple(row["attname"] for row in key), columns=columns, relation=(schema, name),
+        oid=relation["oid"], filenode=relation["filenode"], relkind=relation["relkind"],
+        replica_identity=relation["replica_identity"], key=tuple(relation["key"] or ()), columns=columns,
+        relation=(schema, name),
         changed_by=relation["changed_by"], member=relation["member"], hidden=hidden,
         leaves=tuple(_leaf(connection, leaf) for leaf in leaves),
         lsn=relation["lsn"], publishes=relation["publishes"],
@@ -70,7 +68,8 @@ def read_facts(
         edges=tuple((edge["oid"], edge["attached_by"]) for edge in edges),
         enforced_by=enforcing_indexes(connection, relation["oid"], table.key, at_once=True),
     )  # fmt: skip
-    return facts, problem or problem_of_key(table, facts.replica_identity, facts.key, {row["name"] for row in rows})
+    problem = problem or problem_of_leaves(table, facts, relation["publishes_updates"], leaves)
+    return facts, problem or problem_of_key(table, facts)
 
 
 def _lands(table: RawTable, row: dict[str, Any], published: list[str] | None) -> bool:

@@ -17,9 +17,22 @@ SELECT concat_ws(',', p.pubinsert, p.pubupdate, p.pubdelete, p.pubtruncate, p.pu
 FROM pg_publication p WHERE p.pubname = %(publication)s
 """
 
+# The columns by which a change tells its row, unless it carries all of them, as Postgres takes them
+# (RelationGetReplicaIndex, RelationGetIdentityKeyBitmap). A partition's changes carry those of its own identity.
+# `c` and `l` are the pg_class rows of the table and of a partition.
+_IDENTITY_OF = """
+SELECT array_agg(a.attname::text ORDER BY k.place) FROM pg_index i
+CROSS JOIN LATERAL unnest(i.indkey) WITH ORDINALITY k(attnum, place)
+JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+WHERE i.indrelid = {of}.oid AND i.indisvalid AND i.indimmediate AND k.place <= i.indnkeyatts
+  AND CASE {of}.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident END
+"""
+IDENTITY, _OF_LEAF = (_IDENTITY_OF.format(of=row) for row in ("c", "l"))
+
 RELATION = f"""
 SELECT c.oid::bigint AS oid, n.nspname AS schema, c.relname AS name, c.relkind,
-  c.relreplident AS replica_identity, pg_relation_filenode(c.oid)::bigint AS filenode,
+  c.relreplident AS replica_identity, ({IDENTITY}) AS key,
+  pg_relation_filenode(c.oid)::bigint AS filenode,
   c.xmin::text::bigint AS changed_by, has_any_column_privilege(c.oid, 'SELECT') AS readable,
   coalesce(({_MEMBER})::bigint, 0) AS member, ({_PUBLISHES}) AS publishes,
   p.tablename IS NOT NULL AS published, p.attnames AS published_columns,
@@ -95,22 +108,11 @@ JOIN pg_namespace pn ON pn.oid = p.pronamespace
 WHERE t.typtype <> 'd' ORDER BY b.attnum
 """
 
-KEY = """
-SELECT a.attname FROM pg_index i
-JOIN LATERAL unnest(i.indkey) WITH ORDINALITY k(attnum, place) ON true
-JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
-WHERE i.indrelid = %(oid)s AND CASE WHEN %(identity)s = 'i' THEN i.indisreplident ELSE i.indisprimary END
-ORDER BY k.place
-"""
-
-LEAVES = """
+LEAVES = f"""
 SELECT l.oid::bigint AS oid, quote_ident(n.nspname) || '.' || quote_ident(l.relname) AS name,
   coalesce(pg_relation_filenode(l.oid), 0)::bigint AS filenode, l.xmin::text::bigint AS changed_by,
   has_any_column_privilege(l.oid, 'SELECT') AS readable, l.relkind AS relkind, l.relpersistence AS persistence,
-  l.relreplident AS replica_identity,
-  (SELECT array_agg(a.attname::text) FROM pg_index i JOIN pg_attribute a
-   ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey::smallint[])
-   WHERE i.indrelid = l.oid AND CASE WHEN l.relreplident = 'i' THEN i.indisreplident ELSE i.indisprimary END) AS key
+  l.relreplident AS replica_identity, ({_OF_LEAF}) AS key
 FROM pg_partition_tree(%(oid)s) t JOIN pg_class l ON l.oid = t.relid JOIN pg_namespace n ON n.oid = l.relnamespace
 WHERE t.isleaf AND l.oid <> %(oid)s ORDER BY l.oid
 """
@@ -131,15 +133,13 @@ SELECT w.name, md5(concat_ws('|', c.oid, quote_ident(n.nspname), quote_ident(c.r
    FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0),
   CASE WHEN EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND a.atttypid >= 16384)
      THEN ({_PRINTS_OF_TABLE}) END,
-  (SELECT string_agg(concat_ws(',', i.indexrelid, i.indisprimary, i.indisreplident, i.indkey::text), ';'
-     ORDER BY i.indexrelid) FROM pg_index i WHERE i.indrelid = c.oid AND (i.indisprimary OR i.indisreplident)),
-  ({UNIQUE_INDEXES}),
+  ({IDENTITY}), ({UNIQUE_INDEXES}),
   ({_MEMBER}), ({_PUBLISHES}),
   (SELECT concat_ws(',', r.prqual IS NOT NULL, r.prattrs::text) FROM pg_publication_rel r
    JOIN pg_publication p ON p.oid = r.prpubid WHERE r.prrelid = c.oid AND p.pubname = %(publication)s),
   CASE WHEN c.relkind = 'p' THEN (SELECT string_agg(
      concat_ws(',', t.relid::oid, t.relid::text, pg_relation_filenode(t.relid), l.relpersistence, l.relreplident,
-       (SELECT i.xmin FROM pg_inherits i WHERE i.inhrelid = t.relid AND i.inhparent = t.parentrelid)), ';'
+       ({_OF_LEAF}), (SELECT i.xmin FROM pg_inherits i WHERE i.inhrelid = t.relid AND i.inhparent = t.parentrelid)), ';'
      ORDER BY t.relid::oid) FROM pg_partition_tree(c.oid) t JOIN pg_class l ON l.oid = t.relid)
    ELSE (SELECT string_agg(i.inhrelid::text, ',' ORDER BY i.inhrelid) FROM pg_inherits i WHERE i.inhparent = c.oid)
   END))

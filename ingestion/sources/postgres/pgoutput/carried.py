@@ -16,8 +16,8 @@ _TYPE = ord("Y")
 
 def carried_partitions(
     described: tuple[Relation, ...], kind: np.ndarray, changes: Sequence[tuple[int, Relation]]
-) -> tuple[frozenset[tuple[int, Relation]], tuple[Relation, ...]]:
-    """The partitions of a block by their root's oid, and the relations described at its end, two at most.
+) -> tuple[frozenset[tuple[Relation, Relation]], tuple[Relation, ...]]:
+    """The partitions of a block, each behind its root, and the relations described at its end, two at most.
 
     `described` are those at the end of the block before, `kind` the kinds of this block's messages, `changes` its
     descriptions by the message's index.
@@ -32,7 +32,7 @@ def carried_partitions(
         if number in at:
             run = (*run[-1:], at[number]) if number == 0 or number - 1 in at else (at[number],)
         elif len(run) == 2 and run[0].oid != run[1].oid and kind[messages[number]] in _ROWS:
-            found.add((run[0].oid, run[1]))
+            found.add((run[0], run[1]))
             run = ()
         else:
             run = ()

@@ -40,7 +40,7 @@ class State:
     counted: int = 0  # messages of the transaction so far that take a place in `_seq`
     relations: Mapping[int, Relation] = field(default_factory=dict)
     described: tuple[Relation, ...] = ()  # those that the last messages described, two at most
-    carried: frozenset[tuple[int, Relation]] = frozenset()
+    carried: frozenset[tuple[Relation, Relation]] = frozenset()
     transactions: int = 0
     last_commit_lsn: int | None = None
     last_commit_end_lsn: int | None = None
@@ -109,8 +109,8 @@ class Decoder:
         return self._state.last_commit_at
 
     @property
-    def carried(self) -> frozenset[tuple[int, Relation]]:
-        """Partitions that had rows, each beside the oid of the root whose rows they came as."""
+    def carried(self) -> frozenset[tuple[Relation, Relation]]:
+        """Partitions that had rows, each behind the root whose rows they came as."""
         return self._state.carried
 
     @property

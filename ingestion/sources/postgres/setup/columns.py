@@ -19,7 +19,7 @@ from ingestion.schema.types.declared import is_known, type_name
 from ingestion.schema.types.unrepresentable import KINDS
 from ingestion.sources.findings import Finding, Positions
 from ingestion.sources.postgres.catalog.describe import read_facts
-from ingestion.sources.postgres.catalog.problems import problem_of_key
+from ingestion.sources.postgres.catalog.problems import problem_of_key, problem_of_leaf
 from ingestion.sources.postgres.setup.relations import Stored
 from ingestion.state.withheld import check_withheld
 from lakehouse.declarations import METADATA_COLUMNS, PARSED_METADATA, RawTable
@@ -39,10 +39,9 @@ def column_findings(
         return
     finding, position = partial(Finding, table.source, table.name), positions.get(table.name)
     before = position.facts if position and position.versions else None
-    existing = {column.name for column in facts.columns} | {name for _, name in facts.hidden}
     begun = before is not None
-    if begun or set(table.key) <= existing:
-        for problem in _of_key(table, facts, stored, existing):
+    if begun or facts.names.issuperset(table.key):
+        for problem in _of_key(table, facts, stored):
             yield finding("key", "in the way", *_said(problem))
     yield from one_key_of_two(table, facts)
     for problem in _raised(check_withheld, table, position, facts):
@@ -50,7 +49,7 @@ def column_findings(
     landed, named = position.landed if position else (), name_columns(table, before, facts)
     for problem in colliding_names(table, named, landed):
         yield finding("column names", "in the way", *_said(problem))
-    if begun or existing >= {*(column.name for column in table.columns), *table.raw.exclude}:
+    if begun or facts.names >= {*(column.name for column in table.columns), *table.raw.exclude}:
         yield from (
             finding("columns", "in the way", *_said(problem)) for problem in _raised(check_columns, table, named)
         )
@@ -63,14 +62,15 @@ def column_findings(
     yield from _of_types(connection, table, facts)
 
 
-def _of_key(table: RawTable, facts: TableFacts, stored: list[Stored], existing: set[str]) -> Iterator[TableProblem]:
+def _of_key(table: RawTable, facts: TableFacts, stored: list[Stored]) -> Iterator[TableProblem]:
     """The table's own identity, and that of each partition: an UPDATE carries the one of where the row is."""
-    if (problem := problem_of_key(table, facts.replica_identity, facts.key, existing)) is not None:
+    if (problem := problem_of_key(table, facts)) is not None:
         yield problem
         return
     for leaf in (item for item in stored if item.root_kind == "p" and item.kind == "r" and item.identity is not None):
-        if (problem := problem_of_key(table, leaf.identity or "", leaf.identified_by, existing)) is not None:
-            yield TableProblem(table.source, table.name, f"partition {leaf.quoted}: {problem.says}")
+        problem = problem_of_leaf(table, facts, leaf.quoted, leaf.identity or "", leaf.identified_by)
+        if problem is not None:
+            yield problem
 
 
 def one_key_of_two(table: RawTable, facts: TableFacts) -> Iterator[Finding]:

@@ -39,7 +39,7 @@ def identity_findings(
     for name in dict.fromkeys(item.table for item in stored if item.root_kind == "p" and not item.root_has_key):
         table = source.table(name)
         says = f"{table.raw.relation} has no primary key, so UPDATE and DELETE of partitions made later fail"
-        remedy = "give each new partition a replica identity in the transaction that makes it, or add a primary key"
+        remedy = "give each new partition REPLICA IDENTITY FULL in the transaction that makes it, or add a primary key"
         yield Finding(source.name, name, "replica identity", "warning", says, remedy)
 
 

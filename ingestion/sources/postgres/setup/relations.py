@@ -40,7 +40,7 @@ LEFT JOIN LATERAL (
 LEFT JOIN pg_namespace ln ON ln.oid = l.relnamespace
 LEFT JOIN LATERAL (
   SELECT bool_or(i.indisvalid AND i.indimmediate AND i.indislive) AS usable, bool_or(NOT i.indimmediate) AS deferrable,
-    (array_agg(i.indkey::int2[]))[1:1] AS columns FROM pg_index i
+    (array_agg((i.indkey::int2[])[:i.indnkeyatts - 1]))[1:1] AS columns FROM pg_index i
   WHERE i.indrelid = l.oid AND CASE l.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident END
 ) k ON true
 LEFT JOIN LATERAL (SELECT bool_or(i.indisvalid AND i.indimmediate) AS usable FROM pg_index i
