@@ -218,6 +218,8 @@ def test_a_truncate_needs_no_resync(settings: Settings, spark: Any) -> None:
     world = begin(settings, spark, "a text")
     world.sql("TRUNCATE items", "INSERT INTO items VALUES (1, 'new')")
     assert rows_of(world.ingest(spark), "items") == {"t": 1, "c": 1}
+    world.sql("BEGIN; SAVEPOINT s; TRUNCATE items; RELEASE s; INSERT INTO items VALUES (2, 'newer'); COMMIT")
+    assert rows_of(world.ingest(spark), "items") == {"t": 1, "c": 1}, "its id in the catalog is the savepoint's"
     assert_equal(world, "items")
 
 

@@ -156,7 +156,7 @@ def resync_reason(before: TableFacts, now: TableFacts, truncates: Truncates = NO
     if before.publishes and before.publishes != now.publishes:
         return "its publication was altered, and may have left changes out"
     if before.filenode != now.filenode and not _only_truncated(before, now, truncates):
-        return "its rows were rewritten (ALTER TYPE, a volatile default, VACUUM FULL, CLUSTER or the like)"
+        return "its rows are in a new file (ALTER TYPE, a volatile default, VACUUM FULL, CLUSTER, TRUNCATE or the like)"
     if reason := _partition_resync_reason(before, now, truncates):
         return reason
     old = {c.number for c in before.columns}
@@ -199,14 +199,25 @@ def _prints_otherwise(was: ColumnFacts, now: ColumnFacts) -> bool:
 
 
 def _only_truncated(before: TableFacts, now: TableFacts, truncates: Truncates) -> bool:
-    """Whether nothing but a TRUNCATE in the stream can have given the table its new file.
+    """Whether a TRUNCATE in the stream gave the table its new file, and nothing that the stream does not tell.
 
-    The transaction may have rewritten the rows behind it (ALTER TYPE, a volatile default): then a column's row of the
-    catalog is newer too. Or it may have filled the table while that was UNLOGGED, which Postgres refuses only where the
-    table itself is a member of a publication.
+    What changes values (ALTER TYPE, a volatile default), or attaches and detaches the table, writes a column's row of
+    the catalog too; VACUUM FULL and CLUSTER change no value. Rows may come unseen while a table is UNLOGGED, which
+    Postgres refuses only where the table itself is a member of a publication.
     """
     unaltered = before.attribute_rows is not None and before.attribute_rows == now.attribute_rows
-    return now.changed_by in truncates.by and unaltered and now.member != 0
+    return unaltered and now.member != 0 and _may_have_truncated(now, truncates)
+
+
+def _may_have_truncated(now: TableFacts, truncates: Truncates) -> bool:
+    """Whether the transaction that last wrote the table's pg_class row is one of the stream's truncates, or came later.
+
+    In a savepoint it is a subtransaction: that has a later id, which the stream does not tell. A partition may have
+    been truncated later as one of a root that was published for a while, and the stream would not tell that either.
+    """
+    if now.is_partition:
+        return now.changed_by in truncates.by
+    return any((now.changed_by - xid) % (1 << 32) < 1 << 31 for xid in truncates.by)
 
 
 def _partition_resync_reason(before: TableFacts, now: TableFacts, truncates: Truncates) -> str | None:
@@ -218,7 +229,7 @@ def _partition_resync_reason(before: TableFacts, now: TableFacts, truncates: Tru
             return f"partition {leaf.name} is new and has rows"
         emptied = leaf.changed_by in truncates.by - truncates.refilled_by and not leaf.has_rows
         if oid in old and old[oid].filenode != leaf.filenode and not emptied:
-            return f"partition {leaf.name} was truncated or rewritten by itself"
+            return f"partition {leaf.name} was truncated or rewritten by itself, or in a savepoint"
     were, are = dict(before.edges or ()), dict(now.edges or ())
     if again := [oid for oid, attached_by in were.items() if are.get(oid, attached_by) != attached_by]:
         names = ", ".join(new[oid].name if oid in new else "with partitions of its own" for oid in again)

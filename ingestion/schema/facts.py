@@ -70,6 +70,7 @@ class TableFacts:
     it; descriptions of earlier versions have None there. `enforced_by` are the oids of unique indexes that keep every
     row from another one's declared key at once; a description of an earlier version names none.
     `format` is how the values of a topic are written; a table of a database has none, and it says nothing there.
+    `is_partition` says that it is one of another table.
     `captured` is the relation whose changes Debezium writes to a topic, as it names it.
     `keyed_by` are the numbers of the columns that rows were last declared to be told apart by, in their order: none
     where they never were; None of an earlier version, which does not tell.
@@ -93,6 +94,7 @@ class TableFacts:
     enforced_by: tuple[int, ...] = ()
     attribute_rows: tuple[tuple[int, int], ...] | None = None
     format: str = "json"
+    is_partition: bool = False
     captured: str = ""
     keyed_by: tuple[int, ...] | None = None
 

@@ -60,7 +60,7 @@ def read_facts(
     facts = TableFacts(
         oid=relation["oid"], filenode=relation["filenode"], relkind=relation["relkind"],
         replica_identity=relation["replica_identity"], key=tuple(relation["key"] or ()), columns=columns,
-        relation=(schema, name),
+        relation=(schema, name), is_partition=relation["is_partition"],
         changed_by=relation["changed_by"], member=relation["member"], hidden=hidden,
         leaves=tuple(_leaf(connection, leaf) for leaf in leaves),
         lsn=relation["lsn"], publishes=relation["publishes"],

@@ -30,7 +30,7 @@ WHERE i.indrelid = {of}.oid AND i.indisvalid AND i.indimmediate AND k.place <= i
 IDENTITY, _OF_LEAF = (_IDENTITY_OF.format(of=row) for row in ("c", "l"))
 
 RELATION = f"""
-SELECT c.oid::bigint AS oid, n.nspname AS schema, c.relname AS name, c.relkind,
+SELECT c.oid::bigint AS oid, n.nspname AS schema, c.relname AS name, c.relkind, c.relispartition AS is_partition,
   c.relreplident AS replica_identity, ({IDENTITY}) AS key,
   pg_relation_filenode(c.oid)::bigint AS filenode,
   c.xmin::text::bigint AS changed_by, has_any_column_privilege(c.oid, 'SELECT') AS readable,
