@@ -48,7 +48,7 @@ def waiting_for_others(
     reads = upstream(graph, own) - own
     found: dict[str, str] = {}
     for other in [] if ingests(job) else _others(repository, job, reads):
-        behind = left_behind(instance, other.name, other.asset_layer.executable_asset_keys)
+        behind = left_behind(instance, other.name, set(other.asset_layer.executable_asset_keys))
         for key in sorted(reads & behind.keys()):
             found |= dict.fromkeys(map(name_of, downstream(graph, [key]) & own), behind[key])
     return found
