@@ -485,7 +485,8 @@ def test_what_is_kept_grows_with_changes(place: Place, source: OpenSource[Any]) 
 def test_a_check_alone_finds_a_sound_source_so_and_changes_nothing(place: Place, source: OpenSource[Any]) -> None:
     place.publish(now_of(source, place).position)
     before = store.read_stream(place.states, "shop")
-    live = source.stream(now_of(source, place).position, 1 << 20)
+    assert before is not None
+    live = source.stream(before.position, 1 << 20)
     try:
         source.check_only(place.states)
     finally:
