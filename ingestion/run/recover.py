@@ -17,7 +17,7 @@ def begin_next_epoch(session: Session, kind: str | None = None) -> None:
     with connections(session) as (source, states):
         if not source.holds_tables:
             check_keys(session, store.read_positions(states, session.name))
-        forget = source.begin_anew()
+        forget = source.begin_anew(states)
         with states.transaction():
             leases.check(states, session.lease, session.limits.lease_seconds)
             forget(states)

@@ -336,7 +336,7 @@ class OpenSource(Protocol[P]):
     def confirm(self, position: P, live: LiveStream[P] | None = None) -> None:
         """Everything below `position` is in the lake, and need not be kept; what is not confirmed can be read again."""
 
-    def begin_anew(self) -> Callable[[CatalogConnection], None]:
+    def begin_anew(self, states: CatalogConnection) -> Callable[[CatalogConnection], None]:
         """Lets go of the stream; what is returned begins the next epoch, in a transaction of its caller."""
 
 

@@ -367,6 +367,6 @@ class MemorySource:
         else:
             live.confirm(position)
 
-    def begin_anew(self) -> Callable[[Any], None]:
+    def begin_anew(self, states: Any) -> Callable[[Any], None]:
         self._log.is_kept, self._log.confirmed = False, self._log.end
         return lambda states: store.restart_stream(states, "shop", "", store.Cluster("", 0), 0)

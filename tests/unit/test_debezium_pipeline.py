@@ -185,7 +185,7 @@ def test_recovery_goes_on_with_what_is_there_in_the_next_epoch(lake: Lake) -> No
     lake.cycle()
     before = lake.rows("items")
     with store.connect_catalog(lake.settings) as states, module.DebeziumSource(lake.settings, "shop").open() as opened:
-        opened.begin_anew()(states)
+        opened.begin_anew(states)(states)
     lake.cycle()
     assert lake.rows("items") == before
     extra = {"topic": "public.items", "partition": 0, "key": None, "at": PLAIN[0]["at"]}
@@ -247,6 +247,6 @@ def test_a_topic_that_was_read_as_another_table_is_read_from_its_beginning_by_a_
         couples = store.read_positions(states, "shop")["couples"]
         assert couples.state == "new" and "topic public.pairs was read before, as table 'pairs'" in str(couples.reason)
         with module.DebeziumSource(lake.settings, "shop").open() as opened:
-            opened.begin_anew()(states)
+            opened.begin_anew(states)(states)
     lake.cycle()
     assert [r["_op"] for r in lake.rows("couples")] == ["c", "d", "c", "t"]

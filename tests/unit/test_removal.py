@@ -392,10 +392,11 @@ def test_a_recovery_after_a_removal_leaves_the_slot_that_another_lake_has_made_s
     drop_slot(shop, "shop", "lakehouse_shop")
     published("SELECT pg_create_logical_replication_slot('lakehouse_shop', 'pgoutput')::text")
     with (
+        store.connect_catalog(shop) as states,
         source_of(shop, "shop").open() as opened,
         pytest.raises(LakehouseError, match="this lake did not make it: set"),
     ):
-        opened.begin_anew()
+        opened.begin_anew(states)
     assert len(published("SELECT 1 FROM pg_replication_slots")) == 1
 
 

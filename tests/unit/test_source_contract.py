@@ -498,7 +498,7 @@ def test_a_source_begun_anew_keeps_nothing_and_is_read_in_the_next_epoch(place: 
     table: dict[str, str | None] = {}
     change(place, random.Random(17), table, 6)
     place.publish(now_of(source, place).position)
-    source.begin_anew()(place.states)
+    source.begin_anew(place.states)(place.states)
     assert source.retention(None).state == "missing" and not source.retention(None).is_sound
     stream = source.check(place.states)
     assert stream.epoch == 2 and source.retention(stream).is_sound
@@ -514,7 +514,7 @@ def test_a_source_is_begun_anew_while_a_killed_reader_of_ours_is_connected(
     """`--recover` right after a follower was killed was refused: its slot was active."""
     left = source.stream(now_of(source, place).position, 1 << 20)
     try:
-        source.begin_anew()(place.states)
+        source.begin_anew(place.states)(place.states)
     finally:
         left.close()
     assert source.retention(None).state == "missing" and source.check(place.states).epoch == 2
@@ -529,7 +529,7 @@ def described(source: OpenSource[Any], table: RawTable = TABLE) -> TableFacts:
 def test_a_table_is_described_by_a_number_under_which_it_is_found_again(place: Place, source: OpenSource[Any]) -> None:
     facts = described(source)
     assert facts_from_json(facts.to_json()) == facts, "it is stored as JSON"
-    assert [column.name for column in facts.columns] == ["id", "v"] and facts.key == ("id",)
+    assert [column.name for column in facts.columns] == ["id", "v"] and "id" in facts.identity
     assert source.name_of(facts.oid) == facts.relation and source.name_of(2**31 - 1) is None
     assert source.holds_tables, "a log of events has tests of its own"
     elsewhere = declared_with(relation="public.moved")

@@ -258,7 +258,7 @@ class OpenKafka:
     def confirm(self, position: Offsets, live: LiveStream[Offsets] | None = None) -> None:
         """The state has it already; no consumer group is told."""
 
-    def begin_anew(self) -> Callable[[CatalogConnection], None]:
+    def begin_anew(self, states: CatalogConnection) -> Callable[[CatalogConnection], None]:
         """What is returned begins the next epoch: a topic that is the same goes on, another begins with its earliest
         event, and so does one whose next events are gone."""
         begun = self._begun()

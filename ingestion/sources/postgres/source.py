@@ -247,11 +247,10 @@ class OpenPostgres:
         of, server = self._of, started_at(self.connection)
         return lives.LiveStream(self._stream_url(), of.slot, of.publication, position, max_bytes, server)
 
-    def begin_anew(self) -> Callable[[CatalogConnection], None]:
+    def begin_anew(self, states: CatalogConnection) -> Callable[[CatalogConnection], None]:
         """Drops the slot, unless it is another lake's; what is returned forgets slot, cluster and positions."""
         of = self._of
-        with store.connect_catalog(of.settings) as states:
-            check_made_here(of, self.connection, store.read_stream(states, of.name))
+        check_made_here(of, self.connection, store.read_stream(states, of.name))
         if src.read_slot(self.connection, of.slot) is not None:
             src.free_slot(self.connection, of.name, of.slot)
             src.drop_slot(self.connection, of.slot)
