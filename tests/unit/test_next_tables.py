@@ -91,6 +91,26 @@ def test_the_snapshots_of_a_build_say_when_it_was_published_as_long_as_they_are_
     assert again.keys() == {str(snapshot.snapshot_id) for snapshot in catalog.load_table(DIM).metadata.snapshots}
 
 
+def test_what_is_noted_of_a_table_outlives_its_replacement(catalog: LakeCatalog) -> None:
+    """Trino leaves out a table's properties where it replaces it."""
+    with building_next(catalog, {DIM: {}}) as sound:
+        write(catalog, next_name(DIM), 1, 2)
+        sound.add(DIM)
+    before, noted = published(catalog, DIM), {"lakehouse.put-back.5": "1", "lakehouse.pin.close": "shop=1:0/5"}
+    with catalog.load_table(DIM).transaction() as transaction:
+        transaction.set_properties(noted | {"lakehouse.built-from": "former"})
+    with building_next(catalog, {DIM: {}}) as sound:
+        write(catalog, next_name(DIM), 3)
+        with catalog.load_table(next_name(DIM)).transaction() as transaction:
+            transaction.remove_properties(
+                *(PUBLISHED + snapshot for snapshot in before), *noted, "lakehouse.built-from"
+            )
+        sound.add(DIM)
+    properties = catalog.load_table(DIM).properties
+    assert before and {key: properties.get(key) for key in noted} == noted
+    assert before.items() < published(catalog, DIM).items() and "lakehouse.built-from" not in properties
+
+
 def test_a_table_that_its_tests_refuse_stays_as_it_was(catalog: LakeCatalog) -> None:
     with building_next(catalog, {DIM: {}, FACT: {}}) as sound:
         write(catalog, next_name(DIM), 9, 9)

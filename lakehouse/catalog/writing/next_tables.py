@@ -13,7 +13,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from lakehouse.catalog.next_names import Name, next_name
-from lakehouse.catalog.open import PUBLISHED
+from lakehouse.catalog.open import PUBLISHED, PUT_BACK
+from lakehouse.catalog.pins import CUT
 from lakehouse.catalog.private_pyiceberg import Staging
 from lakehouse.catalog.writing.commit import enter, move_pointer, remove
 from lakehouse.errors import LakehouseError
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 Comments = Mapping[str, str]  # by column
 LOCK = "lakehouse.next_tables"
+KEPT = (PUBLISHED, PUT_BACK, CUT)
 BUILT_FROM = "lakehouse.built-from"  # property of a table that is built whole: see rebuilt_table.sql
 
 
@@ -88,11 +90,17 @@ def publish(
     copies = catalog.load_tables([next_name(table) for table in tables])
     built = {table: copies[next_name(table)] for table in sorted(tables) if next_name(table) in copies}
     changed = {table: copy for table, copy in built.items() if bases.get(table) != copy.metadata_location}
-    made = _snapshots_since(catalog.load_tables([table for table in changed if table in bases]), changed)
+    before = catalog.load_tables([table for table in changed if table in bases])
+    made = _snapshots_since(before, changed)
     now = int(datetime.now(UTC).timestamp() * 1000)
     at = max([now, *(snapshot.timestamp_ms for new in made.values() for snapshot in new)])
     locations = {
-        table: _finished(catalog, copy, tables[table], {f"{PUBLISHED}{s.snapshot_id}": str(at) for s in made[table]})
+        table: _finished(
+            catalog,
+            copy,
+            tables[table],
+            _noted(before.get(table)) | {f"{PUBLISHED}{s.snapshot_id}": str(at) for s in made[table]},
+        )
         for table, copy in changed.items()
     }
     with connection.transaction():
@@ -103,6 +111,11 @@ def publish(
                 raise LakehouseError(
                     f"{'.'.join(table)} was changed by another writer during the build: build it again"
                 )
+
+
+def _noted(table: Table | None) -> dict[str, str]:
+    """What is noted of a table's past, which Trino leaves out where it replaces the table."""
+    return {key: value for key, value in table.properties.items() if key.startswith(KEPT)} if table else {}
 
 
 def _snapshots_since(before: Mapping[Name, Table], tables: Mapping[Name, Table]) -> dict[Name, list[Snapshot]]:
@@ -122,6 +135,8 @@ def _finished(catalog: LakeCatalog, table: Table, comments: Comments, published:
     fields, kept = table.schema().fields, {f"{PUBLISHED}{found.snapshot_id}" for found in table.metadata.snapshots}
     lacking = {f.name: comments[f.name] for f in fields if comments.get(f.name) and comments[f.name] != f.doc}
     expired = [key for key in table.properties if key.startswith(PUBLISHED) and key not in kept]
+    published = {key: at for key, at in published.items() if key in kept or not key.startswith(PUBLISHED)}
+    published = {key: at for key, at in published.items() if table.properties.get(key) != at}
     if not (lacking or expired or published):
         return table.metadata_location
     staging = Staging(table)
