@@ -183,7 +183,7 @@ def test_a_stream_of_another_publication_keeps_nothing_but_the_rights_on_its_tab
 def test_tables_of_the_publication_that_are_not_the_projects_stay(source: Cluster, alone: Settings) -> None:
     world = unprepared(source, alone, TABLES)
     prepare(world.settings, declared(world))
-    ours = {PLAIN, ("public", "parts"), ("app", 'Odd "Name"')}
+    ours = {PLAIN, ("public", "parts"), ("app", 'Odd "Name')}
     assert "shared" in kept(world.settings, world.source.name, None, ours).stays[0]
     give_back(world, ours=ours)
     assert world.rows(PUBLISHED) == [("shared", "orders")]
@@ -198,7 +198,8 @@ def test_a_table_that_is_published_with_its_schema_is_taken_from_the_role_alone(
 ) -> None:
     """It was refused: nobody can drop such a table from a publication."""
     world = unprepared(source, alone, TABLES)
-    source.admin("CREATE PUBLICATION lakehouse FOR TABLES IN SCHEMA public, app, shared", database=world.source.name)
+    options = "FOR TABLES IN SCHEMA public, app, shared WITH (publish_via_partition_root = true)"
+    source.admin(f"CREATE PUBLICATION lakehouse {options}", database=world.source.name)
     prepare(world.settings, declared(world))
     give_back(world, PLAIN)
     assert ("public", "plain", "id") not in world.rows(RIGHTS) and ("shared", "orders", "id") in world.rows(RIGHTS)
