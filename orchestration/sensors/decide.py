@@ -131,15 +131,24 @@ def fingerprint(seen: Observed, history: JobHistory) -> str:
 
 
 def _new_data(seen: Observed, history: JobHistory, now: datetime, without: frozenset[str]) -> str | None:
+    changed = _changed(seen, history, without)
+    if changed and not ((seen.served or seen.returning) and history.last_load):
+        return _news(changed)
+    return _slot_behind(seen, seen.source, history, now) if seen.source and not seen.starting else None
+
+
+def _changed(seen: Observed, history: JobHistory, without: frozenset[str]) -> dict[str, SnapshotFact]:
+    """The tables with data that the last load did not read."""
     loaded = history.last_load.snapshots if history.last_load else {}
-    changed = {
+    return {
         table: fact
         for table, fact in seen.newest.items()
         if loaded.get(table) != fact.snapshot_id and not _is_excluded(seen, table, without)
     }
-    if changed and not ((seen.served or seen.returning) and history.last_load):
-        return "new data in " + _list([_fact(*item) for item in sorted(changed.items())])
-    return _slot_behind(seen, seen.source, history, now) if seen.source and not seen.starting else None
+
+
+def _news(changed: Mapping[str, SnapshotFact]) -> str:
+    return "new data in " + _list([_fact(*item) for item in sorted(changed.items())])
 
 
 def _is_excluded(seen: Observed, table: str, without: frozenset[str]) -> bool:
@@ -204,6 +213,8 @@ def _nothing_new(job: str, seen: Observed, history: JobHistory, without: frozens
         follower += "; the worker was killed, and loads new data if it is back in a moment"
     if history.last_load is None:
         return f"{len(seen.newest)} tables have data and {job} has never loaded them{follower}"
+    if changed := _changed(seen, history, without):
+        return f"{_news(changed)}{follower}"
     run = history.last_load
     loaded = [fact for table, fact in seen.newest.items() if not _is_excluded(seen, table, without)]
     newest = max((fact.committed_at for fact in loaded), default=None)

@@ -65,6 +65,7 @@ LATEST_TESTS_SECONDS = 60.0  # for which tests may yield to cuts
 LONGEST_SLEEP = 60.0
 BUSY_SECONDS = 2.0
 HELD_SECONDS = 30.0
+LEFT_SECONDS = 75.0  # within which the job's sensor ticks, so that what fails on is told
 AWAY_SECONDS = 2.0
 AWAY = "Trino does not answer"
 REFUSES = "refuses"  # what `view.sql` says of the current view of a table that has never arrived
@@ -250,9 +251,9 @@ class Worker:
         """Loads what has changed."""
         was = state.loaded
         try:
-            if self._load(task, state):
+            if self._load(task, state):  # else it is at the next one, and nothing says that this one is mended
                 self._untold.append(partial(self._telling.tell, task, state.loaded, state.held))
-            state.failures = 0
+                state.failures = 0
         except LakehouseError as error:
             self._away = True
             if self._trino_is_away():
@@ -269,7 +270,7 @@ class Worker:
     def _leave(self, task: Task, state: _State, error: LakehouseError) -> None:
         """Leaves the task to its Dagster job, which records the failure, and looks again after a pause."""
         state.failures += 1
-        state.due = time.monotonic() + pause(state.failures).total_seconds()
+        state.due = time.monotonic() + max(LEFT_SECONDS, pause(state.failures).total_seconds())
         state.served = False
         withdraw(self._connection, self._catalog.name, task.job)
         REGISTRY.add("lakehouse_worker_failures_total", job=task.job)

@@ -267,7 +267,8 @@ def test_while_a_worker_serves_a_job_its_sensor_leaves_new_data_to_it(
     WORLD.snapshots, WORLD.served = {"things": 1}, True
     assert launch(defs, instance, dict(request(defs, instance).tags)).success, "a first load is a run"
     WORLD.snapshots = {"things": 2}
-    assert "a worker is alive and loads new data" in str(tick(defs, instance))
+    said = str(tick(defs, instance))
+    assert "new data in" in said and "a worker is alive and loads new data" in said and "has loaded" not in said
     WORLD.served, WORLD.worker = False, "killed"
     assert "the worker was killed" in str(tick(defs, instance)), "a supervised one is back in seconds"
     monkeypatch.setattr("orchestration.sensors.new_data.RESTART_SECONDS", 0.0)

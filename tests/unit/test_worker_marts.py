@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from lakehouse.catalog.open import SnapshotFact
+from lakehouse.errors import LakehouseError
 from lakehouse.settings import load_settings
 from orchestration.assets.groups import groups_read, load_groups
+from orchestration.sensors.new_data import INTERVAL_SECONDS
 from orchestration.worker.dbt.statements import Interrupted
 from orchestration.worker.dbt.warm_dbt import NodeResult, WarmDbt
 from orchestration.worker.marts.marts import Marts
@@ -127,6 +129,32 @@ def recording(manifest: dict[str, Any], graph: Graph, built: list[str], monkeypa
     building = Marts(load_settings(), None, None, manifest, graph)  # type: ignore[arg-type]
     monkeypatch.setattr(building, "_build_next", build)
     return building
+
+
+def test_a_task_that_fails_on_is_left_for_longer_than_its_sensor_sleeps_whoever_works_in_between(
+    demo_tasks: tuple[dict[str, Any], tuple[Task, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run tells what fails. Where somebody else writes at the next look, nothing says that it is mended."""
+    (*_, marts), worker, state = demo_tasks[1], object.__new__(Worker), _State()
+    looks: Iterator[bool | LakehouseError] = iter([LakehouseError("no"), False, LakehouseError("no"), True])
+
+    def load(*_: object) -> bool:
+        if isinstance(look := next(looks), LakehouseError):
+            raise look
+        return look
+
+    monkeypatch.setattr("orchestration.worker.worker.withdraw", lambda *_: None)
+    for name, value in {
+        "_load": load, "_untold": [], "_trino_is_away": lambda: False, "_connection": None,
+        "_catalog": SimpleNamespace(name="lake"), "_telling": SimpleNamespace(tell=print),
+    }.items():  # fmt: skip
+        monkeypatch.setattr(worker, name, value, raising=False)
+    failures = []
+    for _ in range(4):
+        worker._attend(marts, state)
+        failures.append(state.failures)
+        assert state.due - time.monotonic() > INTERVAL_SECONDS
+    assert failures == [1, 1, 2, 0]
 
 
 def test_marts_of_a_source_that_is_being_loaded_wait_and_no_others(
