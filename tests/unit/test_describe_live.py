@@ -107,6 +107,11 @@ BY_DAY = "CREATE UNIQUE INDEX by_day ON items (id, day); ALTER TABLE items REPLI
 LATE = ROOT.replace("PRIMARY KEY (id)", "PRIMARY KEY (id) DEFERRABLE") + (
     ";\nALTER TABLE items_1 REPLICA IDENTITY FULL;\nALTER TABLE items_21 REPLICA IDENTITY FULL"
 )
+PART = """
+CREATE TABLE above (id int PRIMARY KEY) PARTITION BY RANGE (id);
+CREATE TABLE items PARTITION OF above FOR VALUES FROM (0) TO (10);
+CREATE PUBLICATION p FOR TABLE items WITH (publish_via_partition_root)
+"""
 KEYLESS = """
 CREATE TABLE items (id int, v int, w int) PARTITION BY RANGE (id);
 ALTER TABLE items REPLICA IDENTITY FULL;
@@ -127,6 +132,9 @@ CREATE PUBLICATION p FOR TABLE items WITH (publish_via_partition_root)
         (KEYLESS, "ALTER TABLE items_1 REPLICA IDENTITY DEFAULT", "partition public.items_1 has a replica identity"),
         (KEYLESS, "ALTER TABLE items_1 REPLICA IDENTITY FULL", None),
         (SETUP, "CREATE TABLE child () INHERITS (items)", "rows of child too"),
+        (PART, "ALTER PUBLICATION p ADD TABLE above", "publication 'p' publishes its rows as those of public.above"),
+        (PART, "CREATE PUBLICATION other FOR TABLE above WITH (publish_via_partition_root)", None),
+        (PART, "DROP PUBLICATION p; CREATE PUBLICATION p FOR TABLE items, above", None),
         (OWN, "ALTER TABLE items_21 REPLICA IDENTITY DEFAULT",
          "partition public.items_21 has a replica identity of its own (id), narrower than that of public.items (FULL), "
          "and no unique index keeps its rows from having one declared key (id) within a transaction: "

@@ -28,6 +28,12 @@ def problem_of(table: RawTable, relation: Mapping[str, Any] | None, publication:
             f"publication {publication!r} publishes {table.raw.relation} by its partitions: "
             "ALTER PUBLICATION … SET (publish_via_partition_root = true), then resume the table"
         )
+    if relation["comes_as"] is not None:
+        return refused(
+            f"{table.raw.relation} is a partition, and publication {publication!r} publishes its rows as those of "
+            f"{relation['comes_as']}: declare that table instead, or ALTER PUBLICATION … DROP TABLE "
+            f"{relation['comes_as']}, then resume the table"
+        )
     if not relation["published"]:
         return refused(
             f"{table.raw.relation} is not in publication {publication!r}: run `lakehouse prepare {table.source}`"

@@ -7,6 +7,15 @@ SELECT r.oid FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubi
 WHERE r.prrelid = c.oid AND p.pubname = %(publication)s
 """
 
+# The table as which a partition's rows come, where a publication that has them by their root has one above it.
+_COMES_AS = """
+SELECT min(quote_ident(p.schemaname) || '.' || quote_ident(p.tablename)) FROM pg_partition_ancestors(c.oid) a
+JOIN pg_class r ON r.oid = a.relid JOIN pg_namespace s ON s.oid = r.relnamespace
+JOIN pg_publication_tables p ON p.pubname = %(publication)s AND p.schemaname = s.nspname AND p.tablename = r.relname
+JOIN pg_publication b ON b.pubname = p.pubname AND b.pubviaroot
+WHERE c.relispartition AND a.relid <> c.oid
+"""
+
 # What a publication says beside its tables; `xmin` shows a change that was reverted between two inspections. Where a
 # schema is published, so does that of the row which ties the table to its schema.
 _PUBLISHES = """
@@ -35,7 +44,7 @@ SELECT c.oid::bigint AS oid, n.nspname AS schema, c.relname AS name, c.relkind, 
   pg_relation_filenode(c.oid)::bigint AS filenode,
   c.xmin::text::bigint AS changed_by, has_any_column_privilege(c.oid, 'SELECT') AS readable,
   coalesce(({_MEMBER})::bigint, 0) AS member, ({_PUBLISHES}) AS publishes,
-  p.tablename IS NOT NULL AS published, p.attnames AS published_columns,
+  ({_COMES_AS}) AS comes_as, p.tablename IS NOT NULL AS published, p.attnames AS published_columns,
   p.rowfilter IS NOT NULL AS filtered,
   (SELECT pubupdate OR pubdelete FROM pg_publication WHERE pubname = %(publication)s) AS publishes_updates,
   (SELECT pubviaroot FROM pg_publication WHERE pubname = %(publication)s) AS by_root,
@@ -134,7 +143,7 @@ SELECT w.name, md5(concat_ws('|', c.oid, quote_ident(n.nspname), quote_ident(c.r
   CASE WHEN EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND a.atttypid >= 16384)
      THEN ({_PRINTS_OF_TABLE}) END,
   ({IDENTITY}), ({UNIQUE_INDEXES}),
-  ({_MEMBER}), ({_PUBLISHES}),
+  ({_MEMBER}), ({_COMES_AS}), ({_PUBLISHES}),
   (SELECT concat_ws(',', r.prqual IS NOT NULL, r.prattrs::text) FROM pg_publication_rel r
    JOIN pg_publication p ON p.oid = r.prpubid WHERE r.prrelid = c.oid AND p.pubname = %(publication)s),
   CASE WHEN c.relkind = 'p' THEN (SELECT string_agg(
