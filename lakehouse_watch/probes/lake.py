@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lakehouse.catalog.open import total
+from lakehouse.catalog.open import PUBLISHED, total
 from lakehouse.metrics import Sample, sample
 from lakehouse.servers.database import CatalogConnection, connect_catalog
 from lakehouse.settings import Settings
@@ -25,13 +25,14 @@ Name = tuple[str, str]
 SCHEMA_CHANGES, MAINTENANCE = ("meta", "schema_changes"), ("meta", "maintenance")
 QUARANTINE, SPOOL = ("meta", "quarantine"), ("meta", "spool")
 META = {SCHEMA_CHANGES, QUARANTINE, SPOOL}
+EDITED_SECONDS = 600.0  # somebody may be renaming a model
 FAILURES = 3  # of an action in a row: one may be a conflict with a load, and the next run tries again
 WEEKS, TRIED_AGAIN = timedelta(days=22), timedelta(days=8)  # of a weekly schedule: so many runs, and the next one
 
 
 def read_lake(settings: Settings) -> Reading:
-    """Schema changes of the last day, dead letters, failed maintenance, and the sizes of raw tables and of what was
-    set aside."""
+    """Schema changes of the last day, dead letters, marts that no model makes, failed maintenance, and the sizes of raw
+    tables and of what was set aside."""
     from lakehouse.catalog.derived import derived
     from lakehouse.catalog.open import open_catalog
     from lakehouse.catalog.relations import list_relations
@@ -43,10 +44,12 @@ def read_lake(settings: Settings) -> Reading:
         sizes = raw | {name: size_of(table) for name, table in meta.items()}
         letters = derived(catalog, [QUARANTINE], dead_letters_of).get(QUARANTINE, {})
         done = derived(catalog, [MAINTENANCE], maintained).get(MAINTENANCE, Maintained())
+        there = declared_still(settings)
         changes = _rows_since(meta.get(SCHEMA_CHANGES), "noticed_at", TOLD_FOR)
         occasions = (
             *altered(changes, datetime.now(UTC), partial(standings, settings)),
-            *_dead_letters(letters, declared_still(settings)),
+            *_dead_letters(letters, there),
+            *_unmade(derived(catalog, _of_no_model(names, there), was_published)),
             *_failures(done.failing, {".".join(name) for name in names}, datetime.now(UTC)),
         )
         return Reading(occasions, (*_sizes(sizes), *done.samples))
@@ -80,6 +83,27 @@ def _dead_letters(letters: Mapping[Name, int], there: Declared | None) -> Iterat
                 f"dead_letters/{name}", f"dead letters of {name} in meta.quarantine: {count:,}",
                 f"see `reason` there, fix the cause, then `lakehouse ingest --replay {name}`", "warning", source,
             )  # fmt: skip
+
+
+def was_published(table: Table) -> bool:
+    """Whether it is one of those that are built whole, tested and then published."""
+    return any(name.startswith(PUBLISHED) for name in table.properties)
+
+
+def _of_no_model(names: Collection[Name], there: Declared | None) -> list[Name]:
+    """The tables that lie where models make theirs, and that none of them makes."""
+    models = there.models if there else frozenset[Name]()
+    schemas = {schema for schema, _ in models}
+    return sorted(name for name in names if name[0] in schemas and name not in models)
+
+
+def _unmade(published: Mapping[Name, bool]) -> Iterator[Occasion]:
+    """Marts whose model was renamed or removed: a table of one's own was never published."""
+    for schema, name in sorted(table for table, is_mart in published.items() if is_mart):
+        yield Occasion(
+            f"unmade/{schema}.{name}", f"no model makes {schema}.{name} any more: readers see it as it was built last",
+            "drop the table, or have a model make it", "warning", patience=EDITED_SECONDS,
+        )  # fmt: skip
 
 
 def _rows_since(table: Table | None, column: str, age: timedelta) -> list[dict[str, Any]]:

@@ -22,12 +22,14 @@ IN_THE_CUT = "in_the_cut"  # the check that each raw table has
 
 @dataclass(frozen=True)
 class Declared:
-    """Sources, the jobs that are made of declarations, checks by table and name, and the sensors that start loads."""
+    """Sources, the jobs that are made of declarations, checks by table and name, the sensors that start loads, and the
+    tables and views of models."""
 
     sources: frozenset[str]
     jobs: frozenset[str]
     checks: frozenset[tuple[str, str]]
     sensors: frozenset[str] = frozenset()
+    models: frozenset[tuple[str, str]] = frozenset()
 
     def lands(self, source: str, table: str) -> bool:
         """Whether it is a raw table of the project."""
@@ -49,6 +51,7 @@ def declared_in(manifest: Mapping[str, Any], declared: Declarations, project_dir
         jobs,
         frozenset(ours | set(_tests(manifest))),
         frozenset(f"new_data_{job.partition('_')[2]}" for job in started),
+        frozenset((node["schema"], node["alias"]) for node in manifest["nodes"].values() if "alias" in node),
     )
 
 

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 from held_topics import make_lake
 from pyiceberg.expressions import EqualTo
+from pyiceberg.schema import Schema
 
 from ingestion.run.recover import begin_next_epoch
 from ingestion.schema.facts import ColumnFacts, TableFacts
@@ -15,6 +16,7 @@ from ingestion.schema.types.declared import source_type_of
 from ingestion.sink.meta_tables import ensure_meta
 from ingestion.state.store import TablePosition
 from lakehouse.catalog.lake_catalog import LakeCatalog
+from lakehouse.catalog.open import PUBLISHED
 from lakehouse.declarations import Column, RawTable
 from lakehouse.declarations.policies import LoadPolicy, RawPolicy
 from lakehouse.settings import Settings
@@ -186,6 +188,25 @@ def test_dead_letters_of_a_table_that_is_removed_are_told_no_more(monkeypatch: p
 
     assert told("orders", "stores") == ["dead_letters/shop.orders"]
     assert told("stores") == []
+
+
+def test_a_mart_that_no_model_makes_any_more_is_told_and_no_table_of_ones_own(
+    postgres_catalog: LakeCatalog, catalog_settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its model was renamed, and readers went on with what was built last."""
+    nothing = frozenset[Any]()
+    there = Declared(nothing, nothing, nothing, models=frozenset({("marts", "dim_person")}))
+    monkeypatch.setattr("lakehouse_watch.probes.lake.declared_still", lambda _: there)
+    postgres_catalog.create_namespace_if_not_exists("marts")
+    for name, properties in {
+        "dim_person": {PUBLISHED + "1": ""},
+        "dim_user": {PUBLISHED + "2": ""},
+        "mine": {},
+    }.items():
+        postgres_catalog.create_table(("marts", name), Schema(), properties=properties)
+    assert list(told(catalog_settings)) == ["unmade/marts.dim_user"]
+    postgres_catalog.drop_table(("marts", "dim_user"))
+    assert told(catalog_settings) == {}
 
 
 def maintained(catalog: LakeCatalog, table: str, action: str, *outcomes: str, ago: timedelta = timedelta()) -> None:
