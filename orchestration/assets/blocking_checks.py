@@ -35,17 +35,22 @@ def tell_tests_without_checks(instance: dg.DagsterInstance, manifest: Manifest, 
     """Tells Dagster the results of those blocking tests of a run that it has no checks of; `statuses` are dbt's."""
     blocking = blocking_tests(manifest)
     for test in sorted(blocking.keys() & statuses.keys() - check_keys(manifest, blocking).keys()):
-        status = statuses[test]
-        if status != "skipped":
-            severity = dg.AssetCheckSeverity.WARN if status == "warn" else dg.AssetCheckSeverity.ERROR
-            evaluation = dg.AssetCheckEvaluation(
-                asset_key=blocking[test].asset_key,
-                check_name=blocking[test].name,
-                passed=status == "pass",
-                severity=severity,
-                metadata={"status": status},
-            )
-            instance.report_runless_asset_event(evaluation)
+        if statuses[test] != "skipped":
+            instance.report_runless_asset_event(evaluated(blocking[test], statuses[test]))
+
+
+def evaluated(
+    key: dg.AssetCheckKey, status: str, figures: Mapping[str, Any] | None = None, says: str | None = None
+) -> dg.AssetCheckEvaluation:
+    """The check evaluation of a test that ran outside of a run's own events; `status` is dbt's."""
+    return dg.AssetCheckEvaluation(
+        asset_key=key.asset_key,
+        check_name=key.name,
+        passed=status == "pass",
+        severity=dg.AssetCheckSeverity.WARN if status == "warn" else dg.AssetCheckSeverity.ERROR,
+        metadata={"status": status, **(figures or {})},
+        description=says,
+    )
 
 
 def check_keys(manifest: Mapping[str, Any], tests: Iterable[str]) -> dict[str, dg.AssetCheckKey]:

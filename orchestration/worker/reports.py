@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
+from orchestration.assets.blocking_checks import evaluated
 from orchestration.assets.dbt_assets import snapshot_metadata
 from orchestration.resources import TableKey
 from orchestration.runs.arrivals import ARRIVED
@@ -139,17 +140,6 @@ def report_tests(
         key = checks.get(result.unique_id)
         if key is None or result.status == "skipped":
             continue
-        figures: dict[str, Any] = {
-            "status": result.status,
-            "failing_rows": result.failures,
-            "seconds": round(result.seconds, 2),
-        }
-        evaluation = dg.AssetCheckEvaluation(
-            asset_key=key.asset_key,
-            check_name=key.name,
-            passed=result.status == "pass",
-            severity=dg.AssetCheckSeverity.WARN if result.status == "warn" else dg.AssetCheckSeverity.ERROR,
-            metadata=figures | ({"examples": result.examples} if result.examples else {}),
-            description=result.message or None,
-        )
-        instance.report_runless_asset_event(evaluation)
+        figures: dict[str, Any] = {"failing_rows": result.failures, "seconds": round(result.seconds, 2)}
+        figures |= {"examples": result.examples} if result.examples else {}
+        instance.report_runless_asset_event(evaluated(key, result.status, figures, result.message or None))
