@@ -127,17 +127,21 @@ def _snapshots_since(before: Mapping[Name, Table], tables: Mapping[Name, Table])
     }
 
 
-def _finished(catalog: LakeCatalog, table: Table, comments: Comments, published: Mapping[str, str]) -> str:
-    """The metadata file of the table with these comments on its columns, and when its snapshots were published.
+def _finished(catalog: LakeCatalog, table: Table, comments: Comments, noted: Mapping[str, str]) -> str:
+    """The metadata file of the table with these comments on its columns, and what is noted of its past: when its
+    snapshots were published, and what else a replacement leaves out.
 
     One build makes its tables at several times, and readers see them at one.
     """
     fields, kept = table.schema().fields, {f"{PUBLISHED}{found.snapshot_id}" for found in table.metadata.snapshots}
     lacking = {f.name: comments[f.name] for f in fields if comments.get(f.name) and comments[f.name] != f.doc}
     expired = [key for key in table.properties if key.startswith(PUBLISHED) and key not in kept]
-    published = {key: at for key, at in published.items() if key in kept or not key.startswith(PUBLISHED)}
-    published = {key: at for key, at in published.items() if table.properties.get(key) != at}
-    if not (lacking or expired or published):
+    noted = {
+        key: value
+        for key, value in noted.items()
+        if table.properties.get(key) != value and (key in kept or not key.startswith(PUBLISHED))
+    }
+    if not (lacking or expired or noted):
         return table.metadata_location
     staging = Staging(table)
     if lacking:
@@ -146,8 +150,8 @@ def _finished(catalog: LakeCatalog, table: Table, comments: Comments, published:
                 update.update_column(name, doc=comment)
     if expired:
         staging.remove_properties(*expired)
-    if published:
-        staging.set_properties(dict(published))
+    if noted:
+        staging.set_properties(noted)
     return staging.stage(catalog, table).metadata_location
 
 
