@@ -278,19 +278,18 @@ def dbt_invocation(
     days: DayRange | None,
     results: DbtResults,
 ) -> Iterator[DbtCliInvocation]:
-    """Runs dbt on the assets this run has selected; leaving the block ends all dbt processes of the run.
+    """Runs dbt on the assets this run has selected, `test` on the tests that the command names; leaving the block ends
+    all dbt processes of the run.
 
     Adds to `results`. Raises Failure if no table of this run is to blame.
     """
     end_abandoned_queries(lake.settings(), context.instance, context.run.run_id)
-    variables = run_environment(lake.settings(), days, context.run.run_id)
-    if context.assets_def.op.name == MARTS_MODELS and command[0] != "test":
-        variables |= {
-            "LAKEHOUSE_NEXT": "1",
-            "DBT_INDIRECT_SELECTION": "eager",
-        }  # also tests of marts that are held back
+    variables, tests_alone = run_environment(lake.settings(), days, context.run.run_id), command[0] == "test"
+    if context.assets_def.op.name == MARTS_MODELS and not tests_alone:
+        # eager: a test that reads a mart which is held back runs, too
+        variables |= {"LAKEHOUSE_NEXT": "1", "DBT_INDIRECT_SELECTION": "eager"}
     with environment(variables):
-        if command[0] == "test":  # of what it names, and not of what the run has selected
+        if tests_alone:
             target = Path(variables["DBT_TARGET_PATH"]) / f"{MARTS_MODELS}-{context.run.run_id[:7]}-tests"
             translator = LakeTranslator()
             invocation = dbt.cli(command, manifest=manifest, dagster_dbt_translator=translator, target_path=target)
@@ -301,7 +300,7 @@ def dbt_invocation(
     except DagsterDbtCliRuntimeError as error:
         message = dbt_failure(invocation.target_path, manifest, str(error))
         log = dg.MetadataValue.path(str(invocation.target_path / "dbt.log"))
-        selected = set() if command[0] == "test" else set(map(name_of, context.selected_asset_keys))
+        selected = set() if tests_alone else set(map(name_of, context.selected_asset_keys))
         tables = failed_tables(invocation.target_path, manifest, selected)
         if tables is None or (selected and not tables & selected):
             raise dg.Failure(message, metadata={"dbt_log": log}) from None
