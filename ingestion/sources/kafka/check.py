@@ -6,7 +6,7 @@ from ingestion.schema.evolve import name_columns
 from ingestion.schema.facts import TableFacts
 from ingestion.schema.names import check_names
 from ingestion.schema.problem import TableProblem
-from ingestion.sources.findings import Finding, Positions, known_positions, of_stream
+from ingestion.sources.findings import Finding, Positions, in_two, known_positions, of_stream
 from ingestion.sources.kafka.connection import Brokers, Topic
 from ingestion.sources.kafka.formats import check_format, formats_of
 from ingestion.sources.kafka.registry import UnknownSchema, registry_of
@@ -73,5 +73,4 @@ def of_tables(
             facts = name_columns(table, before, describe(table, topic))
             check_names(table, facts, position.landed if position else ())
         except TableProblem as problem:
-            says, _, correction = problem.says.rpartition(": ")
-            yield Finding(source.name, table.name, "columns", "in the way", says, correction)
+            yield Finding(source.name, table.name, "columns", "in the way", *in_two(problem.says))

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
-from ingestion.sources.findings import Finding
+from ingestion.sources.findings import Finding, in_two
 from ingestion.sources.postgres.standby import check_standby, is_in_recovery
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import SourceConnection
@@ -30,8 +30,7 @@ def standby_findings(
     try:
         check_standby(settings, source, connection, primary)
     except LakehouseError as error:
-        says, _, remedy = str(error).removeprefix(f"source {source!r}: ").rpartition(": ")
-        yield finding("standby", "in the way", says, remedy)
+        yield finding("standby", "in the way", *in_two(str(error).removeprefix(f"source {source!r}: ")))
         return
     if is_in_recovery(connection):
         yield from _of_standby(finding, connection)
