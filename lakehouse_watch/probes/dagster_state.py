@@ -28,6 +28,7 @@ LONGEST = 300  # characters of an error
 UNSAID = "without a message"
 HEARTBEAT_SECONDS = 120.0
 TICK_SECONDS = 75.0  # two more ticks of a sensor fail before it is told
+TOLD_TICKS = {"SENSOR": 2, "SCHEDULE": 1}  # that failed: a sensor may tick every three minutes, a schedule once a night
 UNKNOWN_SECONDS = 300.0  # in which `lakehouse dev` has the code loaded again, and each sensor has ticked
 SILENT_SECONDS = 90.0  # each sensor of ours ticks once a minute
 LEFT_BEHIND_SECONDS = 600.0  # or every three
@@ -63,7 +64,7 @@ _TICKS: LiteralString = """WITH recent AS (
  max("timestamp") FILTER (WHERE type = 'SENSOR') OVER () AS last_tick
  FROM job_ticks WHERE id > (SELECT coalesce(max(id), 0) FROM job_ticks) - %s
  OR (type = 'SCHEDULE' AND "timestamp" > (now() AT TIME ZONE 'utc') - interval '8 days'))
- SELECT selector_id, status, CASE WHEN status = 'FAILURE' THEN tick_body END FROM recent
+ SELECT selector_id, status, CASE WHEN status = 'FAILURE' THEN tick_body END, type FROM recent
  WHERE status <> 'STARTED' AND (type <> 'SENSOR' OR ticked > last_tick - %s * interval '1 second') ORDER BY id"""
 _HEARTBEAT: LiteralString = """SELECT extract(epoch FROM (now() AT TIME ZONE 'utc') - min("timestamp"))::float8
  FROM daemon_heartbeats WHERE daemon_type IN ('SENSOR', 'SCHEDULER', 'QUEUED_RUN_COORDINATOR')"""
@@ -199,11 +200,12 @@ def observe_loads(runs: Sequence[Run]) -> None:
     _seen_runs.update(run.run_id for run in runs)
 
 
-def judge_ticks(ticks: Sequence[tuple[str, str, str | None]]) -> tuple[list[Occasion], list[Sample]]:
-    """Sensors and schedules whose newest ticks failed; oldest tick first."""
+def judge_ticks(ticks: Sequence[tuple[str, str, str | None, str]]) -> tuple[list[Occasion], list[Sample]]:
+    """Sensors and schedules whose newest ticks failed; oldest tick first. Each has its selector, status, body, type."""
     failures: dict[str, int] = {}
     last_body: dict[str, str] = {}
-    for selector, status, body in ticks:
+    kinds: dict[str, str] = {}
+    for selector, status, body, kinds[selector] in ticks:
         failures[selector] = failures.get(selector, 0) + 1 if status == "FAILURE" else 0
         last_body |= {selector: body} if body else {}
     failing = {selector: count for selector, count in failures.items() if count}
@@ -213,7 +215,7 @@ def judge_ticks(ticks: Sequence[tuple[str, str, str | None]]) -> tuple[list[Occa
             f"sensor/{name}", f"{name} fails at each tick: {error}",
             "it launches nothing meanwhile; it goes on by itself once the cause is gone", patience=TICK_SECONDS,
         )
-        for name, error in sorted(named.values())
+        for name, error in sorted(named[s] for s, count in failing.items() if count >= TOLD_TICKS[kinds[s]])
     ]  # fmt: skip
     counted = [sample("lakehouse_sensor_failures", failing[s], sensor=name) for s, (name, _) in named.items()]
     return occasions, counted
