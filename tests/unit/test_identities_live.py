@@ -25,6 +25,7 @@ from ingestion.tasks.lanes import Findings
 from lakehouse.declarations import RawTable
 from lakehouse.declarations.policies import RawPolicy
 from tests.clusters import Cluster, cluster
+from tests.marks import slow
 from tests.world import declared_source
 
 pytestmark = pytest.mark.stack
@@ -162,7 +163,7 @@ def history(connection: psycopg.Connection[Any], chance: random.Random, *, alter
     return source, remedies
 
 
-@pytest.mark.parametrize("alters", [False, True])
+@pytest.mark.parametrize("alters", [slow(False), True])
 def test_what_is_accepted_lands_right_and_an_identity_of_a_while_is_noticed(
     server: Cluster, tmp_path: Path, alters: bool
 ) -> None:

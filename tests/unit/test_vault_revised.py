@@ -76,7 +76,7 @@ def assert_has_all_keys(vault: Vault, of: Vault) -> None:
         assert set(found) >= set(keys(of)[name]) and len(found) == len(set(found)), name
 
 
-@pytest.mark.parametrize(("seed", "is_renamed"), [(0, False), slow(1, False), slow(2, False), (1, True)])
+@pytest.mark.parametrize(("seed", "is_renamed"), [(0, False), slow(1, False), slow(2, False), slow(1, True)])
 def test_where_loaded_rows_are_other_ones_all_tables_say_what_a_full_load_says(seed: int, is_renamed: bool) -> None:
     vault, rng = loaded(seed)
     if is_renamed:  # the source's table, since the rows were loaded
@@ -147,7 +147,7 @@ def begin_again(vault: Vault, events: list[Event]) -> None:
     vault.models = models
 
 
-@pytest.mark.parametrize("seed", seeds(6, 2))
+@pytest.mark.parametrize("seed", seeds(6, 1))
 def test_rows_from_before_a_parsed_table_was_begun_again_stay_in_the_vault(seed: int) -> None:
     """What they say of later ones counts too: the vault is as if those had come in the first place."""
     events = history(random.Random(seed), keys=3, most=60)
