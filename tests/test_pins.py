@@ -15,6 +15,7 @@ from pydantic import PrivateAttr
 from ingestion import pause
 from lakehouse.catalog.next_names import next_name
 from lakehouse.catalog.open import open_catalog
+from lakehouse.catalog.past import newest_until
 from lakehouse.catalog.relations import TableName
 from lakehouse.catalog.writing.next_tables import building_next
 from lakehouse.declarations import Declarations
@@ -24,7 +25,7 @@ from lakehouse.servers.trino import query
 from lakehouse.settings import Settings
 from lakehouse_serve.past.asked import at_cut, at_moment, moment_of
 from lakehouse_serve.past.moments import Moment
-from lakehouse_serve.past.states import newest_until, together
+from lakehouse_serve.past.states import together
 from maintenance.inventory.pins import unpin
 from maintenance.inventory.session import Session
 from orchestration.resources import Lake

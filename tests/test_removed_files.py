@@ -1,5 +1,6 @@
 """What maintenance removes stays restorable for a while, and nothing goes for good that anybody uses."""
 
+import time
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +12,9 @@ import pyarrow as pa
 import pytest
 from pyiceberg.expressions import EqualTo
 
+from lakehouse.catalog.next_names import next_name
 from lakehouse.catalog.writing.bulk_delete import delete_objects
+from lakehouse.catalog.writing.next_tables import building_next
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 from maintenance.actions.compact import compact
@@ -157,6 +160,28 @@ def test_a_derived_table_is_restored_in_place_and_engines_go_on_writing(session:
     compact(session, table, policy(compact={"target_file_size_mb": 1, "min_input_files": 2}))
     expire_snapshots(look_again(session), table, policy(expire_snapshots=EXPIRY))
     assert len(rows(session, table)) == len(state) - 2 + 1
+
+
+def test_a_table_that_is_built_whole_is_restored_to_what_readers_saw(session: Session, namespace: str) -> None:
+    """Before its last whole build no state was left, and until a build was published the build itself was it."""
+    mart, wanted = TableName(namespace, "built"), ([[1]], [[1]], [[2]], [[2], [3]])
+    beside = TableName(*next_name(mart))
+    session.trino(f"CREATE TABLE {mart} AS SELECT 1 AS id")
+    moments = [datetime.now(UTC)]
+    for statement in ("CREATE OR REPLACE TABLE {} AS SELECT 2 AS id", "INSERT INTO {} VALUES 3"):
+        with building_next(session.catalog, {mart: {}}) as sound:
+            session.trino(statement.format(beside))
+            sound.add(mart)
+            moments.append(datetime.now(UTC))
+            time.sleep(0.1)
+    moments.append(datetime.now(UTC))
+    for at, ids in zip(moments, wanted, strict=True):
+        copy = restore(session, mart, at).table
+        for name in (copy, restore(session, mart, at, in_place=True).table):
+            assert session.trino(f"SELECT id FROM {name} ORDER BY id") == ids
+        session.trino(f"DROP TABLE {copy}")
+    assert not restore(session, mart, at, in_place=True).changed
+    session.catalog.drop_namespace(beside.namespace)
 
 
 def test_a_pin_keeps_its_state_through_expiry_until_it_is_taken_off(session: Session, table: TableName) -> None:

@@ -48,7 +48,7 @@ def restore(
     if as_json:
         say_json(done.as_dict())
     else:
-        say(f"{done.table}: {done.rows:,} rows, as of {done.committed_at:%Y-%m-%d %H:%M:%S} UTC, the commit before")
+        say(str(done))
 
 
 def pin(

@@ -1,11 +1,11 @@
 """The snapshot of a table at a time, from its metadata or an earlier metadata file.
 
-A metadata file lacks expired snapshots, and the snapshot log has no gap where one is missing. Therefore an entry counts
-only if the next entry is known to have followed it. If the current metadata does not reach back, the metadata files
-written after that time are read. Some of them were never the table's current metadata: a writer that loses a race
-leaves one behind. Its last entry is false, but those before it were published. So a file that is not known to have been
-current must contain two entries after the one that is searched, any other file one, to show until when that state
-lasted.
+The current metadata tells where no snapshot around that time is missing (`lakehouse.catalog.past`). Otherwise a
+snapshot of the log counts if the next one is known to have followed it: the log has no gap where one has expired.
+If the current metadata does not reach back, the metadata files written after that time are read. Some of them were
+never the table's current metadata: a writer that loses a race leaves one behind. Its last entry is false, but those
+before it were published. So a file that is not known to have been current must contain two entries after the one that
+is searched, any other file one, to show until when that state lasted.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+from lakehouse.catalog.past import milliseconds, newest_until, seen_at
 from lakehouse.errors import LakehouseError
 from maintenance.inventory.lake import list_objects
 
@@ -39,7 +40,10 @@ class Moment:
 
 def find(io: PyArrowFileIO, table: Table, as_of: datetime, known: Iterable[str] = ()) -> Moment:
     """The state at a time. `known` are metadata files that were current once. Raises LakehouseError."""
-    name, at = ".".join(table.name()), int(as_of.timestamp() * 1000)
+    name, at = ".".join(table.name()), milliseconds(as_of)
+    found, is_certain = newest_until(table.metadata, as_of)
+    if is_certain and found is not None and (snapshot := table.snapshot_by_id(found)) is not None:
+        return Moment(table, snapshot, _time(snapshot.timestamp_ms))
     if (moment := _at(table, at, followers=0)) is not None:
         return moment
     proven = {*known, *(entry.metadata_file for entry in table.metadata.metadata_log)}
@@ -59,7 +63,8 @@ def find(io: PyArrowFileIO, table: Table, as_of: datetime, known: Iterable[str] 
 def _at(table: Table, at: int, followers: int) -> Moment | None:
     """The state at a time in milliseconds, if this metadata proves it."""
     log = table.metadata.snapshot_log
-    index = max((index for index, entry in enumerate(log) if entry.timestamp_ms <= at), default=None)
+    seen = [seen_at(table.metadata, entry.timestamp_ms, entry.snapshot_id) for entry in log]
+    index = max((index for index, since in enumerate(seen) if since <= at), default=None)
     if index is None or len(log) - index - 1 < followers:
         return None
     entry = log[index]

@@ -44,12 +44,21 @@ NAME = "restore"
 
 @dataclass(frozen=True)
 class Restored:
-    """The restored table, its snapshot, the snapshot's commit time and number of rows."""
+    """The restored table, its snapshot, the snapshot's commit time and number of rows.
+
+    It has not `changed` where it was in that state already.
+    """
 
     table: TableName
     snapshot_id: int
     committed_at: datetime
     rows: int
+    changed: bool = True
+
+    def __str__(self) -> str:
+        already = "" if self.changed else " is in that state already; nothing changed"
+        of = f"as of {self.committed_at:%Y-%m-%d %H:%M:%S} UTC, the commit before"
+        return f"{self.table}{already}: {self.rows:,} rows, {of}"
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -58,6 +67,7 @@ class Restored:
             "snapshot_id": str(self.snapshot_id),
             "committed_at": self.committed_at.isoformat(),
             "rows": self.rows,
+            "changed": self.changed,
         }
 
 
@@ -71,8 +81,7 @@ def restore(session: Session, table: TableName, as_of: datetime, in_place: bool 
     moment = find(session.io, loaded, as_of, _known(session, table))
     _check_whole(session, loaded, moment)
     if in_place:
-        _put_back(session, table, loaded, moment)
-        return _result(table, moment)
+        return _result(table, moment, _put_back(session, table, loaded, moment))
     name = TableName(table.namespace, f"{table.name}__as_of_{as_of.astimezone(UTC):%Y%m%d%H%M%S}")
     if session.load(name) is not None:
         raise LakehouseError(f"{name} already exists: drop it first, or read it")
@@ -118,18 +127,19 @@ def _check_whole(session: Session, table: Table, moment: Moment) -> None:
         )
 
 
-def _result(name: TableName, moment: Moment) -> Restored:
+def _result(name: TableName, moment: Moment, changed: bool = True) -> Restored:
     rows = total(moment.snapshot, "total-records")
-    return Restored(name, moment.snapshot.snapshot_id, moment.committed_at, rows)
+    return Restored(name, moment.snapshot.snapshot_id, moment.committed_at, rows, changed)
 
 
-def _put_back(session: Session, table: TableName, loaded: Table, moment: Moment) -> None:
+def _put_back(session: Session, table: TableName, loaded: Table, moment: Moment) -> bool:
+    """Makes it the newest state; False if it is already."""
     from pyiceberg.exceptions import CommitFailedException
     from pyiceberg.table.update import SetSnapshotRefUpdate
 
     now, then = loaded.metadata, moment.table.metadata
     if now.current_snapshot_id == moment.snapshot.snapshot_id:
-        return
+        return False
     if not any(s.snapshot_id == moment.snapshot.snapshot_id for s in now.snapshots):
         update = {"snapshots": [*now.snapshots, moment.snapshot.model_copy(update={"parent_snapshot_id": None})]}
         now = now.model_copy(update=update)
@@ -143,6 +153,7 @@ def _put_back(session: Session, table: TableName, loaded: Table, moment: Moment)
         swap(session.catalog, table, loaded.metadata_location, staged.metadata_location)
     except CommitFailedException as error:
         raise LakehouseError(f"{table}: {error}; nothing was restored, run it again") from None
+    return True
 
 
 def _with_definitions(now: TableMetadata, then: TableMetadata, snapshot: Snapshot) -> TableMetadata:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,17 +13,18 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
+from lakehouse.catalog.open import PUBLISHED
+from lakehouse.catalog.past import milliseconds, newest_until
 from lakehouse.catalog.writing.commit import commit_on
 from lakehouse.catalog.writing.next_tables import BUILT_FROM
 from lakehouse.errors import LakehouseError
-from lakehouse_serve.past.states import newest_until
 from maintenance.actions.expire_snapshots import Expiry
 from maintenance.command.restore import past
 from maintenance.inventory.in_use import copies, elsewhere
 from maintenance.inventory.outcome import TableName
 from maintenance.inventory.pins import complete_states, pin_cut, pin_states, pin_table, pins, unpin
 from maintenance.restore.moments import find
-from maintenance.restore.table import _put_back, _register
+from maintenance.restore.table import Restored, _put_back, _register
 
 SCHEMA = pa.schema([("id", pa.int64())])
 NAME = TableName("shop", "sales")
@@ -113,6 +115,29 @@ def test_a_metadata_file_that_was_never_published_is_not_believed(catalog: SqlCa
     assert found == after and bogus not in found and after[:2] == before
 
 
+def test_until_a_build_was_published_the_state_is_the_one_before(catalog: SqlCatalog, table: Table) -> None:
+    """A restore to before a bad build was published found that build itself, and reported success."""
+    moments, published = grow(table, 3), datetime.now(UTC)
+    first, second, third = ids(table)
+    with table.transaction() as transaction:
+        transaction.set_properties({f"{PUBLISHED}{third}": str(milliseconds(published))})
+    wanted = [first, second, second, third]
+    assert [state(table, at) for at in (*moments, published)] == wanted
+    grow(table, 1)
+    assert [state(table, at) for at in (*moments, published)] == wanted
+    table = expire(catalog, first, second)
+    assert [state(table, at) for at in (*moments, published)] == wanted, "in earlier metadata files"
+
+
+def test_a_state_before_a_replacement_is_found_while_its_snapshot_is_there(catalog: SqlCatalog, table: Table) -> None:
+    """`create or replace table` begins the log anew: the state before was said to be gone."""
+    moments, metadata = grow(table, 3), table.metadata
+    parentless = [snapshot.model_copy(update={"parent_snapshot_id": None}) for snapshot in metadata.snapshots]
+    update = {"snapshots": parentless, "snapshot_log": metadata.snapshot_log[-1:]}
+    replaced = Table(NAME, metadata.model_copy(update=update), table.metadata_location, table.io, catalog)
+    assert [state(replaced, at) for at in moments] == ids(table)
+
+
 def test_a_copy_beside_the_table_has_manifests_of_its_own_and_the_tables_data_files(
     catalog: SqlCatalog, table: Table
 ) -> None:
@@ -162,6 +187,16 @@ def test_in_place_the_table_forgets_its_loads_and_keeps_its_other_properties(cat
     _put_back(session(catalog), NAME, table, find(cast(Any, table.io), table, moments[0]))
     properties = catalog.load_table(NAME).properties
     assert properties["comment"] == "a hub" and not [key for key in properties if key.startswith("lakehouse.loaded.")]
+
+
+def test_in_place_nothing_changes_where_the_table_is_in_that_state_already(catalog: SqlCatalog, table: Table) -> None:
+    """It reported success in the same words."""
+    (moment,) = grow(table, 1)
+    assert not _put_back(session(catalog), NAME, table, find(cast(Any, table.io), table, moment))
+    assert catalog.load_table(NAME).metadata_location == table.metadata_location
+    told = Restored(NAME, 1, moment, 1_000, changed=False)
+    assert str(told).startswith("shop.sales is in that state already; nothing changed: 1,000 rows, as of 20")
+    assert str(replace(told, changed=True)).startswith("shop.sales: 1,000 rows, as of 20")
 
 
 def test_a_mart_that_was_put_back_is_built_anew_by_the_next_build(catalog: SqlCatalog, table: Table) -> None:

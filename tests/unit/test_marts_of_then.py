@@ -9,7 +9,7 @@ import pytest
 from pyiceberg.table.snapshots import Snapshot, SnapshotLogEntry
 
 from lakehouse.catalog.open import PUBLISHED, PUT_BACK
-from lakehouse_serve.past.states import newest_until
+from lakehouse.catalog.past import newest_until
 
 BEGUN = datetime(2026, 11, 1, tzinfo=UTC)
 SECOND = 1 / 86400
@@ -118,3 +118,17 @@ def test_a_mart_that_was_put_back_to_a_published_snapshot_has_it_from_then_on() 
     assert newest_until(restored, on(2.7)) == (20, False), "the third is gone"
     assert newest_until(restored, on(2.2)) == (10, True)
     assert newest_until(mart(1, 2, 3, published={1: 1.5, 2: 2.2}, put_back={2.5: 1}), on(2.7)) == (10, True)
+
+
+def test_a_snapshot_of_a_branch_was_never_the_mart() -> None:
+    """A restore to a moment after a commit to a branch would have been to the branch."""
+    assert newest_until(mart(1, 2, 3, log=[(1, 1), (3, 3)]), on(2.5)) == (10, True)
+    assert newest_until(mart(1, 2, 4, log=[(1, 1), (4, 4)]), on(2.5)) == (10, False), "the third is gone"
+
+
+def test_where_snapshots_have_no_numbers_nobody_knows_what_is_gone() -> None:
+    """Format version 1 has none."""
+    found = mart(1, 3)
+    found.snapshots = [snapshot.model_copy(update={"sequence_number": None}) for snapshot in found.snapshots]
+    assert newest_until(found, on(2)) == (10, False)
+    assert newest_until(found, on(3)) == (30, True)
