@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from importlib import import_module
 from pathlib import Path
@@ -228,6 +229,32 @@ def test_a_cut_of_the_past_is_pinned_at_the_last_refresh_before_it(
     finally:
         with closing(Session(world.settings)) as session:
             unpin(session, f"past_{source}")
+
+
+@pytest.mark.slow
+def test_a_pin_that_comes_late_keeps_all_but_what_has_left_the_metadata_of_a_busy_table(
+    spark: Any, world: World
+) -> None:
+    """A follower publishes each second: the pin of midnight failed as a whole a few minutes after it."""
+    source, midnight = world.source.name, datetime.now(UTC)
+    few = world.settings.ingestion.model_copy(update={"max_snapshots": 10})
+    busy = replace(world, settings=world.settings.model_copy(update={"ingestion": few}))
+    for number in range(4, 15):
+        busy.sql(f"INSERT INTO orders VALUES ({number}, 'later')")
+        busy.ingest(spark)
+    lake = WorldLake()
+    lake._world = world
+    made, missing = lake.pin_cut(f"late_{source}", midnight, midnight + timedelta(days=1))
+    try:
+        assert missing == (
+            f"raw_{source}.orders is not in it: its snapshot of then has left the metadata, or it was made again since",
+        )
+        assert {f"raw_{source}.notes", orders(world), f"marts.{source}"} <= {str(pin.table) for pin in made}
+        for relation in (f"raw_{source}.orders", orders(world)):
+            assert answer(world, f"SELECT count(*) FROM {relation}", f"pin:late_{source}") == [(3,)]
+    finally:
+        with closing(Session(world.settings)) as session:
+            unpin(session, f"late_{source}")
 
 
 @pytest.mark.slow

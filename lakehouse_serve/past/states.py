@@ -69,7 +69,8 @@ def together(settings: Settings, moment: Moment, sources: Collection[Source], cu
     A source without mirrors has its newest cut, and so has one whose mirrors had not been refreshed for long: where a
     table has changed since, they are not in the state, which says so. A mart says nothing of commits: it is as it was
     built last until the moment, or until the mirrors of these cuts were published. What else was not there, or came
-    later, is said, too. `cut` names the cuts in place of the newest ones. Raises LakehouseError if there is no cut.
+    later, is said, too, and so are tables whose snapshot of then is gone. `cut` names the cuts in place of the newest
+    ones. Raises LakehouseError if there is no cut, or nothing of it is left.
     """
     declared, asked = {source.name: source for source in sources}, moment if cut is None else _positions(cut)
     newest = {cut.source: cut for cut in newest_cuts(settings, asked) if cut.source in declared}
@@ -89,10 +90,11 @@ def together(settings: Settings, moment: Moment, sources: Collection[Source], cu
         kept = [mirror for name, mirror in mirrors.items() if name not in late]
         until = moment.at or max(cut.published_at for cut in (*kept, *cuts.values()) if cut.published_at)
         snapshots = {name: found for cut in (*cuts.values(), *kept) for name, found in cut.tables.items()}
-        gone = snapshots.keys() - catalog.locations(snapshots.keys()).keys()
+        tables = catalog.load_tables(list(snapshots))
+        gone = {name: why for name, found in snapshots.items() if (why := _why_gone(tables.get(name), found))}
         marts, forgotten = _built_until(catalog, until)
         came_later = [_came_later(catalog, declared[name], cut, moment) for name, cut in sorted(cuts.items())]
-    missing = [f"{name} is not in it: it was dropped since" for name in sorted(gone)]
+    missing = [f"{name} is not in it: {why}" for name, why in sorted(gone.items())]
     missing += [
         f"{name} is not in it: nobody knows what it had then, because it was made since, or snapshots have expired"
         for name in forgotten
@@ -103,11 +105,20 @@ def together(settings: Settings, moment: Moment, sources: Collection[Source], cu
         elif name in cuts and source.mirrored and name not in mirrors:
             missing.append(f"mirrors of {name} are not in it: there were none until then")
         missing += _left_out(source, cuts.get(name), kept)
-    return State(
-        tuple(cuts[name] for name in sorted(cuts)),
-        {name: found for name, found in snapshots.items() if name not in gone} | marts,
-        (*missing, *filter(None, came_later)),
-    )
+    of = tuple(cuts[name] for name in sorted(cuts))
+    there = {name: found for name, found in snapshots.items() if name not in gone} | marts
+    if gone and not there:
+        raise LakehouseError(f"{positions_of(of)}: nothing of it can be kept: {missing[0]}")
+    return State(of, there, (*missing, *filter(None, came_later)))
+
+
+def _why_gone(table: Table | None, snapshot_id: int) -> str | None:
+    """Why nothing can keep a table's snapshot any more; None if it is there."""
+    if table is None:
+        return "it was dropped since"
+    if table.snapshot_by_id(snapshot_id) is None:  # one that was made again has others
+        return "its snapshot of then has left the metadata, or it was made again since"
+    return None
 
 
 def _left_out(source: Source, cut: Cut | None, mirrors: Collection[Cut]) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """Cuts that are pinned by themselves, such as month-ends: a job and a schedule for each kind in `vars.pins`.
 
 A schedule ticks at the moment. The run first brings every source up to what is committed by then, so that no cut of an
-earlier moment is still to come.
+earlier moment is still to come. It waits for no other: raw tables of a follower reach back for minutes alone.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -51,7 +51,7 @@ def _job(kind: str, policy: PinPolicy) -> dg.JobDefinition:
 
     @dg.job(
         name=f"pin_{kind}",
-        tags=tags.BACKGROUND,
+        tags=tags.PROMPT,
         description=f"Keeps a cut, with mirrors and marts, for {policy.keep_days:g} days.",
     )
     def job() -> None:

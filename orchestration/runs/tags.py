@@ -49,6 +49,9 @@ LOADS = f"{HIDDEN}loads"
 BACKGROUND = {f"{HIDDEN}background": "yes", "dagster/priority": "-1"}
 """Of jobs that can wait: one of them runs at a time (dagster.yaml), and queued loads are launched first."""
 
+PROMPT = {"dagster/priority": "1"}
+"""Of jobs that cannot wait: they are launched before queued loads."""
+
 MAINTENANCE_GROUP = "lakehouse/maintenance_group"
 """The schedule group that a run of `maintain` is for."""
 

@@ -1,4 +1,4 @@
-"""A declared pin whose run was killed: the next run completes it. On real Iceberg tables in a directory."""
+"""A declared pin whose run was killed, or came late: what is there is pinned. On real Iceberg tables in a directory."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -96,3 +96,35 @@ def test_a_pin_that_somebody_made_by_hand_is_not_that_of_the_moment_to_come(cata
     cut(catalog, 200, now - timedelta(minutes=1))
     with pytest.raises(LakehouseError, match="unpin it first"):
         KnownLake().pin_cut("close", now, now + timedelta(days=1, minutes=2))
+
+
+@pytest.mark.parametrize("lost", ["expired", "made again"])
+def test_a_table_whose_snapshot_has_left_the_metadata_is_left_out_of_the_pin_and_named(
+    catalog: LakeCatalog, lost: str
+) -> None:
+    """The whole pin failed, at each attempt: mirrors and marts of the month-end were not kept, and expired."""
+    mart, now = grow(catalog, MART), datetime.now(UTC)
+    begun = cut(catalog, 100, now - timedelta(minutes=1))
+    moment, until = datetime.now(UTC), now + timedelta(days=1)
+    cut(catalog, 200, now + timedelta(minutes=1))
+    if lost == "expired":
+        catalog.load_table(RAW).maintenance.expire_snapshots().by_id(begun[RAW]).commit()
+    else:
+        catalog.drop_table(RAW)
+        catalog.create_table(RAW, ROWS)
+        grow(catalog, RAW)
+    made, missing = KnownLake().pin_cut("close", moment, until)
+    assert {(*pin.table,) for pin in made} == {MIRROR, MART}
+    assert missing == (
+        "raw_shop.orders is not in it: its snapshot of then has left the metadata, or it was made again since",
+    )
+    assert pinned(catalog, "close") == ({MIRROR: begun[MIRROR], MART: mart}, "shop=1:0/64")
+
+
+def test_a_pin_of_which_nothing_is_left_is_refused(catalog: LakeCatalog) -> None:
+    now = datetime.now(UTC)
+    cut(catalog, 100, now - timedelta(minutes=1))
+    for name in (RAW, MIRROR):
+        catalog.drop_table(name)
+    with pytest.raises(LakehouseError, match=r"^shop=1:0/64: nothing of it can be kept: mirror_shop\.orders "):
+        KnownLake().pin_cut("close", datetime.now(UTC), now + timedelta(days=1))

@@ -64,6 +64,12 @@ def test_each_midnight_pins_the_cut_of_the_day_before_once_its_commits_are_there
     assert DONE == ["shop", ("month_end_20261130", MIDNIGHT, 400)] * 2
 
 
+def test_a_pin_does_not_wait_behind_maintenance(tmp_path: Path) -> None:
+    """Behind one of hours, the raw snapshots of midnight had left the metadata: a follower publishes each second."""
+    [job] = definitions(tmp_path).jobs or []
+    assert job.tags == tags.PROMPT and not tags.PROMPT.keys() - {"dagster/priority"}
+
+
 def test_a_pin_is_named_by_the_last_day_that_is_in_it() -> None:
     daily = PinPolicy(cron="0 0 * * *", keep_days=1)
     assert pin_name("day", datetime(2026, 12, 1, tzinfo=UTC), daily) == "day_20261130"
