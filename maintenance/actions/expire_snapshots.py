@@ -15,10 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from lakehouse.catalog.open import history
+from lakehouse.catalog.past import newest_until
 from lakehouse.catalog.pins import CUT, TAG
 from lakehouse.catalog.views.regular import after_rewrites
 from lakehouse.catalog.writing.commit import commit_on, until_committed
@@ -152,13 +154,22 @@ def expirable(
     table: Table, rule: ExpirePolicy, named_by_cuts: frozenset[int], limit_ms: int, over: tuple[str, ...] = ()
 ) -> list[int]:
     """The snapshots to expire: committed before the limit, and not among those that must stay."""
-    keep = must_stay(table, rule.retain_last, over) | named_by_cuts
+    keep = must_stay(table, rule.retain_last, limit_ms, over) | named_by_cuts
     return [s.snapshot_id for s in table.metadata.snapshots if s.timestamp_ms < limit_ms and s.snapshot_id not in keep]
 
 
-def must_stay(table: Table, retain_last: int, over: tuple[str, ...] = ()) -> set[int]:
-    """The newest snapshots, those back to the newest data, and those of tags and branches that are not `over`."""
-    stays: set[int] = {snapshot.snapshot_id for snapshot in islice(history(table.metadata), retain_last)}
+def must_stay(table: Table, retain_last: int, limit_ms: int, over: tuple[str, ...] = ()) -> set[int]:
+    """The newest snapshots, the one in force at the limit, which a reader of a moment after it reads, those back to the
+    newest data, and those of tags and branches that are not `over`.
+
+    The newest are those of the table's line and of all: one that replaces the table descends from no other.
+    """
+    made = sorted(table.metadata.snapshots, key=lambda snapshot: (snapshot.sequence_number or 0, snapshot.timestamp_ms))
+    newest = (*islice(history(table.metadata), retain_last), *made[-retain_last:])
+    stays: set[int] = {snapshot.snapshot_id for snapshot in newest}
+    in_force, _ = newest_until(table.metadata, datetime.fromtimestamp(limit_ms / 1000, UTC))
+    if in_force is not None:
+        stays.add(in_force)
     stays.update(snapshot.snapshot_id for snapshot in newest_data_chain(table))
     for name, reference in table.metadata.refs.items():
         if name in over:

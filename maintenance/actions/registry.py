@@ -93,8 +93,8 @@ ACTIONS = (
         "PyIceberg",
         "drops old snapshots, tags and branches whose time is over, and metadata files beyond `keep_metadata_files` "
         "from the log",
-        "keeps the newest ones, those that cuts of the retention time or the last one before it name, and what tags "
-        "and branches name",
+        "keeps the newest ones, what was in force when the retention time began, those that cuts of that time or the "
+        "last one before it name, and what tags and branches name",
     ),
     Action(
         "remove_orphan_files",

@@ -1,5 +1,6 @@
 """What maintenance decides from metadata, on real Iceberg tables in a directory: no server, no Spark."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -186,6 +187,33 @@ def test_expiry_takes_only_snapshots_older_than_the_limit(table: Table) -> None:
     append(table, "mon", times=3)
     limit = table.snapshots()[1].timestamp_ms
     assert expirable(table, EVERYTHING, frozenset(), limit) == ids(table)[:1]
+
+
+def replaced(table: Table, ages_hours: Sequence[float]) -> Table:
+    """The table with a whole build of each age: a replacement has no parent, and begins the log of snapshots anew."""
+    append(table, "mon", times=len(ages_hours))
+    made = {
+        s.snapshot_id: s.model_copy(update={"parent_snapshot_id": None, "timestamp_ms": LATER - int(hours * 3_600_000)})
+        for s, hours in zip(table.snapshots(), ages_hours, strict=True)
+    }
+    last = table.metadata.snapshot_log[-1]
+    log = [last.model_copy(update={"timestamp_ms": made[last.snapshot_id].timestamp_ms})]
+    metadata = table.metadata.model_copy(update={"snapshots": [*made.values()], "snapshot_log": log})
+    return Table(table.name(), metadata, table.metadata_location, table.io, table.catalog)
+
+
+def test_the_last_snapshots_of_a_table_that_is_replaced_stay_though_none_descends_from_another(table: Table) -> None:
+    """Of a mart, the newest build alone was kept, whatever was declared."""
+    three, builds = EVERYTHING.model_copy(update={"retain_last": 3}), replaced(table, (9, 8, 7, 6))
+    assert decide(builds, three, frozenset(), LATER, LATER).snapshots == (ids(builds)[0],)
+
+
+def test_expiry_keeps_what_was_in_force_when_the_retention_time_began(table: Table) -> None:
+    """A mart that was built last week, and now, lost at once what it had yesterday."""
+    builds = replaced(table, (200, 100, 1))
+    expired = [expirable(builds, EVERYTHING, frozenset(), LATER - hours * 3_600_000) for hours in (150, 72, 0)]
+    first, second, _ = ids(builds)
+    assert expired == [[], [first], [first, second]]
 
 
 def test_the_newest_cut_of_a_source_counts_however_old_it_is(catalog: SqlCatalog) -> None:
