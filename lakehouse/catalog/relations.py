@@ -31,6 +31,12 @@ LISTED: dict[Layer, TableName] = {"raw": TableName("meta", "cuts"), "mirror": Ta
 """The tables that list the cuts of raw tables, and those at which mirrors stand."""
 
 
+def raw_tables_of(name: str) -> list[TableName]:
+    """The raw tables that `<source>__<table>` can mean: names of sources and tables may have `__` in them, too."""
+    places = (at for at in range(1, len(name)) if name.startswith("__", at))
+    return [TableName(f"raw_{name[:at]}", name[at + 2 :]) for at in places]
+
+
 @dataclass(frozen=True)
 class Relation:
     """A table or view as the catalog has it."""

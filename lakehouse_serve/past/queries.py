@@ -17,7 +17,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 from sqlglot.tokens import Token, TokenType
 
-from lakehouse.catalog.relations import TableName
+from lakehouse.catalog.relations import TableName, raw_tables_of
 from lakehouse.errors import LakehouseError
 from lakehouse.text.sql import ident, literal, relation
 from lakehouse_serve.past.cuts import Cut
@@ -128,16 +128,15 @@ class AsOfCuts:
         )
 
     def source_of(self, name: TableName) -> str | None:
-        """The source of a raw or parsed table. Names of sources and tables may have `__` in them themselves."""
+        """The source of a raw or parsed table."""
         if name.namespace.startswith("raw_"):
             return name.namespace.removeprefix("raw_")
         if name.namespace != "parsed" or not name.name.startswith("parsed_"):
             return None
-        rest = name.name.removeprefix("parsed_")
-        splits = [(rest[:at], rest[at + 2 :]) for at in range(1, len(rest)) if rest.startswith("__", at)]
-        if len(splits) > 1:  # a parsed table is made of a raw one
-            splits = [*(s for s in splits if self.kind_of(TableName(f"raw_{s[0]}", s[1])) is not None), *splits]
-        return splits[0][0] if splits else None
+        meant = raw_tables_of(name.name.removeprefix("parsed_"))
+        if len(meant) > 1:  # a parsed table is made of a raw one
+            meant = [*(raw for raw in meant if self.kind_of(raw) is not None), *meant]
+        return meant[0].namespace.removeprefix("raw_") if meant else None
 
     def cut_of(self, source: str, name: TableName) -> Cut:
         """The source's cut, which has to cover the table. Raises LakehouseError."""

@@ -5,7 +5,8 @@ Hubs, links, satellites and marts hold rows of several sources, and are no sourc
 
 from collections.abc import Collection, Iterable
 
-from lakehouse.catalog.relations import Relation
+from lakehouse.catalog.relations import Relation, raw_tables_of
+from lakehouse.errors import LakehouseError
 from maintenance.inventory.outcome import TableName
 
 
@@ -14,21 +15,31 @@ def relations_of(
 ) -> list[Relation]:
     """Those of a source, or of one table of it, in the order in which they can be dropped: views first.
 
-    `others` are the names of other sources, of which one may begin with this one's.
+    `others` are the names of other sources. Raises LakehouseError for a relation that may be made of this source or of
+    another one.
     """
-    found = [each for each in relations if (name := _table_of(each.name, source, others)) and table in (None, name)]
+    there = list(relations)
+    raw = {each.name for each in there if each.name.namespace.startswith("raw_")}
+    found = [each for each in there if _is_of(each.name, source, others, table, raw)]
     return sorted(found, key=lambda each: (each.kind != "view", each.name.namespace.startswith("raw_"), each.name))
 
 
-def _table_of(name: TableName, source: str, others: Collection[str]) -> str | None:
-    """The source's table that a relation is made of; None if it is no relation of the source."""
+def _is_of(
+    name: TableName, source: str, others: Collection[str], table: str | None, raw: Collection[TableName]
+) -> bool:
+    """Whether a relation is made of the source, or of that table of it."""
     if name.namespace in (f"raw_{source}", f"mirror_{source}"):
-        return name.name
-    if name.namespace != "parsed":
-        return None
-    for layer in ("parsed", "current"):
-        prefix = f"{layer}_{source}__"
-        longer = [other for other in others if name.name.startswith(f"{layer}_{other}__") and len(other) > len(source)]
-        if name.name.startswith(prefix) and not longer:
-            return name.name.removeprefix(prefix)
-    return None
+        return table in (None, name.name)
+    layer, _, rest = name.name.partition("_")
+    if name.namespace != "parsed" or layer not in ("parsed", "current"):
+        return False
+    meant = raw_tables_of(rest)
+    there = [found for found in meant if found in raw]
+    if not any(found.namespace == f"raw_{source}" and table in (None, found.name) for found in there or meant):
+        return False
+    if len(there) > 1:
+        made_of = " and of ".join(map(str, there))
+        raise LakehouseError(
+            f"{name} can be of {made_of}: drop it, or the raw table that it is not made of, and run this again"
+        )
+    return bool(there) or not any(found.namespace.removeprefix("raw_") in others for found in meant)
