@@ -393,6 +393,46 @@ def test_a_value_that_its_type_does_not_hold_is_no_other_value(monkeypatch: pyte
             assert_the_same(monkeypatch, topic.messages, table("a", declared({"id": "bigint", "v": kind})), settings())
 
 
+NUMBERS: dict[str, dict[str, str | None]] = {  # as Connect's converter writes them, and what lands; None: nothing
+    "numeric(12,2)": {
+        "12.50": "12.50", "7": "7.00", "-0.07": "-0.07", "1E+2": "100.00", "0.00": "0.00", "12.505": None, "true": None,
+        "NaN": None, "1E+999999999": None, "1E-999999999": None, "1E+99999999999999999999": None,
+    },
+    "numeric(50,10)": {
+        "12.5000000000": "12.5000000000", "1E-10": "0.0000000001", "0E-10": "0.0000000000", "1E+2": "100",
+        "-1234567890123456789012345678901234567890.0123456789": "-1234567890123456789012345678901234567890.0123456789",
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("with_schemas", [True, False])
+@pytest.mark.parametrize("kind", NUMBERS)
+def test_a_decimal_that_is_written_as_a_number_lands_digit_for_digit(
+    monkeypatch: pytest.MonkeyPatch, kind: str, with_schemas: bool
+) -> None:
+    """As by decimal.format=NUMERIC of Connect's JSON converter: each event with one was a dead letter."""
+    scale = kind[:-1].partition(",")[2]
+    monkeypatch.setitem(SCHEMAS, kind, SCHEMAS["numeric(12,2)"] | {"parameters": {"scale": scale}})
+    monkeypatch.setitem(VALUES, kind, lambda _: encoded(1))
+    columns, wanted = {"id": "bigint", "price": kind}, NUMBERS[kind]
+    topic = Topic(Chance(1), columns, ("id",), told=True, strange=0.0)
+    topic.schema, topic.ops = schema_of(columns) if with_schemas else None, "c"
+    for xid in range(700, 730):
+        topic.transact(xid)
+    events, at = [m for m in topic.messages if m["topic"] == "public.a"], dict[int, str]()
+    for event, written in zip(events, (w for w in wanted for _ in range(2)), strict=False):
+        value = json.loads(event["value"])
+        value.get("payload", value)["after"]["price"] = Bare(written)
+        event["value"], at[event["offset"]] = dumped(value), written
+    of, lost = table("a", columns), 2 * [*wanted.values()].count(None)
+    assert len(at) == 2 * len(wanted)
+    assert assert_the_same(monkeypatch, topic.messages, of, settings()) == len(events) - lost
+    found = {row["_offset"]: str(row["price"]) for row in read(topic.messages, of, now=LATE).rows["a"]}
+    assert {at[offset]: text for offset, text in found.items() if offset in at} == {
+        written: text for written, text in wanted.items() if text is not None
+    }
+
+
 def test_ordinary_envelopes_are_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else reading them one by one would hide that nothing else works."""
     chance, columns = Chance(1), {"id": "bigint"} | {f"c{i}": k for i, k in enumerate(VALUES) if not k.endswith("[]")}

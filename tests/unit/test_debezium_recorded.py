@@ -265,7 +265,7 @@ def test_intervals_as_text_land_and_decimals_as_floating_point_do_not() -> None:
 def test_a_value_that_does_not_fit_is_a_dead_letter_with_its_place_and_the_rest_lands() -> None:
     def broken(envelope: dict[str, Any]) -> Any:
         after = envelope["after"]
-        return after | {"price": 17} if after and after["id"] == 101 and envelope["op"] == "c" else after
+        return after | {"price": "17"} if after and after["id"] == 101 and envelope["op"] == "c" else after
 
     found = read(changed(PLAIN, "public.items", after=broken), ITEMS_TABLE)
     assert found.unread["items"] == ["0/12: column 'price': a value that is no numeric"]

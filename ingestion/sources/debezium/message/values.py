@@ -6,6 +6,7 @@ have no schema, a declared type and the connector's modes tell how its values ar
 
 from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal, InvalidOperation
 from functools import partial
 from hashlib import md5
 from typing import Any
@@ -30,10 +31,11 @@ from ingestion.sources.debezium.message.columns import (
 )
 from ingestion.sources.debezium.message.moments import date_reader, time_reader, timestamp_reader, timestamptz_reader
 from ingestion.sources.debezium.message.opened import ConnectType
-from ingestion.sources.kafka.values import text
+from ingestion.sources.kafka.values import Number, text
 
 VARIABLE = "io.debezium.data.VariableScaleDecimal"
 DECIMAL = CONNECT + "Decimal"
+MOST_DIGITS = 131_072  # before the point, of a numeric of Postgres
 BITS = "io.debezium.data.Bits"
 PRINTED = (  # what is printed as Postgres does, or as it is written
     None, "io.debezium.data.Enum", "io.debezium.data.EnumSet", "io.debezium.data.Uuid", "io.debezium.data.Json",
@@ -149,7 +151,7 @@ def _decimal(given: ConnectType) -> Callable[[Any], str]:
         return _variable
     if given.name == DECIMAL:
         scale = int(given.parameters.get("scale", 0))
-        return lambda value: _digits(value, scale)
+        return lambda value: _number(value) if isinstance(value, int | Number) else _digits(value, scale)
     if given.type == "string" and given.name is None:
         return text
     if given.type in ("float32", "float64"):
@@ -167,6 +169,16 @@ def _digits(encoded: Any, scale: int) -> str:
         return str(number * 10**-scale)
     digits = str(abs(number)).rjust(scale + 1, "0")
     return f"{'-' if number < 0 else ''}{digits[:-scale]}.{digits[-scale:]}"
+
+
+def _number(written: int | Number) -> str:
+    """A number as the JSON converter writes it by `decimal.format=NUMERIC`, without an exponent."""
+    try:
+        number = Decimal(written)
+    except InvalidOperation:
+        return BAD
+    is_one = not isinstance(written, bool) and number.is_finite() and abs(number.adjusted()) <= MOST_DIGITS
+    return format(number, "f") if is_one else BAD
 
 
 def _variable(value: Any) -> str:
