@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from lakehouse.catalog.lake_catalog import LakeCatalog
 
 WAIT_STEP_SECONDS = 0.5
+WHOLE_SECONDS = 10.0  # in which a transaction whose END has come lands
 NOTICED_SECONDS = 60.0  # in which a follower has taken what was declared while it ran
 Before = Callable[[Session], None]
 
@@ -194,9 +195,10 @@ def _alone(
 def up_to_date_alone(
     settings: Settings, declarations: Declarations, source: str, spark: SparkSession | None = None
 ) -> Iterator[Session]:
-    """The source's only writer while the block runs, after a cycle: what was committed before is in the lake.
+    """The source's only writer while the block runs, after a cycle: what was committed before is in the lake, or what
+    was in topics before.
 
-    Raises LakehouseError while another writer holds the lease.
+    Raises LakehouseError while another writer holds the lease, and where topics have something that is not whole.
     """
     declared = declarations.source(source)
     check_kind(settings, declared)
@@ -205,7 +207,16 @@ def up_to_date_alone(
         try:
             running = spark or spark_session(settings, "lakehouse-ingest")
             session = Session(settings, catalog, running, lease, declared)
-            run_cycle(session, _committed(settings, source))
+            until = _committed(settings, source)
+            reached, deadline = run_cycle(session, until).position, time.monotonic() + WHOLE_SECONDS
+            while not until <= reached:
+                if time.monotonic() > deadline:
+                    raise LakehouseError(
+                        f"source {source!r}: its topics have changes that wait, such as those of a transaction without "
+                        "an END: run this again once nothing is behind in `lakehouse status`"
+                    )
+                time.sleep(WAIT_STEP_SECONDS)
+                reached = run_cycle(session, until).position
             yield session
         except OUTAGES as error:
             raise outage(source, error) from error

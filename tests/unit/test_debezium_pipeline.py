@@ -1,7 +1,10 @@
 """Recorded messages of Debezium through the pipeline into raw tables: what is visible grows between the cycles."""
 
+import json
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,7 +15,7 @@ from debezium_recorded import ITEMS, PAIRS, Message, RecordedReader, recorded, s
 from ingestion.pipeline import load_changes, replay
 from ingestion.pipeline.cycle import run_cycle
 from ingestion.pipeline.session import Session
-from ingestion.run import operate
+from ingestion.run import api, operate
 from ingestion.sink.writer import pack, unpack
 from ingestion.sources.debezium import source as module
 from ingestion.sources.debezium.reading import EnvelopeReader
@@ -21,6 +24,7 @@ from ingestion.state import lease as leases
 from ingestion.state import store
 from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.catalog.loads.load_facts import LANDED_LATE, moment
+from lakehouse.declarations import Declarations
 from lakehouse.declarations import Source as Declared
 from lakehouse.declarations.policies import LoadPolicy
 from lakehouse.errors import LakehouseError
@@ -122,6 +126,36 @@ def test_cycles_land_what_is_whole_and_cuts_are_of_whole_transactions(lake: Lake
     snapshots = lake.catalog.load_table(("raw_shop", "items")).metadata.snapshots
     lake.cycle()
     assert lake.catalog.load_table(("raw_shop", "items")).metadata.snapshots == snapshots
+
+
+def test_who_needs_all_that_the_topics_have_waits_for_it(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An erasure went on while a transaction waited for its END, and the rows of the person landed after the proof."""
+    declared = Declared(name="shop", description="", load=LoadPolicy(), tables=TABLES, kind="debezium")
+    declarations, looks = Declarations(sources=(declared,)), list[int]()
+    monkeypatch.setattr(api, "open_catalog", lambda _: lake.catalog)
+    monkeypatch.setattr(api, "closing", nullcontext)
+    monkeypatch.setattr(api, "WAIT_STEP_SECONDS", 0.0)
+    *others, end = [m for m in PLAIN if m["topic"] in ("public.items", "public.pairs", "transaction")]
+    assert json.loads(end["value"])["status"] == "END"
+
+    def run_one(*given: Any) -> Any:
+        looks.append(len(lake.visible.messages))
+        found = run_cycle(*given)
+        if len(looks) == 5:
+            lake.visible.messages = [*others, end]
+        return found
+
+    lake.visible.messages = others
+    lake.cycle()
+    monkeypatch.setattr(api, "run_cycle", run_one)
+    monkeypatch.setattr(api, "WHOLE_SECONDS", 0.0)
+    alone = partial(api.up_to_date_alone, lake.settings, declarations, "shop", cast(Any, object()))
+    with pytest.raises(LakehouseError, match="have changes that wait"), alone():
+        pytest.fail("it was told that all is there")
+    monkeypatch.setattr(api, "WHOLE_SECONDS", 60.0)
+    with alone():
+        assert lake.rows("items")[-1]["id"] == 600
+    assert len(looks) == 6
 
 
 def test_a_table_that_cannot_go_on_is_parked_and_lands_once_it_is_corrected(lake: Lake) -> None:
