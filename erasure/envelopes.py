@@ -20,6 +20,7 @@ from erasure.records import SubjectRecords
 from ingestion.sources.base import UnreadableRecord
 from ingestion.sources.debezium.records import EnvelopeRecords
 from ingestion.sources.kafka.values import Unread, text
+from lakehouse.declarations.metadata_columns import OF_KINDS
 from lakehouse.errors import LakehouseError
 
 Row = Mapping[str, Any]
@@ -45,7 +46,8 @@ class SubjectEnvelopes(SubjectRecords):
                 old = self.typed(json.loads(row["_old_key"])) if row["_old_key"] else None
                 key = None if row["_op"] == "t" else self._key_of(row)
                 position: Position = (record["epoch"], row["_commit_lsn"], row["_seq"])
-                yield Event(key, position, row["_op"], old, is_marker=row["_op"] == "t" and row["_xid"] is None)
+                is_marker = row["_op"] == "t" and row["_xid"] is None
+                yield Event(key, position, row["_op"], old, is_marker, self._says(row))
 
     def unreadable(self, table: pa.Table) -> int:
         """The number of records that cannot be read."""
@@ -86,6 +88,11 @@ class SubjectEnvelopes(SubjectRecords):
         if row["_old_key"]:
             keys.append(self.typed(json.loads(row["_old_key"])))
         return any(period.key == key and period.holds(position) for key in keys for period in self.periods)
+
+    def _says(self, row: Row) -> bool:
+        """Whether personal data is there after a change."""
+        told = {name for name, value in row.items() if value is not None} | {*(row["_unchanged"] or ())}
+        return row["_op"] not in ("d", "t") and not told <= {*self.kept, *OF_KINDS["debezium"]}
 
     def _key_of(self, row: Row) -> Key:
         return tuple(row[name] for name in self.key)

@@ -25,13 +25,14 @@ NEVER: Position = (math.inf,)
 @dataclass(frozen=True)
 class Event:
     """A change of a raw table; the key of a truncate is None. `is_marker`: no truncate, but the head of a snapshot that
-    states the table's rows anew."""
+    states the table's rows anew. `holds`: personal data may be there after it."""
 
     key: Key | None
     position: Position
     op: str
     old_key: Key | None = None
     is_marker: bool = False
+    holds: bool = True
 
 
 @dataclass(frozen=True)

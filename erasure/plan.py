@@ -12,7 +12,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
 from erasure.envelopes import SubjectEnvelopes
-from erasure.key_periods import Key, Period
+from erasure.key_periods import Event, Key, Period
 from erasure.records import SubjectRecords, SubjectTexts
 from erasure.rewrite import SubjectData
 from erasure.rows import POSITION, SubjectRows
@@ -34,7 +34,7 @@ WAIT_STEP_SECONDS = 0.5
 @dataclass(frozen=True)
 class Plan:
     """Subjects of one table, and the tables to search: the raw layer first, then the mirror and dbt's tables, parents
-    first."""
+    first. `kept` are the events in the spool and among the dead letters."""
 
     table: RawTable
     periods: dict[Key, tuple[Period, ...]]
@@ -42,6 +42,7 @@ class Plan:
     derived: tuple[SubjectRows, ...]
     unreadable: int
     manifest: Mapping[str, Any]
+    kept: tuple[Event, ...] = ()
 
     @property
     def parts(self) -> tuple[SubjectData, ...]:
@@ -93,6 +94,7 @@ def make_plan(
         derived=(SubjectRows(mirror_target(table), own), *_derived(settings, table, derived, own)),
         unreadable=sum(part.unreadable(rows) for part, rows in scanned),
         manifest=manifest,
+        kept=tuple(events),
     )
 
 

@@ -1,7 +1,8 @@
 """An erasure from beginning to end.
 
 1. The source must not hold the subject's personal data: an event or a new snapshot would bring it back.
-2. A cycle brings the lake up to date. The lease is held from then on, so that no older change can land.
+2. A cycle brings the lake up to date. The lease is held from then on, so that no older change can land. By topics,
+   what is older may come later: the subject's newest change has to have come.
 3. Tombstones are written. After a kill from here on, the same command, or `--repeat`, finishes.
 4. Table by table, raw first: rows are rewritten, old snapshots expired, files deleted. Before the next layer it waits
    for running queries, which may still copy old rows. The mirror is dropped with all its files and made anew. Tables
@@ -18,6 +19,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from erasure import tombstones
+from erasure.awaited import awaited
 from erasure.plan import Plan, make_plan
 from erasure.proof import Search, search
 from erasure.steps import Erasing, Erasure, Say, parts_of, strays_of
@@ -144,14 +146,16 @@ def _erase(
     with _connect_database(settings, table) as source:
         there = facts_there(source, table, facts)
         keys = _printed(source, table, there, keys, refused)
-        keys = _free(source, table, there, ((key, [key]) for key in keys), refused)
+        keys = _allowed(table, keys, (_held(source, table, there, [key]) for key in keys), refused)
         say("bringing the lake up to date")
         with up_to_date_alone(settings, declarations, table.source, session) as writer:
             facts = _position(settings, table).facts
             there = facts_there(source, table, facts)
             plan = make_plan(settings, writer.catalog, manifest, table, facts, keys)
             borne = ([source_texts(table, facts, key) for key in found] for found in plan.open_keys)
-            if (still := _free(source, table, there, zip(keys, borne, strict=True), refused)) != keys:
+            late = awaited(writer.catalog, plan, facts) if table.kind == "debezium" else [None] * len(keys)
+            reasons = (_held(source, table, there, own) or why for own, why in zip(borne, late, strict=True))
+            if (still := _allowed(table, keys, reasons, refused)) != keys:
                 keys, plan = still, make_plan(settings, writer.catalog, manifest, table, facts, still)
             with (
                 mirrors_held(settings, table.source) as mirrors,
@@ -184,18 +188,21 @@ def _printed(
     return found
 
 
-def _free(
-    source: SourceConnection,
-    table: RawTable,
-    facts: TableFacts,
-    subjects: Iterable[tuple[SourceKey, Iterable[Mapping[str, str | None]]]],
-    refused: list[str],
+def _held(
+    source: SourceConnection, table: RawTable, facts: TableFacts, borne: Iterable[Mapping[str, str | None]]
+) -> str | None:
+    """Why a subject cannot be erased, where the source holds personal data under one of their keys."""
+    return held_by_source(source, table, facts, borne, _kept(table))
+
+
+def _allowed(
+    table: RawTable, keys: Iterable[SourceKey], reasons: Iterable[str | None], refused: list[str]
 ) -> list[SourceKey]:
-    """Those of the subjects (key, all keys) whose personal data the source does not hold; adds to `refused` why others
-    are left out. Raises LakehouseError if none remains."""
+    """The subjects against whom there is no reason; adds to `refused` why others are left out. Raises LakehouseError if
+    none remains."""
     found: list[SourceKey] = []
-    for key, borne in subjects:
-        if (reason := held_by_source(source, table, facts, borne, _kept(table))) is None:
+    for key, reason in zip(keys, reasons, strict=True):
+        if reason is None:
             found.append(key)
         else:
             refused.append(f"{table.source}.{table.name} {spelled(key)}: {reason}")

@@ -70,6 +70,9 @@ def test_kept_envelopes_tell_what_happens_to_keys() -> None:
     assert [(e.op, e.key, e.old_key) for e in events] == [
         ("c", (3,), None), ("u", (3,), None), ("d", (3,), None), ("c", (30,), (3,)),
     ]  # fmt: skip
+    assert [e.holds for e in events] == [True, True, False, True]
+    emptied = subject(Period((3,)), Period((30,))).after(records)
+    assert not any(e.holds for e in subject().events(emptied) if e.key in ((3,), (30,)) and e.op != "r")
     assert [e.op for e in subject().events(records) if e.key is None] == ["t"]
     assert all(isinstance(e, Event) and not e.is_marker for e in events) and subject().unreadable(records) == 1
 

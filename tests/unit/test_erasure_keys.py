@@ -255,3 +255,20 @@ def test_one_alone_who_is_in_the_source_is_refused(erased: list[list[dict[str, s
         with pytest.raises(LakehouseError, match=reason):
             run.erase(cast(Any, None), declared, {}, "shop.people", [key])
     assert erased == []
+
+
+def test_one_whose_delete_has_not_come_by_its_topic_is_in_nobody_elses_way(
+    erased: list[list[dict[str, str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database had deleted them, the connector was behind, and their rows landed after the proof."""
+    monkeypatch.setattr(run, "_connect_database", lambda *given: nullcontext())
+    monkeypatch.setattr(run, "facts_there", lambda source, table, facts: facts)
+    monkeypatch.setattr(
+        run, "awaited", lambda catalog, plan, facts: ["late" * (key == (8,)) or None for key in plan.periods]
+    )
+    people = table().model_copy(update={"kind": "debezium"})
+    _, problems = run.repeat(cast(Any, None), shop(people), {})
+    assert erased == [[{"id": "6"}]] and "shop.people id=8: late" in problems
+    with pytest.raises(LakehouseError, match=r"shop\.people id=8: late"):
+        run.erase(cast(Any, None), shop(people), {}, "shop.people", ["id=8"])
+    assert len(erased) == 1
