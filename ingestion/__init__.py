@@ -19,6 +19,7 @@ _EXPORTS = {
     "forget_source": "ingestion.run.operate",
     "source_status": "ingestion.run.api",
     "why_refused": "ingestion.run.api",
+    "connector_trouble": "ingestion.run.connector",
     "refresh_mirrors": "ingestion.run.mirrors",
     "mirrors_held": "ingestion.run.mirrors",
     "follow_sources": "ingestion.run.follow",

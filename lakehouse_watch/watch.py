@@ -23,7 +23,7 @@ from lakehouse.migrations import ensure_state
 from lakehouse.servers.database import CatalogConnection, connect_catalog
 from lakehouse.servers.exporter import served
 from lakehouse.servers.outage import expected
-from lakehouse.settings import Settings, connected_now
+from lakehouse.settings import DebeziumSettings, Settings, connected_now
 from lakehouse_watch import asking, store
 from lakehouse_watch.alerts import Occasion, State, advance
 from lakehouse_watch.asking import Asking, NoAnswer
@@ -44,6 +44,11 @@ def declared_probes(settings: Settings) -> list[Probe]:
     probes = [
         Probe(f"source {name}", partial(sources.read_source, settings, name), source=name, needs_catalog=True)
         for name in sorted(settings.sources)
+    ]
+    probes += [
+        Probe(f"connector {name}", partial(sources.read_connector, settings, name), every=60, needs_catalog=True)
+        for name, of in sorted(settings.sources.items())
+        if isinstance(of, DebeziumSettings) and of.url is not None
     ]
     probes += [
         Probe("lake", partial(lake.read_lake, settings), every=60, needs_catalog=True),

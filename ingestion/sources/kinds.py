@@ -1,5 +1,6 @@
 """The kinds of sources: which there are, which can follow which, and the source of a name."""
 
+from collections.abc import Collection
 from importlib import import_module
 from threading import Event
 from typing import Any
@@ -95,6 +96,13 @@ def check_former_slot(settings: Settings, name: str, stream: Stream) -> None:
 def let_go_of_slot(settings: Settings, name: str, slot: str) -> None:
     """Drops a slot that is read no more, in the database of a source of any kind; raises LakehouseError."""
     _handover().let_go(settings.behind(name), name, slot)
+
+
+def unread_slots(settings: Settings, name: str, own: Collection[str]) -> tuple[str, ...]:
+    """The slots of the database behind a source of topics, but for the lake's `own`, where nobody reads any of them;
+    raises LakehouseError where it cannot be asked."""
+    found: tuple[str, ...] = import_module("ingestion.sources.debezium.connector").unread_slots(settings, name, own)
+    return found
 
 
 def _handover() -> Any:

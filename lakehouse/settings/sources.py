@@ -138,7 +138,7 @@ class DebeziumSettings(BrokerSettings):
     url: SecretStr | None = Field(
         None,
         description="libpq URL of the database behind the topics, of a role with SELECT: for `reconcile --views`, "
-        "`erase`, `prepare --check`",
+        "`erase`, `prepare --check`, and to tell a connector that has stopped",
     )
     delivery: Literal["exactly_once", "at_least_once"] = Field(
         "at_least_once",

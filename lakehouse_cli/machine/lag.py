@@ -49,10 +49,26 @@ def _lag(settings: Settings, name: str) -> dict[str, Any]:
     try:
         status, refused = source_status(settings, name), why_refused(settings, name)
     except (LakehouseError, psycopg.Error) as error:
-        return {"source": name, "trouble": " ".join(str(error).split())[:300]}
+        return {"source": name, "trouble": _line(error)}
     values = {key: value.isoformat() if isinstance(value, datetime) else value for key, value in asdict(status).items()}
     values["progress"] = _progress(status.progress) if status.progress else None
-    return {**values, "trouble": _trouble(values, refused)}
+    return {**values, "trouble": _trouble(values, refused) or _connector(settings, name)}
+
+
+def _connector(settings: Settings, name: str) -> str | None:
+    """What is wrong with the connector behind topics."""
+    import psycopg
+
+    from ingestion import connector_trouble
+
+    try:
+        return connector_trouble(settings, name)
+    except (LakehouseError, psycopg.Error) as error:
+        return _line(error)
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]
 
 
 def _progress(at: "Progress") -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
-from ingestion import SourceStatus, source_status, why_refused
+from ingestion import SourceStatus, connector_trouble, source_status, why_refused
 from ingestion.sources.findings import in_two
 from lakehouse.declarations.policies import LagLevel, LagPolicy
 from lakehouse.metrics import Sample, sample
@@ -19,6 +19,7 @@ RESTART_SECONDS = 30.0  # a supervised follower that was killed is back by then
 SLOT_SECONDS = 10.0
 CLAIM_SECONDS = 30.0  # followers that are there have claimed by then what another one has left
 FORMER_SLOT_SECONDS = 60.0  # a move drops it at its end
+CONNECTOR_SECONDS = 300.0  # Connect moves tasks to other workers, or starts them again
 LOAD_SECONDS = 60.0  # a load that begins anew says why, and goes on at once
 CATCH_UP_SECONDS = 60.0  # after a pause `lakehouse dev` is behind until its follower has started
 
@@ -38,6 +39,21 @@ def read_source(settings: Settings, source: str) -> Reading:
     )
     errors = [occasion.summary for occasion in found if occasion.severity == "error"]
     return Reading(found, tuple(measure(status, datetime.now(UTC))), {source: "; ".join(errors)})
+
+
+def read_connector(settings: Settings, source: str) -> Reading:
+    """Whether the connector behind a source's topics has stopped, which they do not show. Raises LakehouseError."""
+    there = declared_still(settings)
+    says = connector_trouble(settings, source) if there is None or source in there.sources else None
+    if says is None:
+        return Reading()
+    return Reading((
+        Occasion(
+            f"connector/{source}", f"nothing new comes by the topics of {source}: {says}",
+            "look at the connector in Kafka Connect, and restart what has failed: its slot retains WAL meanwhile",
+            source=source, patience=CONNECTOR_SECONDS,
+        ),
+    ))  # fmt: skip
 
 
 def judge(status: SourceStatus, limits: Mapping[str, LagPolicy], defaults: AlertSettings) -> Iterator[Occasion]:
