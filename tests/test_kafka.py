@@ -9,13 +9,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ingestion import bring_up, recover_source, refresh_mirrors, replay, resnapshot, resume, source_status
+from ingestion.sources.kafka.connection import Brokers
 from ingestion.state import store
 from ingestion.verify.raw import reconcile_raw
 from ingestion.verify.run import EVENTS, reconcile
@@ -445,6 +446,18 @@ def test_with_a_key_an_event_without_value_deletes_its_row(make: Make, spark: An
     topics.ingest(spark)
     assert {key: row["page"] for key, row in topics.current("clicks").items()} == {(1,): "c"}
     assert sorted(row["_op"] for row in topics.raw("clicks")) == ["c", "c", "c", "d"]
+
+
+def test_brokers_tell_how_long_a_compacted_topic_keeps_deletes(make: Make) -> None:
+    topics, hour = make(partitions=1, key=("id",)), 3_600_000
+    name, now = f"compact-{random.randrange(10**9)}", datetime.now(UTC)
+    topics.broker.create(name, 1, cleanup_policy="compact,delete", delete_retention_ms=hour)
+    topics.broker.produce(name, [{"id": 1}], keys=[1], timestamp=int(now.timestamp() * 1000) - 2 * hour)
+    topics.broker.produce(name, [{"id": 2}], keys=[2])
+    of = Brokers(topics.settings, topics.source.name)
+    assert of.compacted([name, topic_of(topics), "not-there"]) == {name: hour}
+    since = [of.since([(name, 0)], now + timedelta(hours=hours))[name, 0] for hours in (-3, -1, 1)]
+    assert since == [0, 1, -1] and of.ends([(name, 0)])[name, 0] == 2
 
 
 @pytest.mark.slow

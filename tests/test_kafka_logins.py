@@ -9,6 +9,7 @@ from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, R
 from pydantic import SecretStr
 
 from ingestion.sources.kafka.check import check_source
+from ingestion.sources.kafka.connection import Brokers
 from lakehouse.declarations.policies import RawPolicy
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import KafkaSettings, Settings
@@ -54,4 +55,5 @@ def test_a_login_needs_its_password_and_the_right_to_read_its_topics(
     right.ingest(spark)
     assert sorted(row["id"] for row in right.raw("clicks")) == list(range(30))
     assert check_source(right.settings, right.source) == []
+    assert Brokers(right.settings, right.source.name).compacted(["clicks"]) == {}, "it may not know, and need not"
     drop_lake_of(right)

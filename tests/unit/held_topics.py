@@ -59,6 +59,8 @@ class Broker:
     says: str = ""
     gone: int = 0  # so many events of each partition
     partitions: int = PARTITIONS
+    compact: dict[str, int] = field(default_factory=dict)  # topics, and for how many milliseconds they keep deletes
+    old: int = 0  # so many events of each partition are older than that, or are gone
 
     def create(self, *names: str) -> None:
         self.names.update(names)
@@ -93,6 +95,12 @@ class Broker:
         if any(topic in self.deleted for topic, _ in partitions):
             raise Unreachable("Kafka does not answer (Failed to query partition leaders: No leaders found)")
         return {partition: len(self.logs[partition]) for partition in partitions}
+
+    def compacted(self, names: Any) -> dict[str, int]:
+        return {name: self.compact[name] for name in names if name in self.compact}
+
+    def since(self, partitions: Any, moment: datetime) -> dict[Any, int]:
+        return {partition: self.old if self.old < len(self.logs[partition]) else -1 for partition in partitions}
 
     def ends_with_open(self, partitions: Any) -> dict[Any, int]:
         return self.ends(partitions)

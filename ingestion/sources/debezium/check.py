@@ -1,6 +1,6 @@
 """`lakehouse prepare --check` of a source in topics of Debezium: whether they can be read; changes nothing."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from ingestion.schema.facts import TableFacts
 from ingestion.sources.debezium.behind import check_behind
@@ -24,9 +24,10 @@ ONCE = (
 
 def check_source(settings: Settings, source: Source) -> list[Finding]:
     """What is in the way of ingestion."""
-    of = settings.debezium(source.name)
+    of, brokers = settings.debezium(source.name), Brokers(settings, source.name)
     try:
-        found = Brokers(settings, source.name).topics(_topics(source, of))
+        found = brokers.topics(_topics(source, of))
+        compacted = brokers.compacted(table.raw.topic for table in source.tables if of.transactions is None)
     except LakehouseError as error:
         says = str(error).removeprefix(f"source {source.name!r}: ")
         return [Finding(source.name, None, "connection", "in the way", "it cannot be looked at", says)]
@@ -46,6 +47,7 @@ def check_source(settings: Settings, source: Source) -> list[Finding]:
         *(() if is_in_the_way else of_stream(settings, source.name, check)),
         *of_tables(source, found, WRITE, describe, known_positions(settings, source.name)),
         *of_registry(settings, source),
+        *_of_compaction(source, compacted),
         *check_behind(settings, source),
     ]
 
@@ -61,6 +63,19 @@ def rights(settings: Settings, source: Source) -> str:
 
 def _topics(source: Source, of: DebeziumSettings) -> set[str]:
     return {*(table.raw.topic for table in source.tables), *filter(None, [of.transactions])}
+
+
+def _of_compaction(source: Source, compacted: Collection[str]) -> Iterator[Finding]:
+    """Without transactions: what is lost of one stops the source."""
+    for table in source.tables:
+        if table.raw.topic in compacted:
+            yield Finding(
+                source.name, table.name, "compaction", "warning",
+                f"topic {table.raw.topic} is compacted: a delete that is not read before its tombstone takes its place "
+                "is lost, and its row stays current",
+                "set cleanup.policy=delete, or raise min.compaction.lag.ms beyond the longest time for which nothing "
+                "may be read",
+            )  # fmt: skip
 
 
 def _of_source(source: Source, of: DebeziumSettings, found: Mapping[str, Topic | str]) -> Iterator[Finding]:

@@ -7,6 +7,7 @@ from ingestion.schema.facts import TableFacts
 from ingestion.schema.names import check_names
 from ingestion.schema.problem import TableProblem
 from ingestion.sources.findings import Finding, Positions, in_two, known_positions, of_stream
+from ingestion.sources.kafka.compaction import hours
 from ingestion.sources.kafka.connection import Brokers, Topic
 from ingestion.sources.kafka.formats import check_format, formats_of
 from ingestion.sources.kafka.registry import UnknownSchema, registry_of
@@ -21,8 +22,10 @@ CREATE = "create it, grant Describe and Read on it, or correct meta.raw.topic of
 
 def check_source(settings: Settings, source: Source) -> list[Finding]:
     """What is in the way of ingestion."""
+    brokers = Brokers(settings, source.name)
     try:
-        found = Brokers(settings, source.name).topics(table.raw.topic for table in source.tables)
+        found = brokers.topics(table.raw.topic for table in source.tables)
+        compacted = brokers.compacted(table.raw.topic for table in source.tables if table.key)
     except LakehouseError as error:
         says = str(error).removeprefix(f"source {source.name!r}: ")
         return [Finding(source.name, None, "connection", "in the way", "it cannot be looked at", says)]
@@ -36,6 +39,7 @@ def check_source(settings: Settings, source: Source) -> list[Finding]:
         *of_stream(settings, source.name, lambda states: OpenKafka(settings, source.name, states).check_only(states)),
         *of_tables(source, found, CREATE, describe, known_positions(settings, source.name)),
         *of_registry(settings, source),
+        *_of_compaction(source, compacted),
     ]
 
 
@@ -43,6 +47,17 @@ def rights(source: Source) -> str:
     """What the login needs, for people; nothing is set up in Kafka."""
     topics = ", ".join(sorted(table.raw.topic for table in source.tables))
     return f"the login needs Describe and Read on topic {topics}; nothing is created in Kafka, no consumer group either"
+
+
+def _of_compaction(source: Source, compacted: Mapping[str, int]) -> Iterator[Finding]:
+    for table in source.tables:
+        if (kept_ms := compacted.get(table.raw.topic)) is not None:
+            yield Finding(
+                source.name, table.name, "compaction", "warning",
+                f"topic {table.raw.topic} is compacted: a delete that is not read within {hours(kept_ms)} "
+                "(delete.retention.ms) is lost, and its row stays current",
+                "raise delete.retention.ms beyond the longest time for which nothing may be read",
+            )  # fmt: skip
 
 
 def of_registry(settings: Settings, source: Source) -> Iterator[Finding]:

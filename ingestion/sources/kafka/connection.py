@@ -5,11 +5,12 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property
 from typing import TypeVar
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
 
 from ingestion.schema.offsets import Partition
 from lakehouse.errors import LakehouseError
@@ -20,6 +21,7 @@ from lakehouse.settings import Settings
 ANSWER_SECONDS = 15.0
 AGAIN_SECONDS = 0.2
 NOT_THERE = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
+MAY_NOT = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
 ANOTHER_LEADER = (
     KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.LEADER_NOT_AVAILABLE, KafkaError.REPLICA_NOT_AVAILABLE, KafkaError.OFFSET_NOT_AVAILABLE,
@@ -89,6 +91,27 @@ class Brokers:
         """Up to where each partition has events, exclusive, those of transactions that are open included."""
         return self._offsets(partitions, OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED)
 
+    def since(self, partitions: Collection[Partition], moment: datetime) -> dict[Partition, int]:
+        """The offset of the first event of each partition from that moment on; -1 where there is none."""
+        return self._offsets(partitions, OffsetSpec.for_timestamp(int(moment.timestamp() * 1000)))
+
+    def compacted(self, names: Iterable[str]) -> dict[str, int]:
+        """By name, for how many milliseconds those of the topics that are compacted keep deletes, as far as the login
+        may describe their configuration."""
+        wanted = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in sorted(set(names))]
+        asked = self._admin.describe_configs(wanted, request_timeout=ANSWER_SECONDS) if wanted else {}
+        found = {}
+        for resource, future in asked.items():
+            try:
+                told = {name: entry.value for name, entry in future.result().items()}
+            except KafkaException as error:
+                if error.args[0].code() not in (*MAY_NOT, *NOT_THERE):
+                    raise self._refused(error) from None
+                continue
+            if "compact" in told["cleanup.policy"].split(","):
+                found[resource.name] = int(told["delete.retention.ms"])
+        return found
+
     def _offsets(
         self, partitions: Collection[Partition], which: OffsetSpec, seen: IsolationLevel = IsolationLevel.READ_COMMITTED
     ) -> dict[Partition, int]:
@@ -132,7 +155,7 @@ def refused(source: str, servers: str, error: KafkaError) -> LakehouseError:
         return LakehouseError(f"{where} refuses the login ({says}): correct {variable}USER and {variable}PASSWORD")
     if error.code() == KafkaError._SSL:
         return LakehouseError(f"{where}: no connection by TLS ({says}): correct {variable}TLS and {variable}CA")
-    if error.code() in (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED):
+    if error.code() in MAY_NOT:
         return LakehouseError(f"{where}: {says}: grant the login Describe and Read on the topics that are declared")
     if error.code() in ANOTHER_LEADER:
         return Unreachable(f"{where} has no leader for a partition ({says}): look at its brokers, one may be down")

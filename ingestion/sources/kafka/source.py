@@ -4,6 +4,7 @@ Where the lake stands is known by the state alone, never by a consumer group: wh
 the cut is where the next read begins. A topic takes part once its table has begun.
 """
 
+import logging
 from collections.abc import Callable, Collection, Container, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from ingestion.schema.offsets import Offsets, Partition, name_of, partition_name
 from ingestion.schema.positions import POSITIONS
 from ingestion.schema.problem import TableProblem
 from ingestion.sources.base import LiveStream, NextOf, NotThere, Point, Retention, SourceNow
+from ingestion.sources.kafka.compaction import read_late
 from ingestion.sources.kafka.connection import Brokers, Topic, of_topics, present
 from ingestion.sources.kafka.fetching import Range
 from ingestion.sources.kafka.formats import check_format, formats_of
@@ -30,6 +32,7 @@ from lakehouse.servers.database import CatalogConnection
 from lakehouse.servers.kafka import client_properties
 from lakehouse.settings import Settings
 
+log = logging.getLogger("lakehouse.ingestion")
 EVENT_BYTES = 256  # what an event counts as where bytes are asked for: brokers tell offsets alone
 
 
@@ -238,6 +241,7 @@ class OpenKafka:
         """Reads the events of the described tables from where the lake stands up to `now.position`."""
         shapes = {facts.relation[1]: shape_of(facts) for facts in described}
         reached = self._reached()
+        self._tell_late([topic for topic, shape in shapes.items() if shape.key], reached, now.position)
         return TopicReader(
             source=self._name,
             properties=client_properties(self._settings.kafka(self._name)),
@@ -248,6 +252,14 @@ class OpenKafka:
             batch_bytes=self._settings.ingestion.batch_bytes,
             formats=self._formats,
         )
+
+    def _tell_late(self, topics: Collection[str], reached: Offsets, end: Offsets) -> None:
+        """Tells of deletes that may be lost in topics whose events have keys."""
+        stream = store.read_stream(self._states, self._name)
+        if stream is not None and topics:
+            now = store.catalog_clock(self._states)
+            for says in read_late(self._brokers, topics, reached, end, stream.updated_at, now):
+                log.warning("source %r: %s", self._name, says)
 
     def stream(self, position: Offsets, max_bytes: int) -> None:
         """None: a read asks the brokers, which wait for events as long as they are told to."""
