@@ -120,6 +120,13 @@ def test_a_point_in_time_over_a_satellite_of_several_rows_is_refused() -> None:
         readers.of("pit", "*", source_model="hub", src_pk="hk", satellites=["many"])
 
 
+def test_a_history_over_a_satellite_of_several_rows_is_refused() -> None:
+    """Each of its rows was laid over those of the others: two phones doubled every name."""
+    readers = Readers(hub=HUB, many=timeline(("a", 2, None, False, "x")))
+    with pytest.raises(Refused, match="many has several rows of a key at a time, and a history has one: leave it"):
+        readers.of("history", "*", source_model="hub", src_pk="hk", src_nk="id", satellites={"many": ["value"]})
+
+
 def test_a_bridge_keeps_a_key_whose_walk_ends_early() -> None:
     """A line of a receipt that is not there yet: the receipt's customer is the zero key."""
     links = {

@@ -1,9 +1,11 @@
 {#-
   A dimension with history: the timelines of several satellites of a hub laid over one another, one row per stretch of time
   in which none of them changed. `satellites`: name → its columns, NULL where that one knows nothing of the key or says that
-  it is deleted. Stretches in which none of them has the key are left out.
+  it is deleted. Stretches in which none of them has the key are left out. A multi-active satellite, which would multiply the
+  rows of the others, is refused.
 -#}
 {% macro history(source_model, src_pk, src_nk, satellites) -%}
+  {%- do cdc_vault.check_one_row(satellites, "a history has one") -%}
   with moments as (
     {%- for satellite in satellites %}
     {{ "union" if not loop.first }}

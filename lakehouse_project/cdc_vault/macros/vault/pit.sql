@@ -12,9 +12,7 @@
   {%- if not cdc_vault.has_ghosts("sat") -%}
     {{ exceptions.raise_compiler_error(model.name ~ ": a PIT points at ghost records: put sat into vars.vault_ghost_records") }}
   {%- endif -%}
-  {%- for satellite in satellites if cdc_vault.is_multi_active(satellite) -%}
-    {{ exceptions.raise_compiler_error(model.name ~ ": " ~ satellite ~ " has several rows of a key at a time, and a PIT names one: leave it out and join its _v1 view by valid_from and valid_to") }}
-  {%- endfor -%}
+  {%- do cdc_vault.check_one_row(satellites, "a PIT names one") -%}
   {#- What a satellite does not know yet ends where it first knows anything; `~` is after every position. -#}
   {%- set begins, ends = [], [] -%}
   {%- for satellite in satellites -%}
@@ -43,6 +41,13 @@
   {%- endfor %}
   where {% for satellite in satellites %}{{ "or " if not loop.first }}not {{ satellite }}.is_deleted {% endfor %}
 {%- endmacro %}
+
+{#- Refuses a satellite with several rows of a key at a time, for a reader that has one row of each: `says` so. -#}
+{% macro check_one_row(satellites, says) %}
+  {%- for satellite in satellites if cdc_vault.is_multi_active(satellite) -%}
+    {{ exceptions.raise_compiler_error(model.name ~ ": " ~ satellite ~ " has several rows of a key at a time, and " ~ says ~ ": leave it out and join its _v1 view by valid_from and valid_to") }}
+  {%- endfor -%}
+{% endmacro %}
 
 {#- Whether a satellite's model is made by `ma_sat`. -#}
 {% macro is_multi_active(satellite) %}
