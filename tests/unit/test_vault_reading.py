@@ -114,6 +114,28 @@ def test_a_point_in_time_says_from_and_until_which_position_its_rows_held() -> N
             assert not vault.rows(f"select * from pit where ({held}) <> ({then})"), (seed, commit)
 
 
+@pytest.mark.parametrize(("systems", "held"), [(["crm", "shop"], (None, None)), (["crm", "crm"], ("05", "07"))])
+def test_a_point_in_time_over_satellites_of_two_sources_has_no_position(
+    systems: list[str], held: tuple[str | None, str | None]
+) -> None:
+    """The higher of two of them said nothing, and `valid_after` found rows that had held at no such moment."""
+    readers = Readers(
+        hub=HUB, person_v1=timeline(("a", 2, 9, False, "Ann")),
+        tier_v1=timeline(("a", 5, 7, False, "gold"), ("a", 7, None, False, "silver")),
+    )  # fmt: skip
+    satellites = ["person", "tier"]
+    nodes: dict[str, Any] = {}
+    for satellite, system in zip(satellites, systems, strict=True):
+        for name, read in ((satellite, f"model.p.stg_{system}"), (f"stg_{system}", f"source.p.{system}")):
+            below = SimpleNamespace(macros=[], nodes=[read])
+            nodes[f"model.p.{name}"] = SimpleNamespace(name=name, resource_type="model", depends_on=below)
+    sources = {f"source.p.{name}": SimpleNamespace(source_name=name, schema=f"raw_{name}") for name in systems}
+    readers.context["graph"] = {"nodes": nodes, "sources": sources}
+    pit = {"source_model": "hub", "src_pk": "hk", "satellites": satellites}
+    found = readers.of("pit", "day(sdts), source_seq, source_seq_to, typeof(source_seq)", **pit)
+    assert (6, *held, "VARCHAR") in found
+
+
 def test_a_point_in_time_over_a_satellite_of_several_rows_is_refused() -> None:
     readers = Readers(hub=HUB, many=timeline(("a", 2, None, False, "x")))
     with pytest.raises(Refused, match="many has several rows of a key at a time, and a PIT names one"):

@@ -49,6 +49,22 @@
   {{ return(names | sort) }}
 {% endmacro %}
 
+{#- The declared sources that models of these names read, through all that is in between. -#}
+{% macro sources_below(names) %}
+  {%- set waiting, seen, found = [], [], [] -%}
+  {%- for id, node in graph.get("nodes", {}).items() if node.name in names and node.resource_type == "model" -%}
+    {%- do waiting.append(id) -%}
+  {%- endfor -%}
+  {%- for _ in range(10000) if waiting -%}
+    {%- set next = waiting.pop() -%}
+    {%- set node, source = graph.nodes.get(next), graph.get("sources", {}).get(next) -%}
+    {%- if source and source.schema.startswith("raw_") -%}{%- do found.append(source.source_name) -%}{%- endif -%}
+    {%- if node and next not in seen -%}{%- do waiting.extend(node.depends_on.nodes) -%}{%- endif -%}
+    {%- do seen.append(next) -%}
+  {%- endfor -%}
+  {{ return(found | unique | sort) }}
+{% endmacro %}
+
 {#- Whether a relation is there; a raw table is not before its first cycle. -#}
 {% macro relation_exists(relation) %}
   {{ return(execute and adapter.get_relation(relation.database, relation.schema, relation.identifier) is not none) }}

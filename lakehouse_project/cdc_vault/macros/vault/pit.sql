@@ -4,7 +4,8 @@
   of a load, and the order of commits is what counts). Where a satellite knew nothing yet, both name its ghost record, so that
   a query joins by equality. A key is there while any of the satellites says that it exists. A multi-active satellite has
   several rows of a key at a moment and is refused. From `source_seq` until `source_seq_to`, in the source's order, these
-  and no other rows held: `valid_after` asks it as it asks a `_v1` view.
+  and no other rows held: `valid_after` asks it as it asks a `_v1` view. Both are NULL where the satellites are of
+  several sources, of which each counts its own positions.
 
   Built whole, because a late event changes moments that are past: after it the answer is the one the source gave then.
 -#}
@@ -27,8 +28,13 @@
     coalesce({{ satellite }}.{{ src_pk }}, {{ cdc_vault.zero_key() }}) as {{ satellite }}_hk,
     coalesce({{ satellite }}.source_seq, {{ cdc_vault.ghost_position() }}) as {{ satellite }}_seq,
     {%- endfor %}
+    {%- if cdc_vault.sources_below(satellites) | length > 1 %}
+    cast(null as varchar) as source_seq,
+    cast(null as varchar) as source_seq_to
+    {%- else %}
     greatest({{ begins | join(", ") }}) as source_seq,
     nullif(least({{ ends | join(", ") }}), '~') as source_seq_to
+    {%- endif %}
   from {{ ref(source_model) }} as hub
   cross join {{ cdc_vault.active_snapshots(snapshots, src_snapshot) }} as snapshots
   {%- for satellite in satellites %}
