@@ -89,6 +89,7 @@ class Vault:
 
     def __init__(self, texts: dict[str, str] | None = None) -> None:
         self.models, self.stage = dict(MODELS), dict(STAGE)
+        self.derived: dict[str, str] = {}  # columns of the stage, by what they are derived
         self.redeclared = False
         self.few = 100  # rows of a batch that are compared with a table otherwise
         self.hands_over = False  # the rows of a load, as the worker does
@@ -142,8 +143,15 @@ class Vault:
         """The stage's view."""
         self.db.execute(f"create or replace view stg as {self._stage()}")
 
+    def retype(self, column: str, data_type: str) -> None:
+        """Another type of a column in Postgres that is text in the lake, too."""
+        self.context["declared_table"]().columns[column].data_type = data_type
+        self.make_stage()
+
     def _stage(self) -> str:
-        stage = self._render("stage", "stg", source_model="parsed", hashed_columns=self.stage)
+        stage = self._render(
+            "stage", "stg", source_model="parsed", hashed_columns=self.stage, derived_columns=self.derived
+        )
         return stage.replace("_op", "null")
 
     def _hand_over(self, rows: list[list[Any]]) -> None:

@@ -65,26 +65,36 @@
   {%- set declared = column.postgres_type or "" -%}
   {%- set name = cdc_vault.postgres_type_name(declared) -%}
   {%- set element = name.replace("[]", "") -%}
-  {%- set numeric = ["numeric", "decimal", "dec"] -%}
   {%- if element in ["jsonb", "numrange", "nummultirange"] or (element ~ " ").startswith("interval ")
       or (element != name and element in ["real", "float4", "double precision", "float8", "float", "citext", "bpchar"])
-      or (element != name and element in numeric and "(" not in declared) -%}
+      or (element != name and element in ["numeric", "decimal", "dec"] and "(" not in declared) -%}
     {{ exceptions.raise_compiler_error(
       "column " ~ column.name ~ " is " ~ declared ~ ", of which Postgres calls values equal that it prints differently: "
       ~ "a key of the vault cannot be made of it; leave the table out of the vault (`vault: {none: …}`)"
     ) }}
-  {%- elif column.type in ("real", "double") -%}
+  {%- endif -%}
+  {%- set rule = cdc_vault.spelling_of(column) -%}
+  {%- if rule in ("real", "double") -%}
     {{ value }} + 0
-  {%- elif column.type == "varchar" and name in numeric -%}
+  {%- elif rule == "numeric" -%}
     {{ cdc_vault.without_trailing_zeros(value) }}
-  {%- elif column.type == "varchar" and name in ("character", "char", "bpchar") -%}
+  {%- elif rule == "char" -%}
     trim(trailing ' ' from {{ value }})
-  {%- elif column.type == "varchar" and name.split(".")[-1] == "citext" -%}
+  {%- elif rule == "citext" -%}
     lower({{ value }})
   {%- else -%}
     {{ value }}
   {%- endif -%}
 {%- endmacro %}
+
+{#- The rule by which a column's values have one spelling, called by the type that has it; "" where each is its own. -#}
+{% macro spelling_of(column) %}
+  {%- set name = cdc_vault.postgres_type_name(column.postgres_type or "") -%}
+  {%- if column.type in ("real", "double") -%}{{ return(column.type) }}{%- endif -%}
+  {%- if column.type != "varchar" -%}{{ return("") }}{%- endif -%}
+  {%- if name.split(".")[-1] == "citext" -%}{{ return("citext") }}{%- endif -%}
+  {{ return({"numeric": "numeric", "decimal": "numeric", "dec": "numeric", "character": "char", "char": "char", "bpchar": "char"}.get(name, "")) }}
+{% endmacro %}
 
 {#- A value as one of the key's type. Digits are read as a number as they are printed: a cast of a decimal may round twice. -#}
 {% macro as_key_type(value, column) -%}

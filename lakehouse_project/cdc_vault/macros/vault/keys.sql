@@ -3,25 +3,63 @@
   rule, code or column meets none of the others, so such a table is built anew (`load_plan`).
 -#}
 
-{#- By input, a signature of what its stage hashes to keys. -#}
+{#-
+  By input, a signature of what its stage hashes to keys; by stage and column, how keys read the columns of that. Each counts
+  where it was remembered: an earlier release did not know of columns.
+-#}
 {% macro key_signatures(keys) %}
   {%- set found = {} -%}
   {%- for input, columns in keys.items() -%}
-    {%- set hashed, made_of = cdc_vault.keys_of_stage(input.split(".")[0]), [] -%}
+    {%- set stage, made_of, named = input.split(".")[0], [], [] -%}
+    {%- set said = cdc_vault.said_by_stage(stage) -%}
+    {%- set hashed = said.hashed_keys or {} -%}
     {%- for column in columns if column in hashed -%}
       {%- set parts = [] -%}
       {%- for part in (hashed[column].get("keys", []) if hashed[column] is mapping else []) -%}{%- do parts.append(hashed.get(part)) -%}{%- endfor -%}
       {%- do made_of.append([hashed[column], parts]) -%}
+      {%- for spec in [hashed[column]] + parts -%}{%- do named.extend(cdc_vault.columns_of_key(spec)) -%}{%- endfor -%}
     {%- endfor -%}
     {%- do found.update({input: local_md5(tojson(made_of, sort_keys=true))}) -%}
+    {%- if named and said.source_model -%}{%- do found.update(cdc_vault.read_as(stage, named, said.source_model, said.derived_columns)) -%}{%- endif -%}
   {%- endfor -%}
   {{ return(found) }}
 {% endmacro %}
 
-{#- What a stage hashes to keys, by column: it says so of itself, as `meta`. -#}
+{#- The columns that a key's specification names, as in `stage`. -#}
+{% macro columns_of_key(spec) %}
+  {%- set found = [] -%}
+  {%- for part in (spec.get("columns", []) if spec is mapping else spec or []) -%}
+    {%- for entry in ([part] if part is string or part is mapping else part) -%}
+      {%- set name = entry.column if entry is mapping else entry -%}
+      {%- if not name.startswith("!") -%}{%- do found.append(name) -%}{%- endif -%}
+    {%- endfor -%}
+  {%- endfor -%}
+  {{ return(found) }}
+{% endmacro %}
+
+{#-
+  How keys read these columns of a stage: the rule of their spelling, and what they are derived by. A type of which the lake has
+  no text is left out: parsed is not what it was where it becomes another one. Types are looked up here, because dbt does not have
+  the declarations yet when a stage says its `meta`.
+-#}
+{% macro read_as(stage, names, source_model, derived_columns) %}
+  {%- set columns, found = cdc_vault.stage_columns(source_model, derived_columns), {} -%}
+  {%- for name in names if name in columns and (name in derived_columns or columns[name].type in ("varchar", "real", "double")) -%}
+    {%- set derived = " " ~ local_md5(derived_columns[name]) if name in derived_columns else "" -%}
+    {%- do found.update({stage ~ " " ~ name: cdc_vault.spelling_of(columns[name]) ~ derived}) -%}
+  {%- endfor -%}
+  {{ return(found) }}
+{% endmacro %}
+
+{#- What a stage hashes to keys, by column. -#}
 {% macro keys_of_stage(name) %}
+  {{ return(cdc_vault.said_by_stage(name).hashed_keys or {}) }}
+{% endmacro %}
+
+{#- What a stage says of itself, as `meta`. -#}
+{% macro said_by_stage(name) %}
   {%- for id in model.depends_on.nodes if id.split(".")[-1] == name and id in graph.nodes -%}
-    {{ return((graph.nodes[id].config.meta or {}).hashed_keys or {}) }}
+    {{ return(graph.nodes[id].config.meta or {}) }}
   {%- endfor -%}
   {{ return({}) }}
 {% endmacro %}
