@@ -196,10 +196,14 @@ def raw_metadata(
 
 
 def check_columns(declared: RawTable, table: "TableReport") -> dg.AssetCheckResult:
-    """Compares declared and landed columns. A difference only warns: the rows landed as they are in the source."""
+    """Compares declared and landed columns. A difference only warns: the rows landed as they are in the source.
+
+    What the source has no more stays in raw, and need not be declared.
+    """
     columns = {declared.raw.alias.get(c.name, c.name).lower(): c for c in declared.columns if c.name in declared.landed}
     landed = {name.lower(): kind for name, kind in table.columns if not name.startswith("_")}
-    wanted, found = set(columns), set(landed)
+    wanted = set(columns)
+    found = set(landed) - ({name.lower() for name in table.left} - wanted)
     types = [
         f"{name} ({columns[name].data_type}) is {landed[name]}"
         for name in sorted(wanted & found)

@@ -327,7 +327,8 @@ def _report(
     only_changed: bool,
     catalog: LakeCatalog,
 ) -> SourceReport:
-    stream, aside = store.read_stream(states, declared.name), _aside(store.read_positions(states, declared.name))
+    stream, positions = store.read_stream(states, declared.name), store.read_positions(states, declared.name)
+    aside = _aside(positions)
     if stream is None or stream.cut_position is None or stream.cut_lsn is None or stream.cut_at is None:
         raise LakehouseError(
             "; ".join(item.reason for item in aside) or f"source {declared.name!r}: nothing was published"
@@ -344,7 +345,7 @@ def _report(
         cut_lsn=stream.cut_lsn,
         cut_at=stream.cut_at,
         tables=tuple(
-            _table_report(table.name, loaded.get(table.identifier), rows.get(table.name, {}), behind)
+            _table_report(positions[table.name], loaded.get(table.identifier), rows.get(table.name, {}), behind)
             for table in described
         ),
         aside=aside,
@@ -352,13 +353,16 @@ def _report(
     )
 
 
-def _table_report(name: str, table: Table | None, rows: dict[str, int], behind: int) -> TableReport:
+def _table_report(of: store.TablePosition, table: Table | None, rows: dict[str, int], behind: int) -> TableReport:
     snapshot = table.current_snapshot() if table else None
+    columns = tuple((field.name, str(field.field_type)) for field in table.schema().fields) if table else ()
+    there = {(column.lake or column.name).lower() for column in of.facts.columns} if of.versions else None
     return TableReport(
-        name=name,
+        name=of.table,
         snapshot_id=snapshot.snapshot_id if snapshot else None,
         rows=rows,
         total_rows=total(snapshot, "total-records"),
         lag_bytes=behind,
-        columns=tuple((field.name, str(field.field_type)) for field in table.schema().fields) if table else (),
+        columns=columns,
+        left=tuple(name for name, _ in columns if there and name[0] != "_" and name.lower() not in there),
     )

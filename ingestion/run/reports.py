@@ -9,7 +9,10 @@ from ingestion.state.progress import Progress
 
 @dataclass(frozen=True)
 class TableReport:
-    """One raw table after a cycle; `rows` counts what this cycle added, by `_op`."""
+    """One raw table after a cycle; `rows` counts what this cycle added, by `_op`.
+
+    `columns` are all of the raw table. `left` are those that the source has no more, and former types' values.
+    """
 
     name: str
     snapshot_id: int | None
@@ -17,6 +20,7 @@ class TableReport:
     total_rows: int
     lag_bytes: int
     columns: tuple[tuple[str, str], ...]
+    left: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

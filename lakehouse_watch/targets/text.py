@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
@@ -16,7 +17,8 @@ from lakehouse.text.shown import visible
 from lakehouse.text.urls import parse_url
 
 HIDDEN = "***"
-SHORTEST = 4  # a shorter secret would blank out parts of ordinary words
+SHORTEST = 4  # a shorter secret would blank out ordinary words
+WORD = 12  # a shorter one would blank out parts of names and commands: it is looked for as a word
 LONGEST = 1000
 
 
@@ -36,13 +38,22 @@ def full_text(body: Mapping[str, Any]) -> str:
 def hider(settings: Settings) -> Callable[[str], str]:
     """A function that puts a text on one line and blanks out every secret of the settings."""
     secrets = sorted({s for s in _secrets(settings) if len(s) >= SHORTEST}, key=len, reverse=True)
+    patterns = [re.compile(_pattern(secret)) for secret in secrets]
 
     def hidden(text: str) -> str:
-        for secret in secrets:
-            text = text.replace(secret, HIDDEN)
+        for pattern in patterns:
+            text = pattern.sub(HIDDEN, text)
         return visible(" ".join(text.split()))[:LONGEST]
 
     return hidden
+
+
+def _pattern(secret: str) -> str:
+    found = re.escape(secret)
+    if len(secret) >= WORD:
+        return found
+    begins, ends = r"(?<!\w)" if secret[0].isalnum() else "", r"(?!\w)" if secret[-1].isalnum() else ""
+    return begins + found + ends
 
 
 def _secrets(value: object) -> Iterator[str]:

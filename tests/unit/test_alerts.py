@@ -266,6 +266,14 @@ def test_no_secret_is_in_a_message() -> None:
     assert "red" in hidden
 
 
+def test_a_password_that_is_a_word_leaves_names_and_commands_whole() -> None:
+    """With the password `lake`, people were told to run `***house sql`."""
+    hidden = hider(load_settings(catalog_url="postgresql://me:lake@db/catalog"))
+    assert hidden("`lakehouse sql`: postgresql://me:lake@db password=lake 'lake' lake_reader") == (
+        "`lakehouse sql`: postgresql://me:***@db password=*** '***' lake_reader"
+    )
+
+
 def test_the_end_says_since_when_it_was() -> None:
     state = look(look(look(State(), 0, PARKED), 15), 60)
     assert full_text(state.outbox[-1].body).startswith("[over] shop.orders is parked: too wide\nsince 2026-05-04T12:00")

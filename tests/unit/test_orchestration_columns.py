@@ -1,5 +1,7 @@
 """The check `columns_as_declared`: landed names and types against the declared ones."""
 
+from dataclasses import replace
+
 import pytest
 
 from ingestion.run.reports import TableReport
@@ -40,3 +42,13 @@ def test_types_are_the_declared_ones_or_narrower(altered: dict[str, str], told: 
     assert found.metadata["other_types"].value == told
     assert found.metadata["missing"].value == found.metadata["not_declared"].value == "none"
     assert found.passed == (told == "none")
+
+
+def test_what_the_source_has_no_more_need_not_be_declared() -> None:
+    """Raw keeps a dropped column, and the values of a former type, so that it warned for ever."""
+    columns = (*LANDED.items(), ("weight", "double"), ("Note__int", "int"))
+    report = TableReport("things", 1, {}, 1, 0, columns, left=("weight", "Note__int"))
+    assert check_columns(TABLE, report).passed
+    told = check_columns(TABLE, replace(report, left=("weight", "Note__int", "price")))
+    assert told.passed, "what is declared is looked for by its name"
+    assert check_columns(TABLE, replace(report, left=("weight",))).metadata["not_declared"].value == "note__int"
