@@ -261,6 +261,11 @@ sources:
           hub: {name: buyer, extends: true, collision_code: crm}, track_deletes: false,
           satellites: {buyer_contact: [phone]}}}}
         columns: [{name: customer, data_type: text}, {name: phone, data_type: text}]
+      - name: tags
+        description: Words by which customers are found.
+        config: {meta: {raw: {relation: public.tags, key: [word]}, vault: {
+          hub: {name: tag, normalize: upper_trim}, satellites: {tag_weight: [weight]}}}}
+        columns: [{name: word, data_type: text}, {name: weight, data_type: integer}]
 """
 AND_ERP = """
       - name: clients
@@ -279,6 +284,8 @@ OWNERS = {
     "contacts": ("crm", "sat_buyer_contact_v1", "phone", None),
     "clients": ("erp", "sat_buyer_credit_v1", "credit", "sts_buyer_twin_clients_v1"),
 }
+
+SPELLED = {0: [(1, "new", "r"), (2, "New ", "r"), (3, "old", "r")], 2: [(4, "New ", "d")]}  # by load
 
 
 @pytest.mark.slow
@@ -311,8 +318,12 @@ def test_equal_keys_of_two_systems_stay_two_and_a_table_of_one_system_shares_its
                 bought |= {(row[0], str(row[1])) for row in orders}
                 insert(twin, "orders", orders, moment)
                 lsn += 5
+            if load in SPELLED:
+                words = [[word, None, op, op == "d", nth, moment] for nth, word, op in SPELLED[load]]
+                insert(twin, "tags", words, moment)
             twin.dbt("build" if load == 2 else "run", without="parsed")
         assert twin.counted("cdc_vault_keys_are_given_stg_twin__customers") == blank, "blank keys are counted"
+        assert twin.counted("cdc_vault_keys_are_given_stg_twin__tags") == 1, "of the two words 'new', one lives"
         keys = {(str(key), OWNERS[table][0]) for table, found in timelines.items() for key in found}
         keys |= {(nr, "erp") for _, nr in bought}
         assert in_order(twin.rows("select number, collision_code from vault.hub_buyer")) == in_order(map(list, keys))

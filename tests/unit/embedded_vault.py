@@ -253,9 +253,11 @@ class Vault:
         return bool(self.rows(f"select 1 from duckdb_tables() where table_name = '{name}'"))
 
     def _config(self, meta: dict[str, Any] | None = None, **_: Any) -> str:
-        """What a stage says of itself, as dbt's manifest has it for all other models."""
+        """What a stage or a hub says of itself, as dbt's manifest has it for all other models."""
+        name = self.context["this"]
         if meta:
-            self.context["graph"]["nodes"][f"model.p.{self.context['this']}"].config.meta = meta
+            new = SimpleNamespace(resource_type="model", config=SimpleNamespace(), database="", schema="", alias=name)
+            self.context["graph"]["nodes"].setdefault(f"model.p.{name}", new).config.meta = meta
         return ""
 
     def _provided(self) -> dict[str, Any]:
@@ -278,6 +280,7 @@ class Vault:
             "config": self._config,
             "flags": SimpleNamespace(FULL_REFRESH=False),
             "existing_relation": lambda name: name if self._exists(name) else None,
+            "relation_exists": self._exists,
             "run_query": lambda sql: SimpleNamespace(rows=self.rows(sql)),
             "run_bounds_relation": lambda: "run_bounds",
             "system_table": lambda name, kind: f"({METADATA[kind].format(name)})",

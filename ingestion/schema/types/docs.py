@@ -30,12 +30,15 @@ the vault such values are one, so that references find it; satellites show which
 | `interval` | `1 day`, `24:00:00` | refused by name |
 | `jsonb` | `1.0`, `1.00` | refused by name |
 | `numrange`, `nummultirange`, arrays of a type in this table | `{1.0}`, `{1.00}` | refused by name |
-| text in a nondeterministic collation | `'a'`, `'A'` | different keys, unless the hub declares `normalize` |
+| text in a nondeterministic collation | `'a'`, `'A'` | different keys, unless the hub declares `normalize`: see below |
 | composites, and ranges of one's own, of such types | `(1.0)`, `(1.00)` | different keys |
 | masked columns (`mask: sha256`) | all of these | different keys: the text is masked |
 
 A database whose `LC_CTYPE` is `C` folds the case of ASCII alone: there, `citext` keys that differ in the case of other
 letters only are two in Postgres and would be one in the vault.
+
+Two rows of one table whose keys differ in case alone are [one thing](data-vault.md#keys-that-are-not-there) of a hub
+with `normalize`.
 
 `time` has `00:00` and `24:00`, `timetz` the same moment with two offsets, `inet` and `money` each value: Postgres tells
 them apart, or prints them alike.

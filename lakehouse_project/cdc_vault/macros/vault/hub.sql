@@ -3,9 +3,11 @@
   key too, so a hub holds keys that are gone. A stage that spells the key's columns differently is given as
   {model: …, src_pk: …, src_nk: …}; the hub has the names of its own parameters. `src_types` among them are the hub's
   types, where the stage has text and the hub has not, or the other way round. Where stages of several systems hash their
-  keys with collision codes, each is given with its `code`, and the hub has it in `src_code`: equal keys stay apart.
+  keys with collision codes, each is given with its `code`, and the hub has it in `src_code`: equal keys stay apart. Its own
+  keys are in its `meta`, for the test `keys_are_given` of a stage.
 -#}
 {% macro hub(src_pk, src_nk, source_model, src_ldts="load_date", src_source="record_source", src_seq="source_seq", src_code=none) -%}
+  {{- config(meta={"hash_key": src_pk, "business_key": cdc_vault.as_list(src_nk)}) -}}
   {{ cdc_vault.first_sight(src_pk, src_nk, source_model, src_ldts, src_source, src_seq, "hub", of_deletes=true, code=src_code) }}
 {%- endmacro %}
 
