@@ -9,6 +9,7 @@ import random
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -160,9 +161,9 @@ class Zoo:
     source: str = "zoo"
     models: tuple[str, ...] = tuple(MODELS)
 
-    def dbt(self, *arguments: str, without: str = "", **environment: str) -> None:
-        """Runs dbt on the source's models, those of a layer left out; fails with dbt's last lines."""
-        selection = [
+    def dbt(self, *arguments: str, without: str = "", models: Sequence[str] = (), **environment: str) -> None:
+        """Runs dbt on some models, or on the source's, those of a layer left out; fails with dbt's last lines."""
+        selection = models or [
             f"path:models/*/{self.source}",
             f"source:{self.source}",
             *(["--exclude", f"path:models/{without}"] if without else []),

@@ -68,6 +68,7 @@ def _provided() -> dict[str, Any]:
         "var": lambda _, default: default,
         "env_var": lambda _, default: default,
         "adapter": SimpleNamespace(quote=lambda name: f'"{name}"'),
+        "should_full_refresh": lambda: False,
         "exceptions": SimpleNamespace(raise_compiler_error=refuse),
         "model": SimpleNamespace(name="a_model"),
         "graph": {"nodes": {}},

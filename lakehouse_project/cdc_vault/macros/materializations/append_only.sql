@@ -6,19 +6,22 @@
   - one that is made `anew` is the whole table: what is there is replaced in one step, and readers see the one or the
     other. Of the table itself it reads the rows that it keeps. The moment is kept in the table's properties, by the same statement. So it
     is once more where rows that were there are `revised`: appended tables that are loaded from it act on it (`load_plan`).
+    A full refresh replaces a table so, too, and leaves it as it is where there is nothing to make it of.
   - what it is to `remember` is written to the table's properties after the last insert, with the snapshot that it is
     true of. A model keeps its watermark there: it lives and dies with the table, and setting it makes no snapshot.
 
   The model says so in its header (`load_header`). The columns are those of the header, else those of the model's YAML when
   all carry a data_type; then new ones are added and types widened. A model with neither keeps the columns of its first
-  query. Where an insert reads the table itself, it is there already.
+  query. Where an insert reads the table itself, it is there already, and in a full refresh emptied before.
 -#}
 {% materialization append_only, adapter='trino' %}
   {%- set existing = cdc_vault.existing_relation(this) -%}
   {%- set relation = this.incorporate(type='table') -%}
   {%- set header = cdc_vault.load_header_of(sql) -%}
-  {%- set fresh = existing is none or not existing.is_table or should_full_refresh() -%}
-  {%- set anew = header.anew and not fresh -%}
+  {%- set is_there = existing is not none and existing.is_table -%}
+  {%- set refreshed = is_there and should_full_refresh() and header.new_data -%}
+  {%- set anew = is_there and (header.anew or (refreshed and this | string not in sql)) -%}
+  {%- set fresh = not is_there or (refreshed and not anew) -%}
   {%- set columns = cdc_vault.described_columns(header.columns) -%}
 
   {{ run_hooks(pre_hooks) }}
@@ -26,7 +29,7 @@
     {%- if existing is not none and not existing.is_table -%}{%- do adapter.drop_relation(existing) -%}{%- endif -%}
     {%- do run_query(cdc_vault.create_append_only(relation, columns, sql)) -%}
     {%- if not columns -%}{%- do cdc_vault.comment_columns(relation) -%}{%- endif -%}
-  {%- elif columns and not anew -%}
+  {%- elif columns and not anew and not should_full_refresh() -%}
     {%- do cdc_vault.fit_columns(existing, columns) -%}
   {%- endif -%}
   {%- if anew -%}

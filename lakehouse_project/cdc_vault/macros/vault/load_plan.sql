@@ -236,7 +236,7 @@
 {% macro plan_header(plan, stored=none) -%}
   {%- if plan -%}
     {%- set checks = cdc_vault.batch_checks() if plan.inputs.values() | map(attribute="count", default=cdc_vault.many_rows()) | sum < cdc_vault.many_rows() else none -%}
-    {%- set new_data = plan.anew or plan.ghosts | length > 0 or plan.inputs.values() | selectattr("new_data") | list | length > 0 -%}
+    {%- set new_data = plan.anew or should_full_refresh() or plan.ghosts | length > 0 or plan.inputs.values() | selectattr("new_data") | list | length > 0 -%}
     {{ cdc_vault.load_header(new_data=new_data, anew=plan.anew, remember=plan.remember, base=plan.base, more=dict(checks=checks, revised=plan.revised, **({"stored": stored} if stored else {}))) }}
   {%- endif -%}
 {%- endmacro %}
