@@ -42,6 +42,11 @@ def lists(zoo: Zoo, model: str, columns: dict[str, str]) -> None:
     (zoo.project / "models/vault/zoo" / f"{model}.yml").write_text(text)
 
 
+def configured(zoo: Zoo, model: str, full_refresh: str) -> None:
+    path = zoo.project / "models/vault/zoo" / f"{model}.sql"
+    path.write_text(f"{{{{ config(full_refresh={full_refresh}) }}}}\n" + path.read_text())
+
+
 def rows(zoo: Zoo, table: str) -> list[list[Any]]:
     return sorted(zoo.rows(f"select * from vault.{table}"), key=repr)
 
@@ -73,3 +78,15 @@ def test_a_table_is_replaced_in_one_step_or_stays_as_it_is(zoo: Zoo) -> None:
     zoo.dbt("run", "--full-refresh", models=["parsed_zoo__animals"], LAKEHOUSE_CUTS='{"another": null}')
     assert zoo.snapshots() == seen, "parsed stays where no cut says what to make it of"
     zoo.rows(f"drop table vault.{OWN}")
+
+
+def test_the_config_of_a_model_says_whether_it_is_refreshed(zoo: Zoo) -> None:
+    """With `false`, a full refresh added each row a second time; with `true`, each load emptied the table."""
+    filled(zoo)
+    before, seen = {table: rows(zoo, table) for table in (SATELLITE, HUB)}, zoo.snapshots()
+    configured(zoo, SATELLITE, "false")
+    configured(zoo, HUB, "true")
+    for full_refresh in ([], ["--full-refresh"]):
+        zoo.dbt("run", *full_refresh, models=[SATELLITE, HUB])
+        assert {table: rows(zoo, table) for table in before} == before
+        assert zoo.snapshots()[SATELLITE] == seen[SATELLITE] and zoo.snapshots()[HUB] != seen[HUB]

@@ -1,10 +1,14 @@
 """`lakehouse rehash`: the whole vault anew, after a change of what its keys are made of."""
 
+from collections.abc import Mapping
 from contextlib import closing
+from typing import Any
 
 from lakehouse.catalog.open import open_catalog
 from lakehouse.declarations import load_declarations
 from lakehouse.declarations.manifest import load_manifest, rebuild
+from lakehouse.declarations.models import APPENDED, table_of_model
+from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import connect_catalog
 from lakehouse.settings import Settings, load_settings
 from lakehouse.text.shown import busy, console, say
@@ -25,15 +29,38 @@ def rehash() -> None:
 
 
 def rebuild_vault(settings: Settings) -> list[str]:
-    """Builds it while no load runs; returns the parsed tables that are not there. Raises LakehouseError for dbt."""
+    """Builds it while no load runs; returns the parsed tables that are not there.
+
+    Raises LakehouseError for dbt, and for a table that a full refresh passes over: it would keep its keys.
+    """
     from orchestration.assets.groups import load_groups
     from orchestration.runs.processes.presence import writing
 
-    groups = set(load_groups(load_manifest(settings)).values())
+    manifest = load_manifest(settings)
+    if kept := _never_refreshed(manifest):
+        raise LakehouseError(
+            f"{', '.join(kept)} would keep the former keys, by `full_refresh: false` in the model's config: "
+            "take it out, then run `lakehouse rehash` again"
+        )
+    groups = set(load_groups(manifest).values())
     with closing(connect_catalog(settings)) as connection, writing(connection, settings.catalog_name, groups):
         missing = _never_loaded(settings)
         rebuild(settings, ["path:models/stage+"], without=[f"{model}+" for model in missing])
     return missing
+
+
+def _never_refreshed(manifest: Mapping[str, Any]) -> list[str]:
+    """The tables made from stages that a full refresh passes over; marts follow what they are made of in any case."""
+    from orchestration.worker.plan import Graph
+
+    graph = Graph(manifest)
+    stages = [key for key, node in graph.nodes.items() if node["original_file_path"].startswith("models/stage/")]
+    models = [graph.nodes[model] for model in graph.downstream_of(stages)]
+    return sorted(
+        ".".join(table_of_model(model))
+        for model in models
+        if model["config"].get("materialized") == APPENDED and model["config"].get("full_refresh") is False
+    )
 
 
 def _never_loaded(settings: Settings) -> list[str]:

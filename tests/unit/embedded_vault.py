@@ -274,11 +274,12 @@ class Vault:
         }
         return {
             "graph": {"nodes": nodes},
-            "model": SimpleNamespace(name="a_model", depends_on=SimpleNamespace(nodes=["model.p.stg"])),
+            "model": SimpleNamespace(
+                name="a_model", columns={}, depends_on=SimpleNamespace(nodes=["model.p.stg"])
+            ),
             "api": SimpleNamespace(Relation=SimpleNamespace(create=lambda *names: names[-1])),
             "ref": lambda name: name,
             "config": self._config,
-            "flags": SimpleNamespace(FULL_REFRESH=False),
             "existing_relation": lambda name: name if self._exists(name) else None,
             "relation_exists": self._exists,
             "run_query": lambda sql: SimpleNamespace(rows=self.rows(sql)),

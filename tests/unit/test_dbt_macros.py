@@ -320,6 +320,19 @@ def test_a_load_knows_from_facts_whether_there_is_new_data_and_whether_it_is_lat
     assert window["rows"].startswith(f"load_date {'>=' if again else '>'} timestamp '{MARK[0]}' and ") or not new_data
 
 
+@pytest.mark.parametrize("is_there", [True, False])
+@pytest.mark.parametrize("refreshed", [True, False])
+def test_a_target_counts_as_loaded_unless_its_config_or_else_the_flag_has_it_refreshed(
+    is_there: bool, refreshed: bool
+) -> None:
+    """By the flag alone: with `full_refresh: false` the load added each row again to a table that had it."""
+    loaded = macro(
+        "is_loaded", this="t", existing_relation=lambda name: name if is_there else None,
+        should_full_refresh=lambda: refreshed, flags=SimpleNamespace(FULL_REFRESH=not refreshed),
+    )  # fmt: skip
+    assert loaded() is (is_there and not refreshed)
+
+
 def test_a_target_without_a_watermark_replays_its_keys() -> None:
     assert plan_of((MARK[0], 3, 0, 0, None, "0001.5"), remembered={})["inputs"]["stg"]["late"]
 

@@ -170,6 +170,8 @@ def test_a_table_without_the_columns_of_its_model_is_left_to_the_materialization
     """It adds them, widens them, and writes their comments."""
     assert fits(described(), None, THERE)
     assert not fits(described() | {"config": {"post-hook": [{"sql": "select 1"}]}}, None, THERE)
+    assert not fits(described() | {"config": {"full_refresh": True}}, None, THERE), "it is replaced by each load"
+    assert fits(described() | {"config": {"full_refresh": False}}, None, THERE)
     assert fits(described(hk="varchar", amount="decimal(10, 2)"), None, THERE)
     assert fits(described(), [{"name": "HK", "type": "varchar"}, {"name": "amount", "type": "decimal(10,2)"}], THERE)
     assert not fits(described(hk="varchar", amount="decimal(12, 2)"), None, THERE)

@@ -99,11 +99,11 @@ def test_a_load_refuses_a_table_that_was_hashed_by_another_function() -> None:
             with pytest.raises(Refused, match=f"{name} has keys of another hash function than vars.vault_hash, which"):
                 vault.load([], MAY)
         vault.models = models
-        vault.context["flags"].FULL_REFRESH = True
+        vault.context["should_full_refresh"] = lambda: True
         for name in models:
             vault.db.execute(f"drop table {name}")
         vault.load([], MAY)
-        vault.context["flags"].FULL_REFRESH = False
+        vault.context["should_full_refresh"] = lambda: False
         vault.load([event(110, a="B")], MAY + timedelta(days=1))
         assert vault.rows("select distinct length(hk_row), count(*) from sat_row group by 1") == [(64, 4)]
 

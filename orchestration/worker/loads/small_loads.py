@@ -212,15 +212,15 @@ def lots_of(models: Sequence[str]) -> list[list[str]]:
 def fits(node: Node, stated: Sequence[Mapping[str, str]] | None, there: Sequence[Sequence[str]]) -> bool:
     """Whether a table has the columns of its model, no others, and their comments; else the materialization acts.
 
-    It also runs the hooks of a model that has any. The columns are `stated` in the model's header, or in its YAML where
-    each has a type, or are those of its first query.
+    It also runs the hooks of a model that has any, and replaces the table of one that is always refreshed. The columns
+    are `stated` in the model's header, or in its YAML where each has a type, or are those of its first query.
     """
     documented = node["columns"].values()
     typed = [{"name": c["name"], "type": c["data_type"]} for c in documented if c.get("data_type")]
     wanted = stated if stated is not None else typed if len(typed) == len(documented) else []
     comments = {c["name"]: (c.get("description") or "").strip() for c in documented}
-    hooks = node["config"].get("pre-hook") or node["config"].get("post-hook")
-    return not hooks and (not wanted or _are_there(wanted, there, comments))
+    acts = any(node["config"].get(name) for name in ("pre-hook", "post-hook", "full_refresh"))
+    return not acts and (not wanted or _are_there(wanted, there, comments))
 
 
 def _are_there(

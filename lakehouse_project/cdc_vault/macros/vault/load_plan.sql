@@ -179,9 +179,9 @@
   {{ moment }} >= timestamp '{{ days[0] }} 00:00:00 UTC' and {{ moment }} < timestamp '{{ days[1] }} 00:00:00 UTC'
 {%- endmacro %}
 
-{#- Whether the target holds rows that count; a full refresh starts over. -#}
+{#- Whether the target holds rows that count; a full refresh, by its flag or the model's config, starts over. -#}
 {% macro is_loaded() %}
-  {{ return(cdc_vault.existing_relation(this) is not none and not flags.FULL_REFRESH) }}
+  {{ return(cdc_vault.existing_relation(this) is not none and not should_full_refresh()) }}
 {% endmacro %}
 
 {#- Whether the target has these columns and no others. -#}
