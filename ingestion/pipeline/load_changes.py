@@ -130,9 +130,10 @@ def _read(
     tables = {name: outlooks[name].table for name, course in courses.items() if course.position.versions}
     loaded = session.catalog.load_tables([table.identifier for table in tables.values()])
     if gone := [".".join(table.identifier) for table in tables.values() if table.identifier not in loaded]:
+        anew = f"--resnapshot {session.name}.<table>" if source.holds_tables else f"--recover {session.name}"
         raise LakehouseError(
             f"source {session.name!r}: {', '.join(gone)} is not in the catalog any more: restore it, or make it anew "
-            f"with `lakehouse ingest --resnapshot {session.name}.<table>`"
+            f"with `lakehouse ingest {anew}`"
         )
     icebergs = {name: loaded[table.identifier] for name, table in tables.items()}
     for name, iceberg in icebergs.items():

@@ -249,8 +249,9 @@ def _begin(
     if begun_before and (table.key or not left) and position.fingerprint == outlook.fingerprint:
         resumed = replace(begun, position=position.position, versions=position.versions)
         return _Loading(table, iceberg, resumed, facts, left, afresh=False)
-    if position.state == "new" and not source.holds_tables and has_spooled(session, table, position.epoch):
-        begun = replace(begun, state="resuming", point=position.point)  # was known before it was declared no longer
+    goes_on = not source.holds_tables and iceberg.current_snapshot() is not None  # with what is there already
+    if position.state == "new" and goes_on and has_spooled(session, table):
+        begun = replace(begun, state="resuming", point=position.point)
     ranges = source.ranges(facts, session.limits.snapshot_chunk_bytes) if source.holds_tables else []
     return _Loading(table, iceberg, begun, facts, ranges, afresh=True)
 

@@ -126,12 +126,12 @@ def _land(
     return {written.name: written.operations for written in result.written}
 
 
-def has_spooled(session: Session, table: RawTable, epoch: int) -> bool:
-    """Whether records of the table have been kept aside in this epoch."""
+def has_spooled(session: Session, table: RawTable) -> bool:
+    """Whether records of the table are kept aside, of whatever epoch."""
     spool = load_table(session.catalog, "meta", "spool")
     if spool is None:
         return False
-    mine = And(_records_of(session.name, table.name), EqualTo(term="epoch", value=epoch))
+    mine = _records_of(session.name, table.name)
     return spool.scan(row_filter=mine, selected_fields=("epoch",), limit=1).to_arrow().num_rows > 0
 
 

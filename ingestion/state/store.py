@@ -268,13 +268,10 @@ def note_topic(connection: CatalogConnection, source: str, topic: str, table: st
     )
 
 
-def topic_read(connection: CatalogConnection, source: str, topic: str) -> tuple[str, int] | None:
-    """The table for which a topic was last read, and the topic's number; None where that is not known."""
-    row = connection.execute(
-        "SELECT topics -> %s ->> 0, (topics -> %s ->> 1)::bigint FROM lakehouse.streams"
-        " WHERE source = %s AND topics ? %s", (topic, topic, source, topic),
-    ).fetchone()  # fmt: skip
-    return (str(row[0]), int(row[1])) if row else None
+def topics_read(connection: CatalogConnection, source: str) -> dict[str, tuple[str, int]]:
+    """By topic the table for which it was last read, and the topic's number then, where that is known."""
+    row = connection.execute("SELECT topics FROM lakehouse.streams WHERE source = %s", (source,)).fetchone()
+    return {topic: (table, number) for topic, (table, number) in row[0].items()} if row else {}
 
 
 def forget_positions(connection: CatalogConnection, source: str, tables: Collection[str]) -> None:

@@ -29,7 +29,7 @@ TRANSITIONS: Mapping[Mover, Mapping[TableState, frozenset[TableState]]] = {
         "stale": frozenset(("loading", "stale")),
         # its problem is found while a read parks the table and the user resumes it: it is parked for this reason too
         "parked": frozenset(("new", "loading", "stale", "parked", "resuming")),
-        # a topic's table that was not declared for a while, and has records in the spool
+        # a topic's table that was not declared for a while, or recovered as it resumed, and has records in the spool
         "resuming": frozenset(("new",)),
     },
     "read": {

@@ -53,6 +53,7 @@ class Broker:
     logs: dict[tuple[str, int], list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
     names: set[str] = field(default_factory=set)
     deleted: set[str] = field(default_factory=set)
+    closed: set[str] = field(default_factory=set)  # to our login
     created: dict[str, int] = field(default_factory=dict)  # how often each was created again
     cluster_id: str = "c"
     sent: int = 0
@@ -73,7 +74,8 @@ class Broker:
 
     def topics(self, names: Any) -> dict[str, Any]:
         numbers = tuple(range(self.partitions))
-        return {n: Topic(n, 1 + sum(map(ord, n)) + 7_000 * self.created.get(n, 0), numbers)
+        return {n: "the login may not describe and read it" if n in self.closed
+                else Topic(n, 1 + sum(map(ord, n)) + 7_000 * self.created.get(n, 0), numbers)
                 for n in names if n in self.names}  # fmt: skip
 
     def starts(self, partitions: Any) -> dict[Any, int]:

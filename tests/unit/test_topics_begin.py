@@ -14,6 +14,7 @@ from ingestion.state import store
 from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.declarations import RawTable
 from lakehouse.declarations.policies import RawPolicy
+from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 
 pytestmark = pytest.mark.stack
@@ -70,6 +71,10 @@ def epoch_of(lake: Lake) -> int:
     return stream.epoch
 
 
+def spooled(lake: Lake) -> int:
+    return int(lake.catalog.load_table(("meta", "spool")).scan().to_arrow().num_rows)
+
+
 def rows(lake: Lake, name: str) -> list[tuple[int, int]]:
     raw = lake.catalog.load_table(("raw_web", name)).scan().to_arrow().to_pylist()
     return sorted((row["_epoch"], row["id"]) for row in raw)
@@ -93,11 +98,14 @@ def test_a_topic_that_is_created_again_while_it_is_not_declared_is_not_read_from
     assert [number for epoch, number in rows(lake, "views") if epoch == 2] == sent(lake)
 
 
-def test_a_topic_that_is_declared_again_goes_on_where_it_was(lake: Lake) -> None:
+@pytest.mark.parametrize("recovered", [False, True])
+def test_a_topic_that_is_declared_again_goes_on_where_it_was(lake: Lake, recovered: bool) -> None:
     lake.source = CLICKS
     lake.once()
     lake.broker.send("views", 5)
     lake.source = ALL
+    if recovered:
+        recover(lake)
     lake.once()
     assert lake.committed("views") == [*range(10, 25)]
 
@@ -156,6 +164,114 @@ def test_a_parked_table_goes_on_after_a_recovery(lake: Lake) -> None:
     assert reason(lake, "views") == "" and [number for _, number in rows(lake, "views")] == sent(lake)
 
 
+@pytest.mark.parametrize("resumed", ["before", "after"])
+def test_what_was_kept_aside_before_a_recovery_lands_after_it(lake: Lake, resumed: str) -> None:
+    """Nobody looked for it in the next epoch, and the table streamed on with a hole."""
+    operate.pause(lake.settings, ALL.table("views"))
+    lake.broker.send("views", 8)
+    lake.once()
+    if resumed == "before":
+        operate.resume(lake.settings, ALL.table("views"))
+    recover(lake)
+    if resumed == "after":
+        operate.resume(lake.settings, ALL.table("views"))
+    lake.broker.send("views", 5)
+    lake.once()
+    assert [number for _, number in rows(lake, "views")] == sent(lake) == lake.committed("views")
+    assert reason(lake, "views") == "" and spooled(lake) == 0
+
+
+def test_a_paused_table_is_kept_aside_over_recoveries(lake: Lake) -> None:
+    """From the first one on, its events were left to the retention of the topic; after the second it was read anew."""
+    operate.pause(lake.settings, ALL.table("views"))
+    for kept in (3, 6):
+        recover(lake)
+        lake.broker.send("views", 3)
+        lake.once()
+        assert spooled(lake) == kept
+    operate.resume(lake.settings, ALL.table("views"))
+    lake.once()
+    assert lake.committed("views") == sent(lake) and spooled(lake) == 0
+    assert {epoch for epoch, _ in rows(lake, "views")} == {1, 2, 3}
+
+
+@pytest.mark.parametrize("came", ["by a load", "by a move"])
+@pytest.mark.parametrize("aside", [False, True])
+def test_a_recovery_that_is_repeated_before_its_cycle_reads_nothing_twice(lake: Lake, came: str, aside: bool) -> None:
+    """The cycle of the first one failed; the second one found no table described, and read all topics anew."""
+    if came == "by a move":
+        with store.connect_catalog(lake.settings) as states:
+            states.execute("UPDATE lakehouse.streams SET topics = '{}'")
+    if aside:
+        operate.pause(lake.settings, ALL.table("views"))
+        operate.resume(lake.settings, ALL.table("views"))
+    for _ in range(2):
+        lake.once(begin_next_epoch)
+    lake.broker.send("views", 3)
+    lake.once()
+    assert lake.committed("views") == sent(lake) and [epoch for epoch, _ in rows(lake, "views")] == 10 * [1] + 3 * [3]
+
+
+def test_a_topic_that_is_created_again_between_two_recoveries_begins_anew(lake: Lake) -> None:
+    lake.once(begin_next_epoch)
+    lake.broker.delete("views")
+    lake.broker.create_again("views")
+    lake.broker.send("views", 30)
+    recover(lake)
+    assert [number for epoch, number in rows(lake, "views") if epoch == 3] == sent(lake)
+
+
+def test_a_topic_that_cannot_be_described_at_a_recovery_goes_on_once_it_can(lake: Lake) -> None:
+    lake.broker.closed.add("views")
+    lake.once()
+    for _ in range(2):
+        recover(lake)
+    lake.broker.closed.clear()
+    operate.resume(lake.settings, ALL.table("views"))
+    lake.broker.send("views", 3)
+    lake.once()
+    assert lake.committed("views") == sent(lake)
+
+
+def test_what_is_kept_aside_of_a_topic_and_of_the_next_one_of_its_name_lands(lake: Lake) -> None:
+    operate.pause(lake.settings, ALL.table("views"))
+    lake.broker.send("views", 8)
+    lake.once()
+    before = sent(lake)
+    lake.broker.delete("views")
+    lake.broker.create_again("views")
+    lake.broker.send("views", 4)
+    recover(lake)
+    lake.broker.send("views", 3)
+    lake.once()
+    assert spooled(lake) == 8 + 4 + 3
+    operate.resume(lake.settings, ALL.table("views"))
+    for _ in range(2):
+        lake.once()
+    assert rows(lake, "views") == [*((1, number) for number in before), *((2, number) for number in sent(lake))]
+    assert reason(lake, "views") == "" and spooled(lake) == 0
+
+
+@pytest.mark.parametrize("aside", [False, True])
+def test_a_table_that_was_dropped_by_hand_begins_anew_with_the_next_recovery(lake: Lake, aside: bool) -> None:
+    if aside:
+        operate.pause(lake.settings, ALL.table("views"))
+        lake.broker.send("views", 8)
+        lake.once()
+    lake.catalog.drop_table(("raw_web", "views"))
+    lake.broker.send("views", 1)
+    with pytest.raises(LakehouseError, match=r"raw_web\.views is not in the catalog any more: .* --recover web"):
+        lake.once()
+    recover(lake)
+    assert reason(lake, "views") == "" and rows(lake, "views") == [(2, number) for number in sent(lake)]
+
+
+def test_a_table_is_renamed_and_recovered_at_once(lake: Lake) -> None:
+    declare(lake, renamed("seen"))
+    recover(lake)
+    assert reason(lake, "seen") == "" and rows(lake, "seen") == [(2, number) for number in sent(lake)]
+
+
 def test_what_was_kept_aside_of_a_table_lands_when_it_is_declared_again(lake: Lake) -> None:
     """It stayed in the spool, and the table streamed on with a hole."""
     operate.pause(lake.settings, ALL.table("views"))
@@ -170,7 +286,7 @@ def test_what_was_kept_aside_of_a_table_lands_when_it_is_declared_again(lake: La
     lake.broker.send("views", 2)
     lake.once()
     assert lake.committed("views") == [*range(10, 33)]
-    assert lake.catalog.load_table(("meta", "spool")).scan().to_arrow().num_rows == 0
+    assert spooled(lake) == 0
 
 
 def test_a_topic_that_is_declared_later_is_read_from_its_beginning(lake: Lake) -> None:

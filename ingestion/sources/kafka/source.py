@@ -185,8 +185,8 @@ class OpenKafka:
         starts = self._brokers.starts(of_topics(self._brokers.topics([name]).values()))
         at = reached.by_partition
         if any(at.get(of, 0) > start for of, start in starts.items()):  # else it has all that is left
-            read = store.topic_read(self._states, self._name, name)
-            check_same_table(table, facts.oid, read, is_there=is_there)
+            read = store.topics_read(self._states, self._name)
+            check_same_table(table, facts.oid, read.get(name), is_there=is_there)
 
     def inspect(self, table: RawTable, oid: int | None) -> tuple[TableFacts | None, TableProblem | None]:
         """A table's facts, as they are declared, and what is in the way of it."""
@@ -272,24 +272,56 @@ class OpenKafka:
 
     def begin_anew(self, states: CatalogConnection) -> Callable[[CatalogConnection], None]:
         """What is returned begins the next epoch: a topic that is the same goes on, another begins with its earliest
-        event, and so does one whose next events are gone."""
-        begun = self._begun()
-        found, reached = self._topics(begun), self._reached().by_partition
+        event, and so does one whose next events are gone. One that may not be described now is taken for the same: it
+        is looked at again before it is read. What comes of parked and paused tables is kept aside as before."""
+        read, reached = self._read(), self._reached().by_partition
+        found = self._brokers.topics(self._with_own(read))
         stream, own = store.read_stream(self._states, self._name), self._own_id()
-        same = {*(facts.oid for facts in begun), stream.publication_oid if stream else 0}
+        same = {*(number for _, number in read.values()), stream.publication_oid if stream else 0}
         starts, ends = (ask(of_topics(found.values())) for ask in (self._brokers.starts, self._brokers.ends))
         partitions = of_topics(found.values(), lambda topic: topic.id in same)
         kept = {p: min(ends[p], max(starts[p], reached.get(p, 0))) for p in partitions}
+        unseen = {p: offset for p, offset in reached.items() if p[0] in read and isinstance(found.get(p[0]), str)}
+        at = POSITIONS[self.kind].start().join(Offsets.of(starts | kept | unseen))
         cluster, slot = store.Cluster(self._brokers.cluster_id, 0), stream.slot if stream else ""
 
         def begin(states: CatalogConnection) -> None:
+            before = store.read_positions(states, self._name)
             store.restart_stream(states, self._name, slot, cluster, own)  # one of before a move may still retain WAL
+            for topic, (table, number) in read.items():
+                store.note_topic(states, self._name, topic, table, number)
             for position in store.read_positions(states, self._name).values():
                 if position.state == "stale":
                     store.put_position(states, self._name, replace(position.forgotten, state="new"), "user")
-            store.advance_positions(states, self._name, Offsets.of(starts | kept))
+                elif position.state != "new":
+                    self._keep_aside(states, before[position.table], found, at)
+            store.advance_positions(states, self._name, at)
 
         return begin
+
+    def _keep_aside(
+        self, states: CatalogConnection, table: store.TablePosition, found: Mapping[str, Topic | str], at: Offsets
+    ) -> None:
+        """A parked or paused table stays described if its topic is there, be it another one by now: what comes of it is
+        kept aside, beside what was."""
+        topic = present(found, table.facts.relation[1]) if table.versions else None
+        if topic is None:
+            return
+        if topic.id != table.facts.oid:
+            versions = (*table.versions, replace(table.facts, oid=topic.id))
+            table = replace(table, versions=versions, unfollowed=table.unfollowed + 1)
+            store.note_topic(states, self._name, topic.name, table.table, topic.id)
+        kept = replace(table, epoch=table.epoch + 1, position=at, point=at)
+        store.put_position(states, self._name, kept, "recovery")
+
+    def _read(self) -> dict[str, tuple[str, int]]:
+        """By topic the known table that it is read for, and its number then: noted, since a recovery forgets how tables
+        are described until they are loaded."""
+        positions = store.read_positions(self._states, self._name)
+        noted = store.topics_read(self._states, self._name)
+        described = {p.facts.relation[1]: (p.table, p.facts.oid)
+                     for p in positions.values() if p.state != "new" and p.versions}  # fmt: skip
+        return {topic: of for topic, of in noted.items() if of[0] in positions} | described
 
     def _begun(self) -> list[TableFacts]:
         """The tables that take part, as they were last described."""
