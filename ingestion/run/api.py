@@ -94,7 +94,8 @@ def recover_source(
     """Goes on where the stream cannot: the slot is lost, or the source is another cluster or an older state of itself.
 
     Begins the next epoch with a new slot. Each table is compared with the source at a new consistent point, and what
-    differs is restated, missed deletes included; a table without a key is read anew behind a truncate marker.
+    differs is restated, missed deletes included; a table without a key is read anew behind a truncate marker. Topics
+    are read on, or from their beginning if they were created again: they hold nothing to compare with.
     Raises LakehouseError while another writer holds the lease.
     """
     return _alone(settings, declarations, source, spark, begin_next_epoch)

@@ -105,7 +105,9 @@ def ingest(
     recover: Annotated[
         bool,
         typer.Option(
-            "--recover", help="continue after a lost slot or a restored source: compare with the lake, resync"
+            "--recover",
+            help="go on in the next epoch where a source was lost, restored or made again: tables are compared and "
+            "resynced; topics are read on, and those that were created again from their beginning",
         ),
     ] = False,
     move: Annotated[
@@ -124,7 +126,7 @@ def ingest(
     if once + follow + recover + move + len(chosen) != 1:
         raise typer.BadParameter("give one of --once, --follow, --recover, --move, --" + ", --".join(on_tables))
     if recover and not sources:
-        raise typer.BadParameter("name the sources to --recover: it compares all their tables")
+        raise typer.BadParameter("name the sources to --recover: each begins its next epoch")
     if move and not sources:
         raise typer.BadParameter("name the sources to --move: each begins its next epoch")
     if chosen and sources:

@@ -233,7 +233,9 @@ def test_a_topic_that_cannot_be_described_at_a_recovery_goes_on_once_it_can(lake
     assert lake.committed("views") == sent(lake)
 
 
-def test_what_is_kept_aside_of_a_topic_and_of_the_next_one_of_its_name_lands(lake: Lake) -> None:
+def test_what_is_kept_aside_of_a_topic_and_of_the_next_one_of_its_name_lands(
+    lake: Lake, caplog: pytest.LogCaptureFixture
+) -> None:
     operate.pause(lake.settings, ALL.table("views"))
     lake.broker.send("views", 8)
     lake.once()
@@ -249,7 +251,7 @@ def test_what_is_kept_aside_of_a_topic_and_of_the_next_one_of_its_name_lands(lak
     for _ in range(2):
         lake.once()
     assert rows(lake, "views") == [*((1, number) for number in before), *((2, number) for number in sent(lake))]
-    assert reason(lake, "views") == "" and spooled(lake) == 0
+    assert reason(lake, "views") == "" and spooled(lake) == 0 and "is another one" not in caplog.text
 
 
 @pytest.mark.parametrize("aside", [False, True])
@@ -270,6 +272,49 @@ def test_a_table_is_renamed_and_recovered_at_once(lake: Lake) -> None:
     declare(lake, renamed("seen"))
     recover(lake)
     assert reason(lake, "seen") == "" and rows(lake, "seen") == [(2, number) for number in sent(lake)]
+
+
+@pytest.mark.parametrize("how", ["created again", "created again while paused", "declared"])
+def test_rows_that_another_topic_may_not_know_of_are_told_once(
+    lake: Lake, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    """What was deleted between the two topics stayed current, without a word."""
+    keyed = ALL.table("views").model_copy(update={"raw": RawPolicy(topic="views", key=("id",))})
+    declare(lake, keyed)
+    lake.once()
+    topic = "views"
+    if how == "declared":
+        topic = "later"
+        lake.broker.create(topic)
+        declare(lake, keyed.model_copy(update={"raw": RawPolicy(topic=topic, key=("id",))}))
+    else:
+        if "paused" in how:
+            operate.pause(lake.settings, keyed)
+        lake.broker.delete(topic)
+        lake.broker.create_again(topic)
+        lake.once(begin_next_epoch)
+    lake.broker.send(topic, 4)
+    lake.once()
+    assert f"table 'views': topic {topic} is another one than the table was read from before" in caplog.text
+    assert "rows that were deleted in between stay" in caplog.text and "table 'clicks'" not in caplog.text
+    recover(lake)
+    assert caplog.text.count("rows that were deleted in between stay") == 1
+
+
+def test_events_that_are_gone_are_told_by_a_recovery_that_had_another_reason(
+    lake: Lake, caplog: pytest.LogCaptureFixture
+) -> None:
+    lake.broker.send("views", 10)
+    lake.broker.send("clicks", 10)
+    lake.broker.gone = 8
+    recover(lake)
+    for topic in ("clicks", "views"):
+        for partition in (0, 1):
+            says = f"topic {topic}, partition {partition}: events 5 to 7 were deleted before the lake had read them"
+            assert says in caplog.text
+    caplog.clear()
+    recover(lake)
+    assert "were deleted" not in caplog.text
 
 
 def test_what_was_kept_aside_of_a_table_lands_when_it_is_declared_again(lake: Lake) -> None:

@@ -1,6 +1,6 @@
 """Whether the cluster and its topics are those that the lake was read from, and still have what comes next."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from ingestion.schema.facts import TableFacts
 from ingestion.schema.offsets import Offsets, Partition
@@ -50,6 +50,27 @@ def check_same_table(table: RawTable, number: int, read: tuple[str, int] | None,
         f"topic {table.raw.topic} {says}: `lakehouse ingest --recover {table.source}` reads it from its beginning, "
         "and the others go on, in the next epoch",
     )  # fmt: skip
+
+
+def another(source: str, table: str, topic: str) -> str:
+    """What people are told of a table that begins to be read from another topic, also of the same name."""
+    return (
+        f"source {source!r}, table {table!r}: topic {topic} is another one than the table was read from before: rows "
+        "that were deleted in between stay, since nothing tells that they are gone; to begin the table without them, "
+        f"and without its history: `lakehouse remove {source}.{table} --drop-tables`, declare it again, then "
+        f"`lakehouse ingest --recover {source}`"
+    )
+
+
+def gone_unread(source: str, reached: Mapping[Partition, int], starts: Mapping[Partition, int]) -> Iterator[str]:
+    """What people are told of events that are gone, and were never read, of topics that go on."""
+    begun = {topic for topic, _ in reached}
+    for (topic, number), start in sorted(starts.items()):
+        if topic in begun and (offset := reached.get((topic, number), 0)) < start:
+            yield (
+                f"source {source!r}: topic {topic}, partition {number}: events {offset} to {start - 1} were deleted "
+                "before the lake had read them, and are in no table"
+            )
 
 
 def check_reach(

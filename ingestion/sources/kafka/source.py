@@ -21,7 +21,14 @@ from ingestion.sources.kafka.compaction import read_late
 from ingestion.sources.kafka.connection import Brokers, Topic, of_topics, present
 from ingestion.sources.kafka.fetching import Range
 from ingestion.sources.kafka.formats import check_format, formats_of
-from ingestion.sources.kafka.history import check_cluster, check_reach, check_same_table, check_topics
+from ingestion.sources.kafka.history import (
+    another,
+    check_cluster,
+    check_reach,
+    check_same_table,
+    check_topics,
+    gone_unread,
+)
 from ingestion.sources.kafka.reading import TopicReader
 from ingestion.sources.kafka.records import EventRecords
 from ingestion.sources.kafka.shape import facts_of, shape_of
@@ -230,10 +237,21 @@ class OpenKafka:
         gone_on = of_topics(found.values(), lambda topic: topic.name in known)
         check_reach(self._name, reached, {p: starts[p] for p in gone_on}, self._brokers.ends(gone_on))
         self._tell_beginnings([table.raw.topic for table in tables if table.raw.topic not in known], starts)
+        read = store.topics_read(self._states, self._name)
+        before = {name for name, _ in read.values()}
+        for table in (table for table in tables if table.name in before):
+            topic = present(found, table.raw.topic)
+            if topic is not None and read.get(topic.name) != (table.name, topic.id):
+                self._tell_another(table.name, topic.name, table.key)
         yield Point(reached.join(Offsets.of(starts)), "", datetime.now(UTC))
 
     def _tell_beginnings(self, topics: Collection[str], starts: Mapping[Partition, int]) -> None:
         """Events that are gone are no rows that are missing: a table has those that were there to be read."""
+
+    def _tell_another(self, table: str, topic: str, key: Collection[str]) -> None:
+        """Of a table that was read from another topic, and whose rows can be deleted."""
+        if key or self.kind == "debezium":
+            log.warning(another(self._name, table, topic))
 
     def change_reader(
         self, now: SourceNow[Offsets], live: LiveStream[Offsets] | None, described: Iterable[TableFacts] = ()
@@ -284,6 +302,8 @@ class OpenKafka:
         unseen = {p: offset for p, offset in reached.items() if p[0] in read and isinstance(found.get(p[0]), str)}
         at = POSITIONS[self.kind].start().join(Offsets.of(starts | kept | unseen))
         cluster, slot = store.Cluster(self._brokers.cluster_id, 0), stream.slot if stream else ""
+        for says in gone_unread(self._name, reached, {p: starts[p] for p in partitions}):
+            log.warning(says)
 
         def begin(states: CatalogConnection) -> None:
             before = store.read_positions(states, self._name)
@@ -311,6 +331,7 @@ class OpenKafka:
             versions = (*table.versions, replace(table.facts, oid=topic.id))
             table = replace(table, versions=versions, unfollowed=table.unfollowed + 1)
             store.note_topic(states, self._name, topic.name, table.table, topic.id)
+            self._tell_another(table.table, topic.name, table.facts.key)
         kept = replace(table, epoch=table.epoch + 1, position=at, point=at)
         store.put_position(states, self._name, kept, "recovery")
 
