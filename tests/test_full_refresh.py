@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.histories import START, Clock, change_at_random
+from tests.histories import START, Clock, Row, change_at_random
 from tests.zoo import Zoo, animals, random_animal
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow, pytest.mark.timeout(1500)]  # six runs of dbt
@@ -22,8 +22,8 @@ where keeper_id is not null and keeper_id not in (select keeper_id from {{ this 
 """
 
 
-def filled(zoo: Zoo) -> None:
-    """Publishes animals, one of which weighs more than 10, and loads them."""
+def filled(zoo: Zoo) -> Row:
+    """Publishes animals, one of which weighs more than 10, and loads them; the last row of raw."""
     (zoo.project / "models/vault/zoo/tests.yml").unlink()  # a model is described once
     rng = random.Random(5)
     table, clock = animals(), Clock(rng)
@@ -32,6 +32,7 @@ def filled(zoo: Zoo) -> None:
     change_at_random(table, clock, [99], lambda key: random_animal(rng)(key) | {"weight": 12})
     zoo.publish(table.raw, START)
     zoo.dbt("run")
+    return table.raw[-1]
 
 
 def lists(zoo: Zoo, model: str, columns: dict[str, str]) -> None:

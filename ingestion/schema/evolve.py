@@ -286,10 +286,13 @@ def _cannot_widen(table: RawTable, was: ColumnFacts, column: ColumnFacts, aside:
     else:
         says = (
             f"column {column.name} was {was.declared_type} and is {column.declared_type}, which the lake's type cannot "
-            "become: correct data_type in the declaration, then "
+            "become: correct data_type in the declaration, "
         )
-    resume = f"`lakehouse ingest --resume {table.source}.{table.name}` (the values so far stay under the name {aside})"
-    return TableProblem(table.source, table.name, says + resume)
+    remedy = (
+        f"run `lakehouse scaffold`, then `lakehouse ingest --resume {table.source}.{table.name}` "
+        f"(the values so far stay under the name {aside})"
+    )
+    return TableProblem(table.source, table.name, says + remedy)
 
 
 def set_aside_name(name: str, type_: IcebergType, taken: Collection[str]) -> str:

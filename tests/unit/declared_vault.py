@@ -134,6 +134,10 @@ class DeclaredVault(Vault):
         self.tables: Mapping[Name, RawTable] = {(table.source, table.name): table for table in found.tables}
         models = [model for source in found.sources for model in models_of(found, source.name)]
         self.sql = {model.name: model.sql for model in models}
+        self.columns = {
+            model.name: {name: {"name": name, "data_type": kind, "description": ""} for name, kind, _ in model.columns}
+            for model in models
+        }
         self.layers = {model.name: model.folder.partition("/")[0] for model in models}
         self.nodes = {
             (source["name"], table["name"]): SimpleNamespace(
@@ -187,7 +191,10 @@ class DeclaredVault(Vault):
     def _sql(self, name: str) -> str:
         read = dict.fromkeys(re.findall(r"\bstg_\w+", self.sql[name]))
         depends_on = SimpleNamespace(nodes=[f"model.p.{stage}" for stage in read])
-        self.context |= {"this": name, "model": SimpleNamespace(name=name, depends_on=depends_on)}
+        self.context |= {
+            "this": name,
+            "model": SimpleNamespace(name=name, columns=self.columns[name], depends_on=depends_on),
+        }
         sql: str = COMPILED(self.sql[name]).render(cdc_vault=self.context["cdc_vault"])
         return sql.replace("'$1'", "'\\1'")  # how this engine names a group
 

@@ -113,7 +113,8 @@ class Vault:
         self.environment = {}
         if self.hands_over:
             self._hand_over(rows)
-        self.context["graph"].pop("lakehouse_facts", None)  # another run of dbt
+        for known in ("lakehouse_facts", "lakehouse_types"):
+            self.context["graph"].pop(known, None)  # another run of dbt
         for name in [model for model in self.models if model not in failed]:
             self._append(name)
 
@@ -274,9 +275,7 @@ class Vault:
         }
         return {
             "graph": {"nodes": nodes},
-            "model": SimpleNamespace(
-                name="a_model", columns={}, depends_on=SimpleNamespace(nodes=["model.p.stg"])
-            ),
+            "model": SimpleNamespace(name="a_model", columns={}, depends_on=SimpleNamespace(nodes=["model.p.stg"])),
             "api": SimpleNamespace(Relation=SimpleNamespace(create=lambda *names: names[-1])),
             "ref": lambda name: name,
             "config": self._config,

@@ -70,7 +70,8 @@ def test_a_declared_type_that_would_change_values_is_refused(raw: str, declared:
     if kept:
         check("shop.orders", None, columns)
     else:
-        with pytest.raises(Refused, match=r"shop\.orders: column V is .* in raw, and as .* declare the data_type"):
+        remedy = r"declare the data_type that the source has \(.*\), and run `lakehouse scaffold`"
+        with pytest.raises(Refused, match=rf"shop\.orders: column V is .* in raw, and as .*: {remedy}$"):
             check("shop.orders", None, columns)
 
 

@@ -354,6 +354,13 @@ def test_what_is_set_aside_is_called_by_one_rule_whoever_makes_way() -> None:
     assert (set_aside.action, set_aside.to) == ("set aside", "a__int") and list(made_way) == ["a__int", "a"]
 
 
+def test_a_type_that_cannot_widen_is_told_with_all_that_is_to_be_done() -> None:
+    """The models kept the former type, and their loads cast to it."""
+    remedy = r"correct data_type in the declaration, run `lakehouse scaffold`, then `lakehouse ingest --resume \S+` "
+    with pytest.raises(TableProblem, match=f": {remedy}"):
+        steps(TABLE, facts(1, ("a", 2, "int4")), facts(2, ("a", 2, "text")), consent=False)
+
+
 def test_random_renames_drops_and_additions_keep_each_name_in_its_place() -> None:
     """A name stays in its column of the raw table; who else wrote there before is noticed."""
     for seed in range(400):

@@ -45,6 +45,15 @@
   {{ return(there == declared or declared in others.get(there, []) or (scales | length == 2 and scales[0] | int <= scales[1] | int)) }}
 {% endmacro %}
 
+{#- Whether a cast of the one Trino type to the other, as a model lists it, keeps each value, if not its hash, or fails; true of a type that no column of ours has. -#}
+{% macro holds_values(there, listed) %}
+  {%- set listed = listed | lower | replace(", ", ",") -%}
+  {%- if there == listed -%}{{ return(true) }}{%- endif -%}
+  {%- set ours = ["boolean", "integer", "bigint", "real", "double", "date", "timestamp(6)", "timestamp(6) with time zone", "varchar", "varbinary"] -%}
+  {%- set as_text, as_decimal = listed == "varchar" and there != "real", listed.startswith("decimal") and there in ("integer", "bigint") -%}
+  {{ return(as_text or as_decimal or cdc_vault.keeps_values(there, listed) or not (listed in ours or listed.startswith("decimal"))) }}
+{% endmacro %}
+
 {#- Whether a column of the one Trino type has the other, or gets it by a promotion of Iceberg's; true of a type that no column of ours has. -#}
 {% macro can_become(there, declared) %}
   {%- set before, after = cdc_vault.postgres_type_name(there), cdc_vault.postgres_type_name(declared) -%}

@@ -194,7 +194,7 @@
       {%- if not cdc_vault.can_become(there[column.name | lower].type, column.type) -%}
         {{ exceptions.raise_compiler_error(
           "column " ~ column.name ~ " is " ~ there[column.name | lower].type ~ " in " ~ relation ~ " and declared as " ~ column.type
-          ~ ", which it cannot become: build the table anew, and what is below it, with `dbt build --full-refresh --select '" ~ model.name ~ "+'`"
+          ~ ", which it cannot become: " ~ cdc_vault.how_to_build_anew()
         ) }}
       {%- elif there[column.name | lower].type != column.type | replace(", ", ",") -%}
         {%- do run_query("alter table " ~ relation ~ " alter column " ~ name ~ " set data type " ~ column.type) -%}
@@ -203,6 +203,10 @@
     {%- endif -%}
   {%- endfor -%}
 {% endmacro %}
+
+{% macro how_to_build_anew() -%}
+  build the table anew, and what is below it, with `dbt build --full-refresh --select '{{ model.name }}+'`
+{%- endmacro %}
 
 {#-
   Name, type and comment of each column that is there. `LAKEHOUSE_TABLE_COLUMNS` (by table, as JSON) gives them to who has

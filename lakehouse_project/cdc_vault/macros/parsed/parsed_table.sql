@@ -144,7 +144,7 @@ select 1 where false
     {%- if not cdc_vault.keeps_values(there, column.type) -%}
       {{ exceptions.raise_compiler_error(
         table ~ ": column " ~ column.name ~ " is " ~ there ~ " in raw, and as " ~ column.postgres_type ~ " it would be " ~ column.type
-        ~ ", which changes values: declare the data_type that the source has (of a domain, its base type)"
+        ~ ", which changes values: declare the data_type that the source has (of a domain, its base type), and run `lakehouse scaffold`"
       ) }}
     {%- endif -%}
   {%- endfor -%}

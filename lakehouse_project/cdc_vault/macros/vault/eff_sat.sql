@@ -18,7 +18,7 @@
   {%- set event = [src_ldts, "applied_date", src_seq, src_source] -%}
   {%- set stored = cdc_vault.handed_stored(plan, [source_model], src_dfk, [src_dfk, src_pk, "is_active", src_seq], {source_model: [src_dfk]}) -%}
   {%- set of_keys = src_dfk ~ " in " ~ cdc_vault.loaded_keys([src_dfk], stage, plan, source_model, cdc_vault.is_known(src_dfk)) -%}
-{{ cdc_vault.plan_header(plan, stored) }}
+{{ cdc_vault.plan_header(plan, [src_pk, src_dfk, "is_active"] + event, stored=stored) }}
   with batch as (
     {{ cdc_vault.batch_of(stage, plan, source_model, cdc_vault.spelled(src_nk or src_dfk), cdc_vault.is_known(src_dfk)) }}
   ),

@@ -37,9 +37,10 @@
 {% macro first_sight(src_pk, columns, source_model, src_ldts, src_source, src_seq, kind, of_deletes=false, code=none, payload=[]) -%}
   {%- set columns = cdc_vault.as_list(columns) + payload -%}
   {%- set names = [src_pk] + columns + ([code] if code else []) + [src_ldts, "applied_date", src_seq, src_source] -%}
-  {%- set columns = cdc_vault.spelled(columns) -%}
+  {%- set of_stage, columns = columns, cdc_vault.spelled(columns) -%}
   {%- set inputs, keys = cdc_vault.inputs_of(source_model, src_pk, columns, code), {} -%}
   {%- for input in inputs -%}{%- do keys.update({input.name: [input.src_pk] + columns}) -%}{%- endfor -%}
+  {%- set taken = {inputs[0].model: of_stage} if inputs[0].columns[:columns | length] == columns else {} -%}
   {%- set columns = columns + ([code] if code else []) -%}
   {%- set stages = inputs | map(attribute="model") | unique | list -%}
   {%- for name in stages -%}{%- do ref(name) -%}{%- endfor -%}
@@ -49,11 +50,11 @@
   {%- set plan = cdc_vault.load_plan(inputs | map(attribute="name") | list, src_ldts, src_seq, src_source=src_source, ghosts=cdc_vault.has_ghosts(kind), columns=names, hashed=src_pk, keys=keys,
     keys_only=kind != "sat" and not payload) -%}
   {%- set incoming = cdc_vault.with_new_data(plan, inputs) -%}
-  {%- set names, key_columns = incoming | map(attribute="name") | list, {} -%}
+  {%- set incoming_names, key_columns = incoming | map(attribute="name") | list, {} -%}
   {%- for input in incoming -%}{%- do key_columns.setdefault(input.model, []).append(input.src_pk) -%}{%- endfor -%}
-  {%- set stored = cdc_vault.handed_stored(plan, names, src_pk, [src_pk], key_columns) -%}
+  {%- set stored = cdc_vault.handed_stored(plan, incoming_names, src_pk, [src_pk], key_columns) -%}
   {%- set of_keys = "true" if cdc_vault.is_few(plan, incoming) else src_pk ~ " in (select " ~ src_pk ~ " from batch)" -%}
-{{ cdc_vault.plan_header(plan, stored) }}
+{{ cdc_vault.plan_header(plan, names, taken, stored) }}
   with incoming as (
     {%- for input in incoming %}
     {{ "union all" if not loop.first }}

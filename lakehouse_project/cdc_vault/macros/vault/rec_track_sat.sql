@@ -12,7 +12,7 @@
     select 1 as placeholder
   {%- else -%}
   {%- set plan = cdc_vault.load_plan(inputs | map(attribute="name") | list, src_ldts, src_seq, src_source=src_source, hashed=src_pk, keys=keys) -%}
-{{ cdc_vault.plan_header(plan) }}
+{{ cdc_vault.plan_header(plan, [src_pk, src_ldts, src_source]) }}
   with mentions as (
     {%- for input in cdc_vault.with_new_data(plan, inputs) %}
     {{ "union" if not loop.first }}

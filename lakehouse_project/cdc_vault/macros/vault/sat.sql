@@ -68,7 +68,7 @@
     {%- set own = keys if not hashed else [keys[0]] -%}
     {{ cdc_vault.keys_in(own) }} {{ cdc_vault.loaded_keys(own, stage, plan, source_model, given, is_own=of_deletes) }}
   {%- endset -%}
-{{ cdc_vault.plan_header(plan, stored) }}
+{{ cdc_vault.plan_header(plan, names, {source_model: names}, stored) }}
   with batch as (
     {{ cdc_vault.batch_of(stage, plan, source_model, cdc_vault.spelled(src_nk or [keys[0]]), given) }}
   ),
