@@ -22,6 +22,7 @@ ANSWER_SECONDS = 15.0
 AGAIN_SECONDS = 0.2
 NOT_THERE = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
 MAY_NOT = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
+CANNOT = (KafkaError.UNSUPPORTED_VERSION, KafkaError.INVALID_REQUEST, KafkaError._UNSUPPORTED_FEATURE)
 ANOTHER_LEADER = (
     KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.LEADER_NOT_AVAILABLE, KafkaError.REPLICA_NOT_AVAILABLE, KafkaError.OFFSET_NOT_AVAILABLE,
@@ -97,7 +98,7 @@ class Brokers:
 
     def compacted(self, names: Iterable[str]) -> dict[str, int]:
         """By name, for how many milliseconds those of the topics that are compacted keep deletes, as far as the login
-        may describe their configuration."""
+        may describe their configuration, and the brokers can."""
         wanted = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in sorted(set(names))]
         asked = self._admin.describe_configs(wanted, request_timeout=ANSWER_SECONDS) if wanted else {}
         found = {}
@@ -105,11 +106,12 @@ class Brokers:
             try:
                 told = {name: entry.value for name, entry in future.result().items()}
             except KafkaException as error:
-                if error.args[0].code() not in (*MAY_NOT, *NOT_THERE):
+                if error.args[0].code() not in (*MAY_NOT, *CANNOT, *NOT_THERE):
                     raise self._refused(error) from None
                 continue
-            if "compact" in told["cleanup.policy"].split(","):
-                found[resource.name] = int(told["delete.retention.ms"])
+            kept_ms = told.get("delete.retention.ms")  # what speaks Kafka's protocol may leave settings out
+            if kept_ms and "compact" in (told.get("cleanup.policy") or "").split(","):
+                found[resource.name] = int(kept_ms)
         return found
 
     def _offsets(
