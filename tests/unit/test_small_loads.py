@@ -86,6 +86,13 @@ class Compiled:
         return {f"model.{name}": f"{self.header}select {name}" for name in names}
 
 
+class Refusing(Compiled):
+    """The same where a macro raises an error."""
+
+    def compiled(self, names: list[str], _: object) -> dict[str, str]:
+        raise LakehouseError("dbt compile: column n is not in the model's YAML")
+
+
 def graph() -> Graph:
     nodes = {
         f"model.{name}": {
@@ -134,6 +141,7 @@ def test_what_is_out_of_the_ordinary_is_left_to_dbt(
     catalog: LakeCatalog, connection: psycopg.Connection[Any], trino: dict[str, Any]
 ) -> None:
     assert not loaded(catalog, connection, Compiled(anew=True)), "a table that is made anew"
+    assert not loaded(catalog, connection, Refusing()), "models of which one refuses its load"
     trino["hub"] = [["2 and more"]]
     assert loaded(catalog, connection) == {"model.link"}, "a value that only Trino can hold"
     trino["hub"] = TrinoQueryError({"message": "no"})

@@ -112,9 +112,13 @@ class SmallLoads:
         self, models: Sequence[str], variables: Mapping[str, str], handed: Handed, stages: Mapping[str, str]
     ) -> dict[str, str]:
         names = handed.names(self._name(parsed) for parsed in set(stages.values()))
-        return self._dbt.compiled(
-            [self._name(node) for node in (*models, *stages)], {**variables, VARIABLE: json.dumps(names)}
-        )
+        try:
+            return self._dbt.compiled(
+                [self._name(node) for node in (*models, *stages)], {**variables, VARIABLE: json.dumps(names)}
+            )
+        except LakehouseError as error:  # dbt compiles all or nothing, and one model may refuse its load
+            log.warning("%d models are left to dbt: %s", len(models), error)
+            return {}
 
     def _planned(
         self, compiled: Mapping[str, str], tables: Mapping[TableKey, "Table"], columns: Columns

@@ -237,7 +237,7 @@
   {%- if plan -%}
     {%- set checks = cdc_vault.batch_checks() if plan.inputs.values() | map(attribute="count", default=cdc_vault.many_rows()) | sum < cdc_vault.many_rows() else none -%}
     {%- set new_data = plan.anew or should_full_refresh() or plan.ghosts | length > 0 or plan.inputs.values() | selectattr("new_data") | list | length > 0 -%}
-    {%- do cdc_vault.check_listed(made, taken, adds=new_data and cdc_vault.is_loaded() and not plan.anew) -%}
+    {%- do cdc_vault.check_listed(made, taken, adds=new_data and plan.base is not none) -%}
     {{ cdc_vault.load_header(new_data=new_data, anew=plan.anew, remember=plan.remember, base=plan.base, more=dict(checks=checks, revised=plan.revised, **({"stored": stored} if stored else {}))) }}
   {%- endif -%}
 {%- endmacro %}
