@@ -11,7 +11,7 @@ from held_topics import PARTITIONS, Broker, declared, make_lake
 
 from ingestion.schema.offsets import Offsets
 from ingestion.sources.debezium import check as of_debezium
-from ingestion.sources.kafka.compaction import read_late
+from ingestion.sources.kafka.history import read_late
 from ingestion.sources.kinds import check_source
 from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.declarations import Source

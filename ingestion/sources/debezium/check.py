@@ -1,13 +1,13 @@
 """`lakehouse prepare --check` of a source in topics of Debezium: whether they can be read; changes nothing."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from ingestion.schema.facts import TableFacts
 from ingestion.sources.debezium.behind import check_behind
 from ingestion.sources.debezium.shape import facts_of
 from ingestion.sources.debezium.source import OpenDebezium
 from ingestion.sources.findings import Finding, Weight, known_positions, of_stream
-from ingestion.sources.kafka.check import of_registry, of_tables
+from ingestion.sources.kafka.check import of_compaction, of_registry, of_tables
 from ingestion.sources.kafka.connection import Brokers, Topic
 from ingestion.sources.kafka.formats import check_format, formats_of
 from lakehouse.declarations import RawTable, Source
@@ -16,6 +16,7 @@ from lakehouse.servers.database import CatalogConnection
 from lakehouse.settings import DebeziumSettings, Settings
 
 WRITE = "let the connector write it, grant Describe and Read on it, or correct meta.raw.topic"
+KEEP = "set cleanup.policy=delete, or raise min.compaction.lag.ms beyond the longest time for which nothing may be read"
 ONCE = (
     "set exactly.once.source.support of Kafka Connect, with Debezium 3.7 or newer, then DELIVERY=exactly_once: a "
     "restart of Connect sends events twice, which are dropped by their keys, and older versions can lose some"
@@ -27,6 +28,7 @@ def check_source(settings: Settings, source: Source) -> list[Finding]:
     of, brokers = settings.debezium(source.name), Brokers(settings, source.name)
     try:
         found = brokers.topics(_topics(source, of))
+        # with transactions, their ENDs count what is lost
         compacted = brokers.compacted(table.raw.topic for table in source.tables if of.transactions is None)
     except LakehouseError as error:
         says = str(error).removeprefix(f"source {source.name!r}: ")
@@ -47,7 +49,7 @@ def check_source(settings: Settings, source: Source) -> list[Finding]:
         *(() if is_in_the_way else of_stream(settings, source.name, check)),
         *of_tables(source, found, WRITE, describe, known_positions(settings, source.name)),
         *of_registry(settings, source),
-        *_of_compaction(source, compacted),
+        *of_compaction(source, dict.fromkeys(compacted, "before its tombstone takes its place"), KEEP),
         *check_behind(settings, source),
     ]
 
@@ -63,19 +65,6 @@ def rights(settings: Settings, source: Source) -> str:
 
 def _topics(source: Source, of: DebeziumSettings) -> set[str]:
     return {*(table.raw.topic for table in source.tables), *filter(None, [of.transactions])}
-
-
-def _of_compaction(source: Source, compacted: Collection[str]) -> Iterator[Finding]:
-    """Without transactions: what is lost of one stops the source."""
-    for table in source.tables:
-        if table.raw.topic in compacted:
-            yield Finding(
-                source.name, table.name, "compaction", "warning",
-                f"topic {table.raw.topic} is compacted: a delete that is not read before its tombstone takes its place "
-                "is lost, and its row stays current",
-                "set cleanup.policy=delete, or raise min.compaction.lag.ms beyond the longest time for which nothing "
-                "may be read",
-            )  # fmt: skip
 
 
 def _of_source(source: Source, of: DebeziumSettings, found: Mapping[str, Topic | str]) -> Iterator[Finding]:

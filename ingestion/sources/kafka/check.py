@@ -7,9 +7,9 @@ from ingestion.schema.facts import TableFacts
 from ingestion.schema.names import check_names
 from ingestion.schema.problem import TableProblem
 from ingestion.sources.findings import Finding, Positions, in_two, known_positions, of_stream
-from ingestion.sources.kafka.compaction import hours
 from ingestion.sources.kafka.connection import Brokers, Topic
 from ingestion.sources.kafka.formats import check_format, formats_of
+from ingestion.sources.kafka.history import hours
 from ingestion.sources.kafka.registry import UnknownSchema, registry_of
 from ingestion.sources.kafka.shape import facts_of
 from ingestion.sources.kafka.source import OpenKafka
@@ -17,6 +17,7 @@ from lakehouse.declarations import RawTable, Source
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 
+LONGER = "raise delete.retention.ms beyond the longest time for which nothing may be read"
 CREATE = "create it, grant Describe and Read on it, or correct meta.raw.topic of its declaration"
 
 
@@ -35,11 +36,12 @@ def check_source(settings: Settings, source: Source) -> list[Finding]:
         check_format(table, formats)
         return facts_of(table, topic.id)
 
+    lost = {topic: f"within {hours(kept_ms)} (delete.retention.ms)" for topic, kept_ms in compacted.items()}
     return [
         *of_stream(settings, source.name, lambda states: OpenKafka(settings, source.name, states).check_only(states)),
         *of_tables(source, found, CREATE, describe, known_positions(settings, source.name)),
         *of_registry(settings, source),
-        *_of_compaction(source, compacted),
+        *of_compaction(source, lost, LONGER),
     ]
 
 
@@ -49,14 +51,15 @@ def rights(source: Source) -> str:
     return f"the login needs Describe and Read on topic {topics}; nothing is created in Kafka, no consumer group either"
 
 
-def _of_compaction(source: Source, compacted: Mapping[str, int]) -> Iterator[Finding]:
+def of_compaction(source: Source, lost: Mapping[str, str], correction: str) -> Iterator[Finding]:
+    """The tables whose topics lose deletes; `lost` says by topic which: those that are not read so soon."""
     for table in source.tables:
-        if (kept_ms := compacted.get(table.raw.topic)) is not None:
+        if (soon := lost.get(table.raw.topic)) is not None:
             yield Finding(
                 source.name, table.name, "compaction", "warning",
-                f"topic {table.raw.topic} is compacted: a delete that is not read within {hours(kept_ms)} "
-                "(delete.retention.ms) is lost, and its row stays current",
-                "raise delete.retention.ms beyond the longest time for which nothing may be read",
+                f"topic {table.raw.topic} is compacted: a delete that is not read {soon} is lost, and its row stays "
+                "current",
+                correction,
             )  # fmt: skip
 
 

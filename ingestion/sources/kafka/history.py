@@ -1,17 +1,20 @@
 """Whether the cluster and its topics are those that the lake was read from, and still have what comes next."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from datetime import datetime, timedelta
 
 from ingestion.schema.facts import TableFacts
 from ingestion.schema.offsets import Offsets, Partition
 from ingestion.schema.problem import TableProblem
-from ingestion.sources.kafka.connection import Topic, present
+from ingestion.sources.kafka.connection import Brokers, Topic, present
 from ingestion.sources.kinds import check_same_kind
 from ingestion.state.store import Stream
 from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
 
 NOWHERE = Offsets()
+A_WHILE = timedelta(minutes=1)  # after which it is asked for how long compacted topics keep deletes
+MILLISECOND = timedelta(milliseconds=1)
 
 
 def check_cluster(stream: Stream, cluster_id: str, kind: str) -> None:
@@ -93,6 +96,36 @@ def check_reach(
                 f"{where} ends at offset {end}, before {read}, up to which the lake has read it: its brokers have "
                 f"lost events; {_recover(source)}"
             )
+
+
+def read_late(
+    brokers: Brokers, topics: Collection[str], reached: Offsets, end: Offsets, read_at: datetime, now: datetime
+) -> Iterator[str]:
+    """Of the topics, whose events up to `end` are about to be read, says which may have lost deletes, if it was last
+    read at `read_at`: those that are compacted, and had something to read for longer than they keep deletes.
+
+    A delete that compaction took shows in nothing that is left. What came last night and was read then leaves the
+    position behind it, and the next event is there, and young.
+    """
+    if now - read_at < A_WHILE:
+        return
+    at, ends = reached.by_partition, end.by_partition
+    for topic, kept_ms in sorted(brokers.compacted(topics).items()):
+        if (now - read_at) / MILLISECOND <= kept_ms:
+            continue
+        unread = [p for p, offset in at.items() if p[0] == topic and offset < ends.get(p, 0)]
+        starts, young = brokers.starts(unread), brokers.since(unread, now - kept_ms * MILLISECOND)
+        if any(starts[p] < at[p] and young.get(p) != at[p] for p in unread):
+            yield (
+                f"topic {topic} is compacted and keeps deletes for {hours(kept_ms)} (delete.retention.ms), and had "
+                "events for longer that were not read: deletes may be lost, and their rows stay current: compare with "
+                "who writes it, and raise delete.retention.ms, or ingest more often"
+            )
+
+
+def hours(milliseconds: int) -> str:
+    """A time for people."""
+    return f"{milliseconds / 3_600_000:,.4g} h"
 
 
 def _recover(source: str) -> str:

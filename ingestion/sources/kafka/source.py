@@ -17,7 +17,6 @@ from ingestion.schema.offsets import Offsets, Partition, name_of, partition_name
 from ingestion.schema.positions import POSITIONS
 from ingestion.schema.problem import TableProblem
 from ingestion.sources.base import LiveStream, NextOf, NotThere, Point, Retention, SourceNow
-from ingestion.sources.kafka.compaction import read_late
 from ingestion.sources.kafka.connection import Brokers, Topic, of_topics, present
 from ingestion.sources.kafka.fetching import Range
 from ingestion.sources.kafka.formats import check_format, formats_of
@@ -28,6 +27,7 @@ from ingestion.sources.kafka.history import (
     check_same_table,
     check_topics,
     gone_unread,
+    read_late,
 )
 from ingestion.sources.kafka.reading import TopicReader
 from ingestion.sources.kafka.records import EventRecords
