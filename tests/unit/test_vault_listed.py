@@ -130,6 +130,23 @@ def test_a_table_whose_yaml_has_no_types_is_looked_at_itself() -> None:
         vault.load([said(120)], MAY + timedelta(days=2))
 
 
+def test_a_key_is_looked_at_under_the_name_that_it_has_in_its_hub() -> None:
+    """A table calls its key otherwise than its hub; what is derived by SQL is text, and as its author lists it."""
+    vault = Vault()
+    vault.derived = {"number": "b", "size": "length(made)"}
+    vault.make_stage()
+    vault.models = {"hub_row": ("hub", {"src_pk": "hk_row", "src_nk": ["number", "size"]})}
+    vault.context["declared_table"]("s", "t").columns["b"].data_type = "numeric(10,4)"
+    for listed in ("decimal(10,4)", "decimal(10,2)"):
+        lists(vault, {"hk_row": "varchar", "number": listed, "size": "integer", **EVENT})
+        if listed == "decimal(10,4)":
+            vault.load([], MAY)
+        else:
+            says = r"^hub_row: column number is decimal\(10,4\) in stg, and as decimal\(10,2\)"
+            with pytest.raises(Refused, match=says):
+                vault.load([], MAY)
+
+
 def test_a_hub_takes_keys_of_further_stages_in_any_type_that_its_declaration_allows() -> None:
     """A key of 1.0000 in another system is the 1 of the hub."""
     mentions = ["stg", {"model": "stg", "src_pk": "hk_owner", "src_nk": "b"}]

@@ -30,16 +30,15 @@
 {% endmacro %}
 
 {#-
-  By name, the type of each column that a stage has from its parsed table, by the declaration; none of a stage with SQL of
-  its own. The models of one stage look once in a run, as for its facts (`facts_of_stages`).
+  By name, the type of each column that a stage has from its parsed table, by the declaration; none of what is derived by
+  SQL, or of a stage with SQL of its own. The models of one stage look once in a run, as for its facts (`facts_of_stages`).
 -#}
 {% macro types_in_stage(name) %}
   {%- set known, types = graph.setdefault("lakehouse_types", {}), {} -%}
   {%- if name in known -%}{{ return(known[name]) }}{%- endif -%}
-  {%- for id in model.depends_on.nodes if id.split(".")[-1] == name and id in graph.nodes and "hashed_keys" in (graph.nodes[id].config.meta or {}) -%}
-    {%- for column in cdc_vault.stage_columns(graph.nodes[id].depends_on.nodes[0].split(".")[-1], {}).values() -%}
-      {%- do types.update({column.name: column.type}) -%}
-    {%- endfor -%}
+  {%- set said = cdc_vault.said_by_stage(name) -%}
+  {%- for column in (cdc_vault.stage_columns(said.source_model, said.derived_columns).values() if said.source_model else []) if column.postgres_type -%}
+    {%- do types.update({column.name: column.type}) -%}
   {%- endfor -%}
   {%- do known.update({name: types}) -%}
   {{ return(types) }}
