@@ -77,7 +77,9 @@ def test_trinos_memory_fits_in_its_heap_and_it_listens_on_loopback_alone(trino):
     assert values["query.max-memory-per-node"] == "1024MB"
     assert values["memory.heap-headroom-per-node"] == "512MB"
     assert values["retry-policy"] == "NONE"
-    assert "-Xmx2048m" in trino["jvm.config"].splitlines()
+    options = trino["jvm.config"].splitlines()
+    assert "-Xmx2048m" in options
+    assert all(option.startswith("-") for option in options)
     assert properties(trino["node.properties"])["node.bind-ip"] == "127.0.0.1"
 
 
