@@ -122,7 +122,7 @@ def _messages(
         "key": occasion.key,
         "source": occasion.source,
         "summary": occasion.summary,
-        "to_do": occasion.to_do,
+        "to_do": "" if state == "over" else occasion.to_do,
         "since": alert.since.isoformat(),
         "at": now.isoformat(),
     }

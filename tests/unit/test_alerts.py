@@ -274,8 +274,10 @@ def test_a_password_that_is_a_word_leaves_names_and_commands_whole() -> None:
     )
 
 
-def test_the_end_says_since_when_it_was() -> None:
+def test_the_end_says_since_when_it_was_and_no_remedy() -> None:
+    """Programs were told to resume a table that had been resumed."""
     state = look(look(look(State(), 0, PARKED), 15), 60)
+    assert [message.body["to_do"] for message in state.outbox if message.target == "mail"] == ["resume it", ""]
     assert full_text(state.outbox[-1].body).startswith("[over] shop.orders is parked: too wide\nsince 2026-05-04T12:00")
 
 
