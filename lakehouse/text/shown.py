@@ -6,6 +6,7 @@ and markup of rich.
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import sys
@@ -57,11 +58,27 @@ def console(error: bool = False, width: int | None = None) -> Console:
     return Console(stderr=error, width=width, markup=False, emoji=False, highlight=False)
 
 
+def line_by_line() -> None:
+    """Has whoever reads this command's output from a pipe see each line at once, and not all of them at its end."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)
+
+
 @contextmanager
 def busy(on: Console, what: str) -> Iterator[Callable[[str], None]]:
     """Shows the current work on a terminal during the block; yields a function that changes the text."""
     with on.status(cell(what), spinner="line") as status:
         yield lambda now: status.update(cell(now))
+
+
+@contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """Says on stderr what the block waits for: on a terminal while it runs, else in a line."""
+    on = console(error=True)
+    if not on.is_terminal:
+        say(what, error=True, flush=True)
+    with busy(on, what):
+        yield
 
 
 def cell(value: object) -> Text:

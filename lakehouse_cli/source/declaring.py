@@ -11,7 +11,7 @@ from rich.text import Text
 from lakehouse.errors import LakehouseError
 from lakehouse.files.atomic import write_atomically
 from lakehouse.settings import Settings
-from lakehouse.text.shown import console, visible
+from lakehouse.text.shown import console, visible, waiting
 
 if TYPE_CHECKING:
     from lakehouse.declarations import Declarations
@@ -47,7 +47,8 @@ def accepted(settings: Settings, file: "SourceFile", after: str | None) -> "Decl
     from scaffold import declared_alone
 
     try:
-        return declared_alone(settings, {file.path: after})
+        with waiting("asking dbt for the declarations with this change"):
+            return declared_alone(settings, {file.path: after})
     except LakehouseError as error:
         raise LakehouseError(f"nothing was written, as the declarations would be refused: {error}") from None
 

@@ -1,19 +1,22 @@
 """`lakehouse remove`: a source, or a table of it, that is ingested no longer keeps nothing for the lake."""
 
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings, load_settings
-from lakehouse.text.shown import say
+from lakehouse.text.shown import line_by_line, say, waiting
 from lakehouse_cli.source import undeclaring
 from lakehouse_cli.source.declaring import accepted, agreed, refuse_changed, show_change, write_change
 from lakehouse_cli.source.dropping import drop, droppable
 from lakehouse_cli.source.scaffold import write_models
 from lakehouse_cli.source.taking_back import by_owner, kept_by, relations_of, take_back
+
+if TYPE_CHECKING:
+    from lakehouse.declarations import Declarations
 
 
 def remove(
@@ -34,6 +37,7 @@ def remove(
     source's declaration and `--drop-tables` take `--yes` then. Publication and rights are the owner's to take back:
     without `owner_url`, the statements are printed. What a slot of somebody else may read stays, and is told.
     """
+    line_by_line()
     settings = load_settings()
     if "." in source:
         _remove_table(settings, source, drop_tables, dry_run, yes)
@@ -43,9 +47,9 @@ def remove(
 
 def _remove_table(settings: Settings, name: str, drop_tables: bool, dry_run: bool, yes: bool) -> None:
     from ingestion import forget, nobody_ingests
-    from scaffold import declared_alone, declaring_file, models_of, plan, without_table
+    from scaffold import declaring_file, models_of, plan, without_table
 
-    declared = declared_alone(settings)
+    declared = _declared(settings)
     table = declared.named(name)
     file = declaring_file(settings.dbt_project_dir, table.source)
     after = without_table(file, table.source, table.name)
@@ -75,6 +79,13 @@ def _remove_table(settings: Settings, name: str, drop_tables: bool, dry_run: boo
     undeclaring.refuse_readers(settings, name)
 
 
+def _declared(settings: Settings) -> "Declarations":
+    from scaffold import declared_alone
+
+    with waiting("asking dbt for the declarations"):
+        return declared_alone(settings)
+
+
 def _is_ingested(settings: Settings, table: RawTable) -> bool:
     from ingestion.state import store
 
@@ -85,10 +96,9 @@ def _is_ingested(settings: Settings, table: RawTable) -> bool:
 
 def _remove_source(settings: Settings, source: str, drop_tables: bool, dry_run: bool, yes: bool) -> None:
     from ingestion import forget_source
-    from scaffold import declared_alone
 
     settings.connection(source)
-    declared = relations_of(declared_alone(settings))
+    declared = relations_of(_declared(settings))
     files = undeclaring.undeclared(settings, source) if source in declared else None
     found = droppable(settings, source, declared.keys() - {source}) if drop_tables else []
     if files is not None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from lakehouse.errors import LakehouseError
 from lakehouse.files.atomic import write_atomically
 from lakehouse.settings import Settings
-from lakehouse.text.shown import say
+from lakehouse.text.shown import say, waiting
 from lakehouse_cli.source.declaring import accepted, show_change
 from lakehouse_cli.source.declaring import refuse_changed as refuse_changed_file
 
@@ -88,7 +88,8 @@ def show_readers(
     """Prints the readers. Raises LakehouseError where they would lose the tables with their history."""
     name = source if table is None else f"{source}.{table}"
     try:
-        found = readers(settings, source, gone, table)
+        with waiting(f"asking dbt what reads {name}"):
+            found = readers(settings, source, gone, table)
     except LakehouseError as error:
         if drop_tables:
             raise LakehouseError(f"{name}: nothing was dropped, as nobody knows what reads it: {error}") from None
@@ -132,6 +133,7 @@ def refuse_readers(settings: Settings, removed: str) -> None:
     from lakehouse.declarations.manifest import ensure_manifest
 
     try:
-        ensure_manifest(settings)
+        with waiting(f"asking dbt whether the project goes together without {removed}"):
+            ensure_manifest(settings)
     except LakehouseError as error:
         raise LakehouseError(f"{removed}: removed; models of yours still read it, correct them: {error}") from None

@@ -11,7 +11,7 @@ from lakehouse.servers.database import connect_catalog
 from lakehouse.servers.embedded import is_sample
 from lakehouse.servers.retry import Unreachable
 from lakehouse.settings import Settings, load_settings
-from lakehouse.text.shown import say
+from lakehouse.text.shown import line_by_line, say, waiting
 from lakehouse_cli.alone import alone, refuse_worker
 from lakehouse_cli.slots_left import out_of_reach, slots_left
 from lakehouse_cli.source.declaring import agreed
@@ -31,6 +31,7 @@ def uninstall(
     Needs the catalog, which knows the slots. A source that does not answer is named, and nothing is stopped or deleted.
     Slots of sources that have no connection here any more are named, for you to drop.
     """
+    line_by_line()
     settings = load_settings()
     sources = [name for name in settings.databases if not is_sample(settings, name)]  # samples end with their servers
     left = _slots_out_of_reach(settings)  # before the catalog is gone
@@ -90,7 +91,7 @@ def _declared(settings: Settings) -> Relations:
     """What the project declares of each source; nothing where it cannot be read."""
     from scaffold import declared_alone
 
-    with suppress(LakehouseError):
+    with suppress(LakehouseError), waiting("asking dbt for the declarations"):
         return relations_of(declared_alone(settings))
     return {}
 

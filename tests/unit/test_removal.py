@@ -1,6 +1,8 @@
 """`lakehouse remove` beside people who edit, ingest, or press Ctrl-C meanwhile."""
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
 import psycopg
@@ -105,6 +107,24 @@ def test_a_correction_made_while_the_question_waits_is_not_lost(
         command.remove("shop.orders", drop_tables=True, yes=True)
     assert declaration(shop).read_text() == corrected
     assert known(shop) == {"customers", "orders"} and dropped == []
+
+
+def test_a_removal_says_what_it_waits_for_and_each_line_at_once(
+    shop: Settings, dropped: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was silent for the minute that dbt took, and what it had shown came in one block at the end."""
+    pipe, seen = BytesIO(), list[str]()
+    monkeypatch.setattr(sys, "stdout", TextIOWrapper(pipe))
+    monkeypatch.setattr(undeclaring, "readers", lambda *_: ["models/mine.sql"])
+    monkeypatch.setattr(command, "agreed", lambda yes: seen.append(pipe.getvalue().decode()))
+    command.remove("shop.orders", yes=True)
+    assert "-      - name: orders" in seen[0] and seen[0].endswith("reads   models/mine.sql\n")
+    assert capsys.readouterr().err.splitlines() == [
+        "asking dbt for the declarations",
+        "asking dbt for the declarations with this change",
+        "asking dbt what reads shop.orders",
+        "asking dbt whether the project goes together without shop.orders",
+    ]
 
 
 def test_what_was_read_before_a_correction_is_not_written(shop: Settings) -> None:
