@@ -199,7 +199,10 @@ def _export(name: str, value: object) -> None:
 
 
 def environment(settings: Settings) -> dict[str, Any]:
-    """Addresses and credentials by name, of what is set; raises LakehouseError where there is no catalog yet."""
+    """Addresses and credentials by name, of what is set; raises LakehouseError where there is no catalog yet.
+
+    A source's is the one that ingestion has; of a sample, which is the embedded stack's, the owner's.
+    """
     from orchestration.web.login import login_url
 
     keys = {"s3_access_key": settings.s3.access_key, "s3_secret_key": settings.s3.secret_key}
@@ -210,9 +213,12 @@ def environment(settings: Settings) -> dict[str, Any]:
         "trino_privacy_password": trino.privacy_password,
     }
     unused = _unused_samples(settings)
-    owners = {n: source.owner_url or source.url for n, source in settings.databases.items() if n not in unused}
+    urls = {
+        name: (source.owner_url if is_sample(settings, name) else None) or source.url
+        for name, source in settings.databases.items() if name not in unused
+    }  # fmt: skip
     values = {
-        "sources": {name: url.get_secret_value() for name, url in owners.items()},
+        "sources": {name: url.get_secret_value() for name, url in urls.items()},
         "catalog_url": settings.catalog_dsn(),
         "trino_host": trino.host,
         "trino_port": trino.port,

@@ -21,6 +21,7 @@ from lakehouse_cli.source.ingest import ingest, prepare
 from lakehouse_cli.source.scaffold import scaffold
 from lakehouse_stack.control.inspect import inspect
 
+SOURCES = ("bank", "shop")
 REFUSED = [
     (erase, ["--repeat", "--end"], "give SOURCE.TABLE and the row's key"),
     (erase, ["a.b", "id=1", "--end", "--dry-run"], "give SOURCE.TABLE and the row's key"),
@@ -63,12 +64,23 @@ def test_where_aws_has_the_keys_the_environment_has_everything_else(
     assert not {"s3_access_key", "s3_secret_key", "s3_endpoint"} & values.keys()
 
 
+def test_the_owner_of_a_database_of_yours_is_not_in_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`lakehouse env` printed the password of whoever may drop the source's tables."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("lakehouse_cli.machine.stack.is_sample", lambda settings, name: name == "bank")
+    of = {name: {role: f"postgresql://{role}:secret@db/{name}" for role in ("url", "owner_url")} for name in SOURCES}
+    sources = environment(load_settings(home=tmp_path, catalog_url="postgresql://me@c/lake", sources=of))["sources"]
+    assert sources == {"bank": "postgresql://owner_url:secret@db/bank", "shop": "postgresql://url:secret@db/shop"}
+
+
 def test_samples_that_the_project_does_not_declare_are_not_among_its_sources(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The embedded stack serves them to every project, and they were listed beside the project's own."""
     monkeypatch.chdir(tmp_path)
-    sources = {name: f"postgresql://me:secret@127.0.0.1:1/{name}" for name in ("bank", "shop")}
+    sources = {name: f"postgresql://me:secret@127.0.0.1:1/{name}" for name in SOURCES}
     monkeypatch.setattr("lakehouse_cli.machine.stack.is_sample", lambda settings, name: name == "bank")
 
     def listed() -> set[str]:
