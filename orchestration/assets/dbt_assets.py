@@ -29,7 +29,7 @@ from orchestration.assets.translator import BUILT_WITH_MARTS, LakeTranslator, is
 from orchestration.resources import Lake, TableKey
 from orchestration.runs import tags
 from orchestration.runs.dependencies import name_of
-from orchestration.runs.examples import example_rows
+from orchestration.runs.examples import example_rows, found_by
 from orchestration.runs.failures import compiled_test, dbt_failure, failed_tables, statuses, table_name
 from orchestration.runs.partitions import DayRange, backfill_days, daily_partitions
 from orchestration.runs.processes.queries import end_abandoned_queries
@@ -214,12 +214,15 @@ def events_of_tests(
 
 
 def with_examples(event: Any, lake: Lake, manifest: Manifest, target: Path) -> Any:
-    """The event; that of a failed test with rows that it finds."""
+    """The event; that of a failed test with how much it finds, and rows of it."""
     if not isinstance(event, dg.AssetCheckResult) or event.passed:
         return event
     node = manifest["nodes"].get(str(event.metadata["unique_id"].value), {})
-    sql = compiled_test(node, target)
-    found = example_rows(lake.settings(), sql.read_text(), node.get("column_name")) if sql else ""
+    sql, count = compiled_test(node, target), event.metadata.get("dagster_dbt/failed_row_count")
+    nodes = {**manifest["sources"], **manifest["nodes"]}
+    found = example_rows(lake.settings(), sql.read_text(), node, nodes) if sql else ""
+    if isinstance(count, dg.IntMetadataValue) and count.value is not None:
+        event = event._replace(description=found_by(node, count.value, found))
     return event._replace(metadata={**event.metadata, "examples": dg.MetadataValue.text(found)}) if found else event
 
 

@@ -12,6 +12,7 @@ from dagster_shared.error import SerializableErrorInfo
 
 from lakehouse.servers.trino import lost_connection
 from lakehouse.text.shown import visible
+from orchestration.runs.examples import finds
 
 SHOWN = 5
 LONGEST = 500
@@ -166,7 +167,7 @@ def _test(result: Mapping[str, Any], node: Mapping[str, Any], target: Path, mani
     rows = result["failures"]
     found = compiled_test(node, target)
     command = f'; to see them: lakehouse sql --role writer "$(cat {quote(str(found))})"' if found else ""
-    return f"{text} found {rows} failing row{'s' * (rows != 1)}{command}"
+    return f"{text} found {rows} failing {finds(node)}{'s' * (rows != 1)}{command}"
 
 
 def compiled_test(node: Mapping[str, Any], target: Path) -> Path | None:

@@ -185,7 +185,7 @@ class Worker:
         """Runs these tests; they yield to a cut, but not without end."""
         begun = time.monotonic()
         nodes = {test: self._graph.tests[test] for test in tests}
-        ask = partial(run_tests, self._settings, self._dbt, nodes, {"LAKEHOUSE_CUTS": "{}"})
+        ask = partial(run_tests, self._settings, self._dbt, nodes, {"LAKEHOUSE_CUTS": "{}"}, self._graph.nodes)
         try:
             results = self._unless_rung(ask) if begun < self._yield_until else ask()
         except (Interrupted, Unreachable) as error:

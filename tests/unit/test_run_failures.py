@@ -11,10 +11,13 @@ import dagster as dg
 import pytest
 from dagster._core.utils import make_new_run_id
 
+from lakehouse.declarations.access import RELATIONS, Relation
+from lakehouse.settings import load_settings
 from orchestration.assets.after_checks import after_checks
+from orchestration.assets.dbt_assets import with_examples
 from orchestration.runs import tags
 from orchestration.runs.dependencies import reason_to_skip
-from orchestration.runs.examples import shown
+from orchestration.runs.examples import _is_open, found_by, shown
 from orchestration.runs.failures import CONFLICT, database_message, dbt_failure, failed_tables
 from orchestration.runs.state.history import read_history
 from orchestration.runs.state.load_state import HeldTable, LoadState, pack_state
@@ -65,7 +68,7 @@ def test_each_failed_model_and_test_has_its_line(tmp_path: Path) -> None:
             "vault.hub_sale (dbt_project/models/vault/hub_sale.sql): line 3:8: Column 'x' cannot be resolved"
             " (COLUMN_NOT_FOUND, query 20261122_1_2_abc)",
             "test raw_log_is_sound of raw_shop.sales found 1 failing row",
-            "test unique of vault.hub_sale.hk_sale found 7 failing rows;"
+            "test unique of vault.hub_sale.hk_sale found 7 failing values;"
             f' to see them: lakehouse sql --role writer "$(cat {compiled})"',
             f"dbt: 3 failed, 1 skipped as a result; full log: {tmp_path}/dbt.log",
         ]
@@ -110,9 +113,45 @@ def test_examples_identify_rows_and_say_nothing_about_anybody() -> None:
     rows = [("00ab", "a@b.example", "1.2", 7, "Ann"), ("00cd", None, "1.3", 8, "Bob")]
     told = "hk_person=00ab, source_seq=1.2, _commit_lsn=7; hk_person=00cd, source_seq=1.3, _commit_lsn=8"
     assert shown(names, rows, None) == told
-    assert shown(("unique_field", "n_records"), [("00ab", 2)], "hk_person") == "hk_person=00ab, n_records=2"
+    assert shown(("unique_field", "n_records"), [("00ab", 2)], "hk_person") == "hk_person=00ab in 2 rows"
     assert shown(("unique_field",), [("a@b.example",)], "email") == ""
     assert shown(("name",), [("Ann",)], None) == shown((), [], None) == ""
+
+
+def test_a_value_that_is_not_accepted_is_told_with_its_rows_where_any_reader_may_see_it(tmp_path: Path) -> None:
+    """Whoever looked was told "1 row" and "n_records=3" of a value that was in three rows."""
+    personal = frozenset({"e_mail"})
+    made = [Relation("marts", "orders", "reader", personal)._asdict(), Relation("vault", "sat", "privacy")._asdict()]
+    (tmp_path / RELATIONS).write_text(json.dumps({"relations": [{**r, "personal": [*r["personal"]]} for r in made]}))
+    settings = load_settings(trino={"access": tmp_path})
+    nodes = {name: {"schema": name, "alias": alias} for name, alias in (("marts", "orders"), ("vault", "sat"))}
+
+    def test_of(node: str, column: str, kind: str = "accepted_values") -> dict[str, Any]:
+        return {"test_metadata": {"name": kind}, "attached_node": node, "column_name": column}
+
+    status = test_of("marts", "status")
+    names, rows = ("value_field", "n_records"), [("lo'st", 3), ("x" * 99, 1)]
+    told = shown(names, rows, "status", is_open=True)
+    assert told == f"status='lo''st' in 3 rows; status='{'x' * 59}…' in 1 row"
+    assert found_by(status, 2, told) == f"2 values: {told}" and found_by({}, 1, "hk_x=00ab") == "1 row"
+    assert found_by({"config": {"fail_calc": "max(n)"}}, 7, "") == "max(n) is 7"
+    assert shown(names, rows, "status") == "a value of status in 3 rows; a value of status in 1 row"
+    assert _is_open(settings, status, nodes) and not _is_open(load_settings(), status, nodes)
+    for hidden in (test_of("marts", "E_Mail"), test_of("vault", "status"), test_of("raw", "status")):
+        assert not _is_open(settings, hidden, nodes)
+    (tmp_path / RELATIONS).write_text("{")
+    assert not _is_open(settings, status, nodes), "nobody knows"
+
+
+def test_a_run_tells_how_much_its_failed_test_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The alert of a run's check named it, and nothing else."""
+    (tmp_path / "unique_hub.sql").touch()
+    monkeypatch.setattr("orchestration.assets.dbt_assets.example_rows", lambda *_: "hk_sale=00ab in 2 rows")
+    metadata = {"unique_id": "test.l.unique", "dagster_dbt/failed_row_count": 7}
+    check = dg.AssetCheckResult(passed=False, asset_key=["vault", "hub_sale"], check_name="unique", metadata=metadata)
+    lake: Any = SimpleNamespace(settings=lambda: None)
+    found = with_examples(check, lake, MANIFEST, tmp_path)
+    assert found.description == "7 values" and found.metadata["examples"].value == "hk_sale=00ab in 2 rows"
 
 
 def test_a_trino_that_starts_is_said_to_start() -> None:

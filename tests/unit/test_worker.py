@@ -232,7 +232,7 @@ def test_tests_wait_for_trino_too(monkeypatch: pytest.MonkeyPatch) -> None:
         raise Unreachable("Trino does not answer")
 
     for name, value in {
-        "_graph": SimpleNamespace(tests={"one": {}}), "_settings": None, "_dbt": None, "_away": False,
+        "_graph": SimpleNamespace(tests={"one": {}}, nodes={}), "_settings": None, "_dbt": None, "_away": False,
         "_yield_until": float("inf"), "_tests": TestBudget(), "_unless_rung": unless_rung,
     }.items():  # fmt: skip
         monkeypatch.setattr(worker, name, value, raising=False)

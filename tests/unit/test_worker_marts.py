@@ -68,7 +68,9 @@ def test_a_mart_is_tested_with_those_that_are_held_back_and_through_views_once_i
         yield set()
         is_open.clear()
 
-    def run_tests(_: object, dbt: object, tests: dict[str, Any], variables: dict[str, str]) -> list[NodeResult]:
+    def run_tests(
+        _: object, dbt: object, tests: dict[str, Any], variables: dict[str, str], nodes: object
+    ) -> list[NodeResult]:
         added = tests.keys() & {"test.both", "test.shown"}
         done.extend((test, bool(is_open), variables["LAKEHOUSE_NEXT"]) for test in added)
         return []

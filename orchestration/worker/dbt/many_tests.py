@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from lakehouse.servers.trino import answering
 from lakehouse.text.sql import literal
-from orchestration.runs.examples import example_rows
+from orchestration.runs.examples import example_rows, found_by
 from orchestration.worker.dbt.warm_dbt import NodeResult, WarmDbt
 from orchestration.worker.plan import Node
 
@@ -20,9 +20,13 @@ COUNTING = {"fail_calc": "count(*)", "warn_if": "!= 0", "error_if": "!= 0", "lim
 
 
 def run_tests(
-    settings: "Settings", dbt: WarmDbt, tests: Mapping[str, Node], variables: Mapping[str, str]
+    settings: "Settings",
+    dbt: WarmDbt,
+    tests: Mapping[str, Node],
+    variables: Mapping[str, str],
+    nodes: Mapping[str, Node],
 ) -> list[NodeResult]:
-    """The results of tests, those of failed ones with rows that they find.
+    """The results of tests of these nodes, those of failed ones with what they find.
 
     One that does more than count rows, or whose statement fails, is run by dbt alone.
     """
@@ -37,11 +41,13 @@ def run_tests(
     rest = tests.keys() - {result.unique_id for result in found}
     found += dbt.run("test", [tests[test]["name"] for test in sorted(rest)], variables)
     return [
-        replace(r, examples=example_rows(settings, r.sql, tests[r.unique_id].get("column_name")))
-        if r.sql and r.unique_id in tests
-        else r
-        for r in found
+        _with_examples(settings, r, tests[r.unique_id], nodes) if r.sql and r.unique_id in tests else r for r in found
     ]
+
+
+def _with_examples(settings: "Settings", result: NodeResult, test: Node, nodes: Mapping[str, Node]) -> NodeResult:
+    examples = example_rows(settings, result.sql, test, nodes)
+    return replace(result, examples=examples, message=found_by(test, result.failures, examples))
 
 
 def counts_rows(node: Node) -> bool:
@@ -77,5 +83,4 @@ def _counted(
     seconds = (time.monotonic() - begun) / len(queries)
     for test, count in rows:
         failed = "warn" if tests[test]["config"]["severity"].lower() == "warn" else "fail"
-        message = f"Got {count} result{'s' if count != 1 else ''}, configured to {failed} if != 0" if count else ""
-        yield NodeResult(test, failed if count else "pass", seconds, count, message, sql=queries[test] if count else "")
+        yield NodeResult(test, failed if count else "pass", seconds, count, "", sql=queries[test] if count else "")

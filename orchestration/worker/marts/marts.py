@@ -141,4 +141,4 @@ class Marts:
         nodes = {test: self._graph.tests[test] for test in tests}
         able = {test: node for test, node in nodes.items() if not missing.intersection(node["depends_on"]["nodes"])}
         skipped = [NodeResult(test, "skipped", 0.0, 0, "") for test in tests if test not in able]
-        return [*skipped, *run_tests(self._settings, self._dbt, able, variables)]
+        return [*skipped, *run_tests(self._settings, self._dbt, able, variables, self._graph.nodes)]
