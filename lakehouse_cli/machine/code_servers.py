@@ -34,7 +34,7 @@ def code_servers(workspace: Path, folder: Path, log: Path) -> tuple[list[Command
         name, socket = _location_name(kind, origin), folder / f"code{number}.sock"
         argv = [str(Path(sys.executable).with_name("dagster")), *START, "--socket", str(socket)]
         argv += ["--location-name", name, "--startup-timeout", str(PATIENCE), "--log-level", "warning"]
-        commands.append(Command("code", [*argv, *_options(kind, origin, workspace.parent)], log))
+        commands.append(Command("code", [*argv, *_options(kind, origin, workspace.parent)], log, ends_noisily=True))
         served.append({"grpc_server": {"socket": str(socket), "location_name": name}})
     file = folder / "workspace.yaml"
     file.write_text(yaml.safe_dump({"load_from": served}))

@@ -2,6 +2,7 @@
 
 import socket
 import sys
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated
@@ -55,8 +56,20 @@ def dev(
             TemporaryDirectory(prefix="lakehouse-dev-") as folder,
         ):  # code servers obey who may write there
             children = commands(settings, Path(folder), stack, ingest, worker)
-            keep_running(children, cwd=settings.project_dir, env=environment)
+            cancel = partial(_cancel_runs, settings, Path(folder))
+            keep_running(children, cwd=settings.project_dir, env=environment, before_end=cancel)
         say("ended; the stack keeps running: `lakehouse down` stops it")
+
+
+def _cancel_runs(settings: Settings, folder: Path) -> None:
+    """Cancels the runs of this `lakehouse dev`: an interrupt that nobody announces is told as a failure."""
+    from orchestration.runs.processes.cancel import cancel_runs_of
+
+    try:
+        for run in cancel_runs_of(settings.dagster_home, folder):
+            say(f"{run} is canceled, as this ends", flush=True)
+    except Exception as error:  # the end goes on, whatever Dagster's database says
+        say(f"runs were not canceled, and will be told as failed: {error}", error=True, flush=True)
 
 
 def commands(settings: Settings, folder: Path, stack: bool, ingest: bool, worker: bool) -> list[Command]:
@@ -76,7 +89,7 @@ def commands(settings: Settings, folder: Path, stack: bool, ingest: bool, worker
 
     def of_dagster(name: str, argv: list[str]) -> Command:
         """One that asks the code servers at once, and prints a page for each that does not listen yet."""
-        return Command(name, argv, logs / f"dagster-{name}.log", after=sockets)
+        return Command(name, argv, logs / f"dagster-{name}.log", after=sockets, ends_noisily=True)
 
     return [
         *servers,

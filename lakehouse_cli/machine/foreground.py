@@ -24,6 +24,7 @@ COLORS = ("36", "35", "33", "32")
 PATIENCE = 20.0
 FIRST_WAIT = 90.0
 LONGEST_PAUSE = 60.0
+FIRST_AT_END = 5.0  # for what precedes the end
 STEADY = 60.0  # seconds after which a child counts as well, and its next restart is prompt again
 
 
@@ -31,7 +32,8 @@ STEADY = 60.0  # seconds after which a child counts as well, and its next restar
 class Command:
     """A child to keep running. At first it is started when the files of `after` are there, or FIRST_WAIT has passed.
 
-    One with `due` is started whenever that says so, and left alone when it has ended.
+    One with `due` is started whenever that says so, and left alone when it has ended. Of one that `ends_noisily`, such
+    as with a traceback for each interrupt, what it says once all are to end is in its log alone.
     """
 
     name: str
@@ -39,6 +41,7 @@ class Command:
     log: Path
     after: Sequence[Path] = ()
     due: Callable[[], bool] | None = None
+    ends_noisily: bool = False
 
 
 @dataclass
@@ -50,19 +53,29 @@ class _Child:
     restart_at: float = 0.0
     pause: float = 1.0
     readers: list[threading.Thread] = field(default_factory=list)
+    stop: threading.Event = field(default_factory=threading.Event)
 
 
-def keep_running(commands: Sequence[Command], cwd: Path, env: Mapping[str, str]) -> None:
-    """Runs the commands until SIGINT or SIGTERM; then ends them and everything they have started."""
-    children = [_Child(command, COLORS[i % len(COLORS)]) for i, command in enumerate(commands)]
+def keep_running(
+    commands: Sequence[Command], cwd: Path, env: Mapping[str, str], before_end: Callable[[], None] | None = None
+) -> None:
+    """Runs the commands until SIGINT or SIGTERM; then ends them and everything they have started.
+
+    `before_end` is called first, and not waited for without end.
+    """
     begun = time.monotonic()
     with _stop_signals() as stop:
+        children = [_Child(command, COLORS[i % len(COLORS)], stop=stop) for i, command in enumerate(commands)]
         try:
             while not stop.wait(0.5):
                 for child in children:
                     if child.started or _may_start(child.command, begun):
                         _tend(child, cwd, env)
         finally:
+            if before_end is not None:
+                first = threading.Thread(target=before_end, daemon=True)
+                first.start()
+                first.join(FIRST_AT_END)
             _end(children)
 
 
@@ -107,7 +120,8 @@ def _copy(child: _Child, output: IO[bytes]) -> None:
         text = ANSI.sub(b"", line).decode(errors="replace").rstrip()
         with suppress(OSError), child.command.log.open("ab", buffering=0) as log:
             log.write(f"{visible(text)}\n".encode())
-        _say(child, text)
+        if not (child.command.ends_noisily and child.stop.is_set()):
+            _say(child, text)
 
 
 def _say(child: _Child, text: str) -> None:

@@ -178,3 +178,30 @@ def test_a_child_goes_on_while_the_disk_of_its_log_is_full(tmp_path: Path) -> No
     finally:
         parent.send_signal(signal.SIGTERM)
         parent.wait(30)
+
+
+NOISY = """
+import sys
+from pathlib import Path
+from lakehouse_cli.machine.foreground import Command, keep_running
+
+folder = Path(sys.argv[1])
+says = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit('at its end')); print('here'); "
+argv = [sys.executable, "-uc", says + "time.sleep(600)"]
+keep_running(
+    [Command("noisy", argv, folder / "noisy.log", ends_noisily=True), Command("plain", argv, folder / "plain.log")],
+    folder, {}, before_end=lambda: print("first", (folder / "noisy.log").read_text(), flush=True),
+)
+"""
+
+
+def test_what_a_noisy_child_says_at_the_end_is_in_its_log_alone(tmp_path: Path) -> None:
+    """Ctrl-C during a run of Dagster printed the tracebacks of its interrupt."""
+    with subprocess.Popen([sys.executable, "-c", NOISY, str(tmp_path)], stdout=subprocess.PIPE, text=True) as parent:
+        logs = [tmp_path / "noisy.log", tmp_path / "plain.log"]
+        wait_for(lambda: all(log.exists() and log.read_text() for log in logs))
+        parent.send_signal(signal.SIGINT)
+        output, _ = parent.communicate(timeout=30)
+    assert [log.read_text() for log in logs] == ["here\nat its end\n"] * 2
+    assert sorted(output.splitlines()[:2]) == ["noisy     here", "plain     here"]
+    assert output.splitlines()[2:] == ["first here", "", "plain     at its end"], "and it is asked to end after that"

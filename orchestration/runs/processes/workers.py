@@ -81,16 +81,19 @@ def is_alive(run: dg.DagsterRun) -> bool:
 
 
 def fail_orphaned_runs(instance: dg.DagsterInstance) -> list[str]:
-    """Marks orphaned runs of all jobs as failed, ends their child processes and frees their pool slots.
+    """Marks orphaned runs of all jobs as failed, or canceled if they were to be, ends their child processes and frees
+    their pool slots.
 
     Returns the ids of the runs.
     """
     orphans = [run for run in instance.get_runs(dg.RunsFilter(statuses=list(UNFINISHED))) if is_orphan(run)]
     for run in orphans:
         end_children(run.run_id)
-        instance.report_run_failed(
-            run, f"its process {tags.tag(run, TAG)} is gone: killed, or the machine was restarted"
-        )
+        gone = f"its process {tags.tag(run, TAG)} is gone"
+        if run.status is dg.DagsterRunStatus.CANCELING:
+            instance.report_run_canceled(run, f"{gone}, as it was to be")
+        else:
+            instance.report_run_failed(run, f"{gone}: killed, or the machine was restarted")
         free_pools(instance, run.run_id)
     return [run.run_id for run in orphans]
 
