@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -27,6 +28,11 @@ EVERY_CHECK = 2**62
 LONGEST = 300  # characters of an error
 UNSAID = "without a message"
 HEARTBEAT_SECONDS = 120.0
+LOADED_AT = time.monotonic()  # when this watch has begun
+INTERRUPTS = ("KeyboardInterrupt", "DagsterExecutionInterruptedError")
+UNREACHABLE = "DagsterUserCodeUnreachableError"
+CODE_SERVER = "Dagster's code server "
+TOOK = re.compile(r"longer than (\d+) seconds")
 TICK_SECONDS = 75.0  # another tick of a sensor fails before it is told
 TOLD_TICKS = {"SENSOR": 2, "SCHEDULE": 1}  # that failed: a sensor may tick every three minutes, a schedule once a night
 UNKNOWN_SECONDS = 300.0  # in which `lakehouse dev` has the code loaded again, and each sensor has ticked
@@ -222,7 +228,8 @@ def judge_ticks(ticks: Sequence[tuple[str, str, str | None, str]]) -> tuple[list
 
 
 def judge_heartbeat(age: float | None) -> tuple[list[Occasion], list[Sample]]:
-    """Whether the daemon is alive; None where none ever ran."""
+    """Whether the daemon is alive; None where none ever ran. What has just been started with it says nothing yet of the
+    time before: the daemon has as long for its first heartbeat as for each other."""
     if age is None:
         return [], []
     measured = [sample("lakehouse_daemon_heartbeat_age_seconds", age)]
@@ -232,6 +239,7 @@ def judge_heartbeat(age: float | None) -> tuple[list[Occasion], list[Sample]]:
         "daemon/dagster",
         f"Dagster's daemon has given no sign of life for {age:,.0f} s: nothing is loaded or maintained",
         "start `lakehouse dev`, or `dagster-daemon run`, and look at its log",
+        patience=age + HEARTBEAT_SECONDS if time.monotonic() - LOADED_AT < HEARTBEAT_SECONDS else 0.0,
     )  # fmt: skip
     return [dead], measured
 
@@ -265,7 +273,11 @@ def judge_sensors(missing: Collection[str]) -> list[Occasion]:
 def _run_failed(run: Run, connection: psycopg.Connection[Any], settings: Settings) -> Occasion:
     url = f"http://{settings.dagster.host}:{settings.dagster.port}/runs/{run.run_id}"
     error = _error(run.run_id, lambda: connection.execute(_ERRORS, (run.run_id,)).fetchall())
-    told = f"run {run.run_id[:8]} of {run.job} has failed: {error}"
+    if error.startswith(CODE_SERVER):
+        failed = f"was not started, and a load is tried again within minutes: {error}"
+    else:
+        failed = f"has failed: {error}"
+    told = f"run {run.run_id[:8]} of {run.job} {failed}"
     left = f"; left behind until then: {', '.join(run.left)}" if run.left else ""
     return Occasion(f"run/{run.job}", told, f"{url}; a load is retried{left}")
 
@@ -319,8 +331,13 @@ def _cause(event: str) -> str:
 
 
 def _innermost(error: dict[str, Any] | None) -> str:
-    while error and error.get("cause"):
+    while error and error.get("cause") and error.get("cls_name") != UNREACHABLE:
         error = error["cause"]
+    if error and error.get("cls_name") == UNREACHABLE:
+        took = TOOK.search(error.get("message") or "")
+        return f"{CODE_SERVER}did not answer within {took[1]} s" if took else f"{CODE_SERVER}cannot be reached"
+    if error and error.get("cls_name") in INTERRUPTS:
+        return "it was interrupted: its process was asked to end"
     return _one_line((error or {}).get("message") or "").removeprefix(f"{LakehouseError.__module__}.LakehouseError: ")
 
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from socket import gethostname
 
 import dagster as dg
 import psycopg
@@ -14,6 +15,7 @@ from dagster._core.definitions.run_request import InstigatorType
 from dagster._core.events import EngineEventData
 from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteInstigatorOrigin, RemoteRepositoryOrigin
 from dagster._core.scheduler.instigation import InstigatorState, InstigatorStatus, TickData, TickStatus
+from dagster._core.storage.tags import GRPC_INFO_TAG
 from dagster._daemon.types import DaemonHeartbeat
 from dagster_shared.error import SerializableErrorInfo
 
@@ -23,12 +25,14 @@ from lakehouse.declarations.manifest import load_manifest
 from lakehouse.metrics import REGISTRY
 from lakehouse.settings import Settings, load_settings
 from lakehouse_stack.home.instance import with_driver
-from lakehouse_watch.alerts import Occasion
+from lakehouse_watch.alerts import Occasion, State, advance
 from lakehouse_watch.probes import dagster_state
-from lakehouse_watch.probes.dagster_state import _checks_failed, _evaluation, read_checks, read_runs
+from lakehouse_watch.probes.dagster_state import _checks_failed, _evaluation, judge_heartbeat, read_checks, read_runs
 from lakehouse_watch.probes.limits import declared_still
 from lakehouse_watch.probes.still_there import Declared, declared_in
 from orchestration.runs import tags
+from orchestration.runs.processes import workers
+from orchestration.runs.processes.cancel import cancel_runs_of
 from orchestration.runs.state.evaluations import newest_evaluations
 from orchestration.runs.state.load_state import HeldTable, LoadState, pack_state
 from orchestration.runs.subset import failing_checks
@@ -40,6 +44,8 @@ BROKEN = {"orders": True, "check": True}
 
 @dg.asset(key=["raw_shop", "orders"])
 def orders() -> None:
+    if BROKEN.get("interrupted"):
+        raise dg.DagsterExecutionInterruptedError
     if BROKEN["orders"]:
         try:
             raise ValueError("slot is lost\nand more")
@@ -92,7 +98,7 @@ def instance(settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def run(instance: dg.DagsterInstance, job: str, **broken: bool) -> str:
-    BROKEN.update({"orders": False, "check": False} | broken)
+    BROKEN.update({"orders": False, "check": False, "interrupted": False} | broken)
     return DEFS.resolve_job_def(job).execute_in_process(instance=instance, raise_on_error=False).run_id
 
 
@@ -192,6 +198,79 @@ def test_a_run_whose_code_does_not_load_is_told_with_the_reason(
     instance.report_run_failed(started)
     [failed] = read_runs(settings).occasions
     assert failed.summary.endswith("of load_shop has failed: shop.yml:7: no such model")
+
+
+@pytest.mark.parametrize(
+    ("message", "cause", "says"),
+    [
+        (
+            "User code server request timed out due to taking longer than 60 seconds to complete.",
+            "DEADLINE_EXCEEDED",
+            "did not answer within 60 s",
+        ),
+        ("Could not reach user code server. gRPC Error code: UNAVAILABLE", "UNAVAILABLE", "cannot be reached"),
+    ],
+)
+def test_a_launch_that_nobody_answers_is_told_in_plain_words(
+    instance: dg.DagsterInstance, settings: Settings, message: str, cause: str, says: str
+) -> None:
+    """What gRPC says of itself was the text of the alert."""
+    rpc = f"grpc._channel._InactiveRpcError: <_InactiveRpcError of RPC that terminated with:\n\tstatus = {cause}\n>"
+    error = SerializableErrorInfo(
+        f"dagster._core.errors.DagsterUserCodeUnreachableError: {message}\n", [], "DagsterUserCodeUnreachableError",
+        cause=SerializableErrorInfo(rpc, [], "_InactiveRpcError"),
+    )  # fmt: skip
+    started = instance.create_run_for_job(DEFS.resolve_job_def("load_shop"), status=dg.DagsterRunStatus.STARTING)
+    failed = "Caught an unrecoverable error while dequeuing the run. Marking the run as failed"
+    instance.report_engine_event(failed, started, EngineEventData.engine_error(error))
+    instance.report_run_failed(started)
+    [told] = read_runs(settings).occasions
+    assert told.summary == (
+        f"run {started.run_id[:8]} of load_shop was not started, and a load is tried again within minutes: "
+        f"Dagster's code server {says}"
+    )
+
+
+def test_an_interrupted_run_is_told_without_the_name_of_a_class(
+    instance: dg.DagsterInstance, settings: Settings
+) -> None:
+    run(instance, "load_shop", interrupted=True)
+    [failed] = read_runs(settings).occasions
+    assert failed.summary.endswith("of load_shop has failed: it was interrupted: its process was asked to end")
+
+
+def test_the_runs_of_a_lakehouse_dev_that_ends_are_canceled_and_no_failures(
+    instance: dg.DagsterInstance, settings: Settings, tmp_path: Path
+) -> None:
+    """Whoever pressed Ctrl-C during a load was told at the next start that it had failed."""
+    folder, theirs = tmp_path / "dev", tmp_path / "other"
+
+    def under_way(socket: Path | None, status: dg.DagsterRunStatus = dg.DagsterRunStatus.STARTED) -> str:
+        info = {GRPC_INFO_TAG: json.dumps({"host": "localhost", "socket": str(socket)})} if socket else {}
+        gone = {workers.TAG: f"{gethostname()}:{2**22 + 1}:1"}
+        made = instance.create_run_for_job(DEFS.resolve_job_def("load_shop"), status=status, tags={**info, **gone})
+        return made.run_id
+
+    mine, starting = under_way(folder / "code0.sock"), under_way(folder / "code0.sock", dg.DagsterRunStatus.STARTING)
+    others = [under_way(theirs / "code0.sock"), under_way(None)]
+    ended = under_way(folder / "code0.sock", dg.DagsterRunStatus.SUCCESS)
+
+    told = cancel_runs_of(tmp_path, folder)
+
+    def status(run_id: str) -> str:
+        found = instance.get_run_by_id(run_id)
+        assert found is not None
+        return found.status.value
+
+    assert sorted(told) == sorted(f"run {run_id[:8]} of load_shop" for run_id in (mine, starting))
+    assert [status(run_id) for run_id in (mine, starting)] == ["CANCELING"] * 2, "its code server is gone already"
+    assert [status(run_id) for run_id in (*others, ended)] == ["STARTED", "STARTED", "SUCCESS"]
+    workers.fail_orphaned_runs(instance)
+    assert [status(run_id) for run_id in (mine, starting)] == ["CANCELED"] * 2
+    assert [status(run_id) for run_id in others] == ["FAILURE"] * 2, "nobody has ended these in order"
+    for run_id in others:
+        instance.delete_run(run_id)
+    assert not read_runs(settings).occasions
 
 
 def test_durations_are_counted_from_the_second_look_on(instance: dg.DagsterInstance, settings: Settings) -> None:
@@ -411,6 +490,26 @@ def test_a_sensor_whose_ticks_fail_is_told_until_one_does_not(instance: dg.Dagst
     [failing] = reading.occasions
     assert failing.summary == "new_data_shop fails at each tick: CannotInspectError: connection refused"
     assert [s.value for s in reading.samples if s.name == "lakehouse_sensor_failures"] == [2]
+
+
+def test_a_watch_that_has_just_begun_gives_the_daemon_as_long_as_a_heartbeat(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It told of a heartbeat before a pause, while the daemon was starting beside it. One that never starts is told."""
+
+    def told(age: float, uptime: float, state: State) -> State:
+        monkeypatch.setattr(dagster_state, "LOADED_AT", time.monotonic() - uptime)
+        found = {"dagster": judge_heartbeat(age)[0]}
+        return advance(state, found, ["mail"], datetime.fromtimestamp(age, UTC))
+
+    state = State()
+    for seconds in range(0, 120, 15):
+        state = told(125 + seconds, seconds, state)
+        assert not state.outbox and state.alerts
+    state = told(125 + 120, 120, state)
+    assert [message.body["summary"] for message in state.outbox] == [
+        "Dagster's daemon has given no sign of life for 245 s: nothing is loaded or maintained"
+    ]
+    assert told(9000, 0, state).alerts["daemon/dagster"].told, "another watch has told it"
+    assert told(130, 9000, State()).outbox, "one that runs for long waits no longer"
 
 
 def test_a_daemon_without_a_heartbeat_is_told(instance: dg.DagsterInstance, settings: Settings) -> None:
