@@ -22,6 +22,7 @@ from lakehouse.settings import Settings
 from lakehouse_watch.alerts import Occasion
 from lakehouse_watch.probes.limits import declared_still
 from lakehouse_watch.probes.reading import Reading
+from lakehouse_watch.probes.still_there import Declared
 
 RECENT_RUNS, RECENT_TICKS, RECENT_CHECKS = 30, 1000, 20_000
 EVERY_CHECK = 2**62
@@ -39,6 +40,8 @@ UNKNOWN_SECONDS = 300.0  # in which `lakehouse dev` has the code loaded again, a
 SILENT_SECONDS = 90.0  # each sensor of ours ticks once a minute
 LEFT_BEHIND_SECONDS = 600.0  # or every three
 HELD = ".dagster/lakehouse_held"  # what a run has not loaded, and why: see orchestration/runs/state/load_state.py
+CHECKS_ALONE = "failed_checks"  # of a failure that they alone have made: see orchestration/assets/dbt_assets.py
+CHECKED_SECONDS = 900.0  # in which a run that has passed its checks comes to its end
 BY_HAND = "__ASSET_JOB"  # materialized in the UI: whoever did it looks at it
 BELOW_MARTS = ("raw_", "parsed.", "vault.")
 FOUND = re.compile(r"Got (\d+) results?, configured to \w+ if != 0")
@@ -84,6 +87,8 @@ _ERRORS: LiteralString = """SELECT event FROM event_logs WHERE run_id = %s AND (
  dagster_event_type IN ('STEP_FAILURE', 'PIPELINE_FAILURE')
  OR (dagster_event_type = 'ENGINE_EVENT' AND strpos(event, 'SerializableErrorInfo') > 0))
  ORDER BY array_position(ARRAY['STEP_FAILURE', 'PIPELINE_FAILURE', 'ENGINE_EVENT'], dagster_event_type), id LIMIT 9"""
+_STEP_FAILURES: LiteralString = """SELECT event FROM event_logs
+ WHERE run_id = %s AND dagster_event_type = 'STEP_FAILURE' ORDER BY id"""
 # The record of a load that the worker has made since: see orchestration/runs/state/loaded.py
 _LOADED: LiteralString = """SELECT EXISTS (SELECT FROM event_logs WHERE run_id = ''
  AND id > (SELECT coalesce(max(id), 0) FROM event_logs WHERE run_id = %s)
@@ -121,7 +126,12 @@ def read_runs(settings: Settings) -> Reading:
         sensors = {name for (name,) in connection.execute(_SENSORS).fetchall()}
         observe_loads(runs)
         failing = [run for run in failing_runs(runs) if not _is_loaded_since(connection, run)]
-        failed = [_run_failed(run, connection, settings) for run in failing]
+        told = {f"{table}/{name}" for table, name, _ in _known_checks(connection, there)} if failing else set[str]()
+        refused = {run: _refused_by(connection, run) for run in failing}
+        failed = [
+            _run_failed(run, connection, settings, CHECKED_SECONDS if refused[run] else 0.0)
+            for run in failing if not refused[run] or not refused[run] <= told
+        ]  # fmt: skip
     ticking, tick_samples = judge_ticks(ticks)
     heartbeat, beat_samples = judge_heartbeat(age[0] if age else None)
     silent = judge_silence(silence[0] if silence else None) if age and not heartbeat else []
@@ -136,10 +146,7 @@ def read_checks(settings: Settings) -> Reading:
     with _connect(settings) as connection:
         if not _is_used(connection):
             return Reading()
-        found = _failing_checks(connection)
-    there = declared_still(settings)
-    named = [(".".join(json.loads(key)), name, event) for (key, name), event in sorted(found.items())]
-    known = [check for check in named if check[1] != JUDGED_HERE and (there is None or check[:2] in there.checks)]
+        known = _known_checks(connection, declared_still(settings))
     checks = [(table, name, *_evaluation(event)) for table, name, event in known]
     tables = sorted({table for table, *_ in checks})
     counts = {level: sum(level == severity for _, _, severity, _ in checks) for level in ("error", "warning")}
@@ -147,6 +154,26 @@ def read_checks(settings: Settings) -> Reading:
         tuple(_checks_failed(table, [check[1:] for check in checks if check[0] == table]) for table in tables),
         tuple(sample("lakehouse_failed_checks", count, severity=level) for level, count in counts.items()),
     )
+
+
+def _known_checks(connection: psycopg.Connection[Any], there: Declared | None) -> list[tuple[str, str, str | None]]:
+    """Table, name and evaluation of each check that has failed last, and that the project has."""
+    found = _failing_checks(connection)
+    named = [(".".join(json.loads(key)), name, event) for (key, name), event in sorted(found.items())]
+    return [check for check in named if check[1] != JUDGED_HERE and (there is None or check[:2] in there.checks)]
+
+
+def _refused_by(connection: psycopg.Connection[Any], run: Run) -> frozenset[str]:
+    """The checks that alone have made a run fail, as `schema.table/name`; none if anything else did."""
+    events = connection.execute(_STEP_FAILURES, (run.run_id,)).fetchall()
+    checks = [_checks_alone(event) for (event,) in events]
+    return frozenset[str]().union(*checks) if all(checks) else frozenset()
+
+
+def _checks_alone(event: str) -> frozenset[str]:
+    entries = (_data(event).get("user_failure_data") or {}).get("metadata_entries") or ()
+    found = [entry.get("entry_data") or {} for entry in entries if entry.get("label") == CHECKS_ALONE]
+    return frozenset(check for data in found for check in data.get("data") or ())
 
 
 _failing: dict[str, dict[tuple[str, str], str | None]] = {}
@@ -270,7 +297,7 @@ def judge_sensors(missing: Collection[str]) -> list[Occasion]:
     return [unknown]
 
 
-def _run_failed(run: Run, connection: psycopg.Connection[Any], settings: Settings) -> Occasion:
+def _run_failed(run: Run, connection: psycopg.Connection[Any], settings: Settings, patience: float) -> Occasion:
     url = f"http://{settings.dagster.host}:{settings.dagster.port}/runs/{run.run_id}"
     error = _error(run.run_id, lambda: connection.execute(_ERRORS, (run.run_id,)).fetchall())
     if error.startswith(CODE_SERVER):
@@ -279,7 +306,7 @@ def _run_failed(run: Run, connection: psycopg.Connection[Any], settings: Setting
         failed = f"has failed: {error}"
     told = f"run {run.run_id[:8]} of {run.job} {failed}"
     left = f"; left behind until then: {', '.join(run.left)}" if run.left else ""
-    return Occasion(f"run/{run.job}", told, f"{url}; a load is retried{left}")
+    return Occasion(f"run/{run.job}", told, f"{url}; a load is retried{left}", patience=patience)
 
 
 _known_errors: dict[str, str] = {}

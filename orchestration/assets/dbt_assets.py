@@ -14,7 +14,7 @@ from dagster_dbt.errors import DagsterDbtCliRuntimeError
 
 from lakehouse.declarations.models import is_view
 from orchestration.assets.after_checks import after_checks
-from orchestration.assets.blocking_checks import tell_tests_without_checks
+from orchestration.assets.blocking_checks import check_keys, tell_tests_without_checks
 from orchestration.assets.dbt_resource import Dbt, clean_up, environment, run_environment
 from orchestration.assets.groups import groups_read, load_groups, selection
 from orchestration.assets.markdown import escape_markdown
@@ -30,7 +30,7 @@ from orchestration.resources import Lake, TableKey
 from orchestration.runs import tags
 from orchestration.runs.dependencies import name_of
 from orchestration.runs.examples import example_rows, found_by
-from orchestration.runs.failures import compiled_test, dbt_failure, failed_tables, statuses, table_name
+from orchestration.runs.failures import FAILED, compiled_test, dbt_failure, failed_tables, statuses, table_name
 from orchestration.runs.partitions import DayRange, backfill_days, daily_partitions
 from orchestration.runs.processes.queries import end_abandoned_queries
 from orchestration.runs.processes.workers import end_children
@@ -43,6 +43,8 @@ Manifest = dict[str, Any]
 VAULT_POOL, MARTS_POOL = "vault", "marts"
 MARTS_MODELS = "marts_models"
 IN_MARTS = f"tag:{BUILT_WITH_MARTS}"
+CHECKS_ALONE = "failed_checks"
+"""Of a failure that nothing but checks has made: these. The watch tells of them by their tables, and not of the run."""
 
 
 def load_assets(manifest: Manifest, first_day: date) -> list[dg.AssetsDefinition]:
@@ -246,16 +248,21 @@ def finish(context: dg.AssetExecutionContext, results: "DbtResults", unsound: Co
     record_load_state(context, {*results.failed_tables, *unsound})
     if results.failures:
         message = "\n".join(failure.message for failure in results.failures)
-        raise dg.Failure(message, metadata={"dbt_log": results.failures[-1].log})
+        metadata: dict[str, Any] = {"dbt_log": results.failures[-1].log}
+        if all(failure.checks for failure in results.failures):
+            metadata[CHECKS_ALONE] = sorted(frozenset().union(*(failure.checks for failure in results.failures)))
+        raise dg.Failure(message, metadata=metadata)
 
 
 @dataclass(frozen=True)
 class DbtFailure:
-    """A failed dbt run: the message for people, and the tables that failed."""
+    """A failed dbt run: the message for people, and the tables that failed. Where nothing but tests has failed, and
+    Dagster is told of each as a check of this run, `checks` are these, as `schema.table/name`."""
 
     message: str
     tables: frozenset[str]
     log: dg.MetadataValue
+    checks: frozenset[str] = frozenset()
 
 
 @dataclass
@@ -307,13 +314,24 @@ def dbt_invocation(
         tables = failed_tables(invocation.target_path, manifest, selected)
         if tables is None or (selected and not tables & selected):
             raise dg.Failure(message, metadata={"dbt_log": log}) from None
-        results.failures.append(DbtFailure(message, tables, log))
+        checks = _checks_alone(manifest, statuses(invocation.target_path), context.selected_asset_check_keys)
+        results.failures.append(DbtFailure(message, tables, log, checks))
         results.statuses |= statuses(invocation.target_path)
         return
     finally:
         end_children(context.run.run_id)
     results.statuses |= statuses(invocation.target_path)
     clean_up(invocation.target_path)
+
+
+def _checks_alone(
+    manifest: Manifest, found: Mapping[str, str], selected: Collection[dg.AssetCheckKey]
+) -> frozenset[str]:
+    failed = [unique_id for unique_id, status in found.items() if status in FAILED]
+    keys = check_keys(manifest, [unique_id for unique_id in failed if unique_id.startswith("test.")])
+    if len(keys) < len(failed) or not all(key in selected for key in keys.values()):
+        return frozenset()
+    return frozenset(f"{'.'.join(key.asset_key.path)}/{key.name}" for key in keys.values())
 
 
 def record_load_state(context: dg.AssetExecutionContext, failed: Collection[str]) -> None:

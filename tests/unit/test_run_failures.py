@@ -12,9 +12,11 @@ import pytest
 from dagster._core.utils import make_new_run_id
 
 from lakehouse.declarations.access import RELATIONS, Relation
+from lakehouse.declarations.manifest import load_manifest
 from lakehouse.settings import load_settings
 from orchestration.assets.after_checks import after_checks
-from orchestration.assets.dbt_assets import with_examples
+from orchestration.assets.blocking_checks import check_keys
+from orchestration.assets.dbt_assets import _checks_alone, with_examples
 from orchestration.runs import tags
 from orchestration.runs.dependencies import reason_to_skip
 from orchestration.runs.examples import _is_open, found_by, shown
@@ -152,6 +154,24 @@ def test_a_run_tells_how_much_its_failed_test_finds(tmp_path: Path, monkeypatch:
     lake: Any = SimpleNamespace(settings=lambda: None)
     found = with_examples(check, lake, MANIFEST, tmp_path)
     assert found.description == "7 values" and found.metadata["examples"].value == "hk_sale=00ab in 2 rows"
+
+
+def test_a_run_that_nothing_but_its_checks_has_refused_names_them(home: Path) -> None:
+    """Else it is told beside them; so it is with what Dagster is not told as a check of the run."""
+    manifest = load_manifest(load_settings(home=home))
+    tests = [key for key, node in manifest["nodes"].items() if node["resource_type"] == "test"]
+    keys = check_keys(manifest, tests)
+    one, other = list(keys)[:2]
+    named = {test: f"{'.'.join(key.asset_key.path)}/{key.name}" for test, key in keys.items()}
+    refused, every = {one: "fail", other: "error", "model.x": "success"}, list(keys.values())
+    assert _checks_alone(manifest, refused, every) == {named[one], named[other]}
+    for found, selected in (
+        ({**refused, "model.x": "error"}, every),
+        ({**refused, "unit_test.x": "fail"}, every),
+        (refused, [keys[one]]),
+        ({one: "pass"}, every),
+    ):
+        assert _checks_alone(manifest, found, selected) == frozenset()
 
 
 def test_a_trino_that_starts_is_said_to_start() -> None:

@@ -27,9 +27,17 @@ from lakehouse.settings import Settings, load_settings
 from lakehouse_stack.home.instance import with_driver
 from lakehouse_watch.alerts import Occasion, State, advance
 from lakehouse_watch.probes import dagster_state
-from lakehouse_watch.probes.dagster_state import _checks_failed, _evaluation, judge_heartbeat, read_checks, read_runs
+from lakehouse_watch.probes.dagster_state import (
+    CHECKED_SECONDS,
+    _checks_failed,
+    _evaluation,
+    judge_heartbeat,
+    read_checks,
+    read_runs,
+)
 from lakehouse_watch.probes.limits import declared_still
 from lakehouse_watch.probes.still_there import Declared, declared_in
+from orchestration.assets.dbt_assets import CHECKS_ALONE
 from orchestration.runs import tags
 from orchestration.runs.processes import workers
 from orchestration.runs.processes.cancel import cancel_runs_of
@@ -300,6 +308,45 @@ def test_failed_checks_are_told_by_table_until_they_pass(instance: dg.DagsterIns
     assert "marts that are made of it keep their last sound state" in failed.to_do
     run(instance, "load_vault")
     assert not read_checks(settings).occasions
+
+
+@dg.asset(key=["marts", "orders"], check_specs=[dg.AssetCheckSpec("unique_id", asset=["marts", "orders"])])
+def mart() -> Iterator[dg.AssetCheckResult]:
+    """Refused by its test, as a run of dbt says it; or by something else as well."""
+    yield dg.AssetCheckResult(passed=not BROKEN["check"], description="2 values")
+    refused = {CHECKS_ALONE: ["marts.orders/unique_id"]} if not BROKEN["orders"] else {}
+    raise dg.Failure("test unique of marts.orders.id found 2 failing values", metadata=refused)
+
+
+MARTS = dg.Definitions(
+    assets=[mart], jobs=[dg.define_asset_job("build_marts", [mart])], executor=dg.in_process_executor
+)
+
+
+def test_a_mart_that_its_tests_refuse_is_one_message(
+    instance: dg.DagsterInstance, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was told as a failed run and as a failed check. What else makes a run fail is told beside its checks."""
+
+    def build(**broken: bool) -> None:
+        BROKEN.update({"orders": False, "check": False} | broken)
+        MARTS.resolve_job_def("build_marts").execute_in_process(instance=instance, raise_on_error=False)
+
+    def told() -> list[tuple[str, float]]:
+        found = [occasion for reading in (read_runs, read_checks) for occasion in reading(settings).occasions]
+        return [(occasion.key, occasion.patience) for occasion in found]
+
+    build(check=True)
+    assert told() == [("check/marts.orders", 0)]
+    with monkeypatch.context() as changed:
+        there = Declared(frozenset(), frozenset(["build_marts"]), frozenset())
+        changed.setattr(dagster_state, "declared_still", lambda _: there)
+        assert told() == [("run/build_marts", CHECKED_SECONDS)], "nobody tells of a check that the project has no more"
+    passed = dg.AssetCheckEvaluation(asset_key=mart.key, check_name="unique_id", passed=True)
+    instance.report_runless_asset_event(passed)
+    assert told() == [("run/build_marts", CHECKED_SECONDS)], "where no run comes to its end, it is told after a while"
+    build(check=True, orders=True)
+    assert told() == [("run/build_marts", 0), ("check/marts.orders", 0)]
 
 
 def test_what_the_project_has_no_more_is_told_no_more(
