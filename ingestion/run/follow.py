@@ -28,6 +28,7 @@ from ingestion.pipeline.cycle import catch_up, connections, waiting_tables
 from ingestion.pipeline.held import Held
 from ingestion.pipeline.load_tables import load_tables
 from ingestion.pipeline.session import RowCounts, Session
+from ingestion.run.at_work import at_work, stuck
 from ingestion.run.mirrors import Refresher
 from ingestion.run.pace import Last, flush_in, log_rows, look_in
 from ingestion.run.pauses import LONGEST_PAUSE_SECONDS, Pauses
@@ -94,14 +95,15 @@ def follow_sources(
 
 
 def _readiness(settings: Settings, threads: Threads) -> dict[str, str]:
-    """Of each source, why this follower does not follow it; empty if it does."""
+    """Of each source, why this follower does not follow it; empty if it does, and gets on."""
+    mine, limit = f"{socket.gethostname()}:{os.getpid()}:", settings.alerts.load_seconds
     with store.connect_catalog(settings) as states:
         held = {source: leases.holders_of(states, source) for source in threads.names}
-    mine = f"{socket.gethostname()}:{os.getpid()}:"
-    return {
-        source: "" if any(holder.startswith(mine) for holder in holders) else "this follower does not hold the lease"
-        for source, holders in held.items()
-    }
+        return {
+            source: stuck(states, source, limit) if any(holder.startswith(mine) for holder in holders)
+            else "this follower does not hold the lease"
+            for source, holders in held.items()
+        }  # fmt: skip
 
 
 def _run_threads(settings: Settings, threads: Threads, spark: SparkSession, stop: threading.Event) -> None:
@@ -193,7 +195,8 @@ def _cycles(
     while not stop.is_set():
         begun, reads = time.monotonic(), session.reads
         try:
-            rows = catch_up(session, opened, states, live=live.stream).rows
+            with at_work(name, "cycle"):
+                rows = catch_up(session, opened, states, live=live.stream).rows
             log_rows(name, rows)
             took = time.monotonic() - begun
             if rows:
@@ -244,7 +247,7 @@ class Loader:
             context.setLocalProperty("spark.scheduler.pool", "load")
             name = threading.current_thread().name
             context.setJobGroup(name, name, interruptOnCancel=True)
-            with connections(self._session) as (opened, states):
+            with at_work(self._session.name, "load"), connections(self._session) as (opened, states):
                 rows = load_tables(
                     self._session, opened, states, wanted, lambda position: self._reach(states, position)
                 )

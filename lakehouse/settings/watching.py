@@ -37,7 +37,10 @@ class AlertSettings(Section):
     every_seconds: float = Field(15.0, gt=0, description="how often `lakehouse watch` looks")
     lag_seconds: float = Field(900.0, gt=0, description="limit of tables that declare no `lag`")
     load_seconds: float = Field(
-        1800.0, gt=0, description="how long published rows may wait for a load, unless `freshness_minutes` says less"
+        1800.0,
+        gt=0,
+        description="how long published rows may wait for a load, unless `freshness_minutes` says less, and how long a "
+        "follower or worker is ready without progress",
     )
     slot_bytes: int = Field(
         10 * 1024**3, gt=0, description="WAL that a source may retain for tables that declare no `lag`"

@@ -101,6 +101,8 @@ class _State:
 class Worker:
     """Loads what is due; holds the parsed project, the catalog and the session that announces it."""
 
+    _at: tuple[str, float] | None = None  # what it works on, and since when
+
     def __init__(
         self,
         settings: "Settings",
@@ -150,9 +152,15 @@ class Worker:
         REGISTRY.set_gauges([SERVES], serving)
 
     def ready(self) -> dict[str, str]:
-        """Of each job, why the worker does not load what it would; empty if it does."""
-        states, serving = dict(self._state), AWAY if self._away else ""
+        """Of each job, why the worker does not load what it would; empty if it does. It loads one after the other."""
+        states, serving = dict(self._state), AWAY if self._away else self._stuck()
         return {job: serving if state.served else "it is left to Dagster" for job, state in states.items()}
+
+    def _stuck(self) -> str:
+        """What has kept it for longer than published rows may wait for a load."""
+        if (at := self._at) is None or time.monotonic() - at[1] <= self._settings.alerts.load_seconds:
+            return ""
+        return f"the worker has been at {at[0]} for {(time.monotonic() - at[1]) / 60:,.0f} minutes"
 
     def run_tests(self) -> float:
         """Runs some of the tests whose tables have changed, within the budget; seconds until there is more to do."""
@@ -186,6 +194,7 @@ class Worker:
         begun = time.monotonic()
         nodes = {test: self._graph.tests[test] for test in tests}
         ask = partial(run_tests, self._settings, self._dbt, nodes, {"LAKEHOUSE_CUTS": "{}"}, self._graph.nodes)
+        self._at = "tests", begun
         try:
             results = self._unless_rung(ask) if begun < self._yield_until else ask()
         except (Interrupted, Unreachable) as error:
@@ -193,6 +202,8 @@ class Worker:
             self._yield_until = min(self._yield_until, begun + LATEST_TESTS_SECONDS)
             self._tests.interrupted(tests, time.monotonic() - begun)
             return
+        finally:
+            self._at = None
         self._yield_until = float("inf")
         report_tests(self._instance, self._checks, results)
         self._tests.spent(time.monotonic() - begun, [result.unique_id for result in results if result.failed])
@@ -249,7 +260,7 @@ class Worker:
 
     def _attend(self, task: Task, state: _State) -> None:
         """Loads what has changed."""
-        was = state.loaded
+        was, self._at = state.loaded, (task.job, time.monotonic())
         try:
             if self._load(task, state):  # else it is at the next one, and nothing says that this one is mended
                 self._untold.append(partial(self._telling.tell, task, state.loaded, state.held))
@@ -261,6 +272,8 @@ class Worker:
                 self._untold.append(partial(setattr, state, "loaded", was))  # once Dagster was told what was done
             else:
                 self._leave(task, state, error)
+        finally:
+            self._at = None
 
     def _trino_is_away(self) -> bool:
         """Whether Trino was found not to answer, and still does not: then no job of Dagster's could load either."""
