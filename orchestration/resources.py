@@ -20,7 +20,7 @@ from lakehouse.servers.worker_sessions import Worker, state_of
 from lakehouse.settings import Settings, load_settings
 from orchestration.runs.arrivals import Read, never_arrived, not_there
 from orchestration.runs.code import code_version
-from orchestration.runs.processes.presence import is_served, writing
+from orchestration.runs.processes.presence import Groups, is_served, writing
 from orchestration.runs.processes.workers import sign
 from orchestration.runs.step_processes import is_step_of
 
@@ -173,7 +173,7 @@ class Lake(dg.ConfigurableResource):
             yield sound
 
     @contextmanager
-    def writing(self, groups: Collection[str]) -> Iterator[None]:
+    def writing(self, groups: Groups) -> Iterator[None]:
         """Keeps every other load of these groups of sources out, and their marts; waits for those that run."""
         settings = self.settings()
         with closing(connect_catalog(settings)) as connection, writing(connection, settings.catalog_name, groups):

@@ -16,7 +16,7 @@ from lakehouse.declarations.models import is_view
 from orchestration.assets.after_checks import after_checks
 from orchestration.assets.blocking_checks import check_keys, tell_tests_without_checks
 from orchestration.assets.dbt_resource import Dbt, clean_up, environment, run_environment
-from orchestration.assets.groups import groups_read, load_groups, selection
+from orchestration.assets.groups import groups_read, load_groups, selection, sources_of
 from orchestration.assets.markdown import escape_markdown
 from orchestration.assets.next_tables import (
     built_whole,
@@ -111,9 +111,10 @@ def build_next(context: dg.AssetExecutionContext, dbt: Dbt, lake: Lake, manifest
     """
     results, selected = DbtResults(), context.selected_asset_keys
     marts = [id for id, node in manifest["nodes"].items() if "alias" in node and node_key(node) in selected]
-    groups = frozenset[str]().union(*groups_read(manifest, marts, load_groups(manifest)).values())
+    groups = load_groups(manifest)
+    sources, read = sources_of(manifest, groups), frozenset[str]().union(*groups_read(manifest, marts, groups).values())
     tests = tests_reading(manifest, marts)
-    with lake.writing(groups):
+    with lake.writing({group: sources[group] for group in read}):
         unable = _unable(lake, manifest, tests, marts)
         late = late_tests(manifest) & tests.keys() - unable
         left_out = sorted(manifest["nodes"][test]["name"] for test in late | unable)
@@ -153,7 +154,8 @@ def build(
     older rows of other days would be skipped. Tables whose new data failed to load are excluded from the backfill.
     """
     results, run_id = DbtResults(), context.run.run_id
-    with lake.writing([group]):  # until it is recorded what was left behind: marts may be built then
+    sources = sources_of(manifest, load_groups(manifest))[group]
+    with lake.writing({group: sources}):  # until it is recorded what was left behind: marts may be built then
         context.instance.add_run_tags(run_id, {tags.BEGUN: tags.pack_begun(run_id, datetime.now(UTC))})
         events = build_events(context, dbt, lake, manifest, days, results)
         yield from with_table_metadata(events, lake, manifest)

@@ -33,6 +33,15 @@ def load_groups(manifest: Manifest) -> dict[str, str]:
     return found
 
 
+def sources_of(manifest: Manifest, groups: Mapping[str, str]) -> dict[str, list[str]]:
+    """By name of each of these groups its sources in order; that of a group without any stands for itself."""
+    found: dict[str, set[str]] = {group: {group} for group in groups.values()}
+    for unique_id, node in manifest["sources"].items():
+        if unique_id in groups:
+            found[groups[unique_id]].add(node["source_name"])
+    return {group: sorted(sources) for group, sources in found.items()}
+
+
 def selection(manifest: Manifest, members: Collection[str]) -> str:
     """dbt's selection of these models and raw tables, by unique id; with these are their tests.
 

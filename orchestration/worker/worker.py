@@ -24,7 +24,7 @@ from lakehouse.metrics import REGISTRY, sample
 from lakehouse.servers.retry import Unreachable
 from lakehouse.servers.trino import answers
 from orchestration.assets.blocking_checks import blocking_tests, check_keys
-from orchestration.assets.groups import groups_read, load_groups
+from orchestration.assets.groups import groups_read, load_groups, sources_of
 from orchestration.resources import TableKey
 from orchestration.runs.arrivals import in_cuts, never_arrived, not_there, raw_read
 from orchestration.runs.processes.presence import serve, withdraw, writing_if_free
@@ -164,9 +164,9 @@ class Worker:
 
     def run_tests(self) -> float:
         """Runs some of the tests whose tables have changed, within the budget; seconds until there is more to do."""
-        groups, now = frozenset(self._groups.values()), time.monotonic()
+        groups, now = self._sources.keys(), time.monotonic()
         quiet = self._quiet_from - now if now < self._yield_until else 0.0
-        with writing_if_free(self._connection, self._catalog.name, groups) as free:
+        with writing_if_free(self._connection, self._catalog.name, self._sources) as free:
             can = free == groups and min(self._dues(), default=LONGEST_SLEEP) > QUIET_SECONDS
             if can and quiet <= 0 and not self._is_looked_for_untested and any(s.served for s in self._state.values()):
                 self._tests.changed(untested(self._instance, self._catalog, self._graph, self._checks))
@@ -234,8 +234,9 @@ class Worker:
         self._mirrors = Mirrors(self._instance, self._catalog, mirrored)
         self._loads = Loads(self._settings, self._catalog, self._connection, self._dbt, self._graph)
         self._marts = Marts(self._settings, self._catalog, self._dbt, self._manifest, self._graph)
-        self._groups = load_groups(self._manifest)
-        self._reads = groups_read(self._manifest, self._graph.nodes, self._groups)
+        groups = load_groups(self._manifest)
+        self._sources = sources_of(self._manifest, groups)
+        self._reads = groups_read(self._manifest, self._graph.nodes, groups)
         self._checks = blocking_tests(self._manifest)
         self._mart_checks = check_keys(self._manifest, self._graph.tests)
         self._telling = Telling(self._settings, self._instance, self._catalog, self._graph, self._checks.values())
@@ -299,7 +300,8 @@ class Worker:
             return True
         reads = map(self._reads.__getitem__, self._graph.models_of(task, task.tables))
         groups = frozenset[str]().union(*reads)
-        with writing_if_free(self._connection, self._catalog.name, groups) as free:
+        sources = {group: self._sources[group] for group in groups}
+        with writing_if_free(self._connection, self._catalog.name, sources) as free:
             if free or not groups:
                 try:
                     self._load_alone(task, state, groups - free)

@@ -10,7 +10,7 @@ from dagster_dbt.utils import select_unique_ids
 from lakehouse.declarations.manifest import load_manifest
 from lakehouse.settings import load_settings
 from orchestration.assets.dbt_assets import load_assets
-from orchestration.assets.groups import ALONE, groups_read, load_groups, selection
+from orchestration.assets.groups import ALONE, groups_read, load_groups, selection, sources_of
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +47,13 @@ def test_a_hub_that_two_sources_load_makes_one_group_of_them() -> None:
     """Two loads of it at once would both add its new keys."""
     found = load_groups(manifest(hub_person=node("model", "hub_person", "shop__people", "bank__users")))
     assert {found[name] for name in ("shop__people", "bank__users", "hub_person")} == {"bank"}
+
+
+def test_a_group_is_locked_by_all_of_its_sources() -> None:
+    """One that is declared now may come before the others, and name the group."""
+    models = manifest(hub=node("model", "hub", "shop__people", "bank__users"), codes=node("model", "codes"))
+    found = sources_of(models, load_groups(models))
+    assert found == {"bank": ["bank", "shop"], "shop": ["shop"], ALONE: [ALONE]}
 
 
 def test_a_mart_joins_no_groups_and_is_made_of_all_that_it_reads() -> None:

@@ -52,7 +52,8 @@ class Shop:
         self.patch.setattr(marts, "_build_next", self.build)
         for name, value in {
             "_graph": self.graph, "_loads": self, "_marts": marts, "_newest": self.newest, "_untold": [],
-            "_reads": dict.fromkeys(self.graph.nodes, frozenset({"retail"})), "_instance": self.instance,
+            "_reads": dict.fromkeys(self.graph.nodes, frozenset({"retail"})), "_sources": {"retail": ["retail"]},
+            "_instance": self.instance,
             "_state": self.states, "_all_loads": self.loads, "_checks": {}, "_mart_checks": {}, "_tests": TestBudget(),
             "_unloaded": lambda _: set(), "_connection": None, "_catalog": SimpleNamespace(name="lake"),
             "_telling": SimpleNamespace(tell=lambda *_: None), "_last_loads": deque[float](maxlen=2), "_away": False,

@@ -202,7 +202,7 @@ def test_marts_of_a_table_that_arrives_without_rows_are_built_as_soon_as_it_is_t
     }.items():  # fmt: skip
         monkeypatch.setattr(worker, name, value, raising=False)
     monkeypatch.setattr("orchestration.worker.worker.serve", lambda *_: True)
-    monkeypatch.setattr("orchestration.worker.worker.writing_if_free", lambda *found: nullcontext(found[-1]))
+    monkeypatch.setattr("orchestration.worker.worker.writing_if_free", lambda *found: nullcontext(frozenset(found[-1])))
 
     def attend() -> list[str]:
         built.clear()

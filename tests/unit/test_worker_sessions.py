@@ -170,10 +170,10 @@ def test_one_writes_at_a_time_and_a_run_that_waits_comes_before_the_worker(setti
         order = []
 
         def run() -> None:
-            with writing(other, lake, ["shop"]):  # type: ignore[arg-type]
+            with writing(other, lake, {"shop": ["shop"]}):  # type: ignore[arg-type]
                 order.append("run")
 
-        with writing_if_free(one, lake, ["shop"]) as free:  # type: ignore[arg-type]
+        with writing_if_free(one, lake, {"shop": ["shop"]}) as free:  # type: ignore[arg-type]
             assert free == {"shop"}
             thread = Thread(target=run)
             thread.start()
@@ -182,9 +182,12 @@ def test_one_writes_at_a_time_and_a_run_that_waits_comes_before_the_worker(setti
             order.append("worker")
         thread.join(timeout=30)
         assert order == ["worker", "run"]
-        with writing(other, lake, ["shop"]), writing_if_free(one, lake, ["shop", "bank"]) as free:  # type: ignore[arg-type]
+        with (
+            writing(other, lake, {"shop": ["shop"]}),
+            writing_if_free(one, lake, {"shop": ["shop"], "bank": ["bank"]}) as free,
+        ):  # type: ignore[arg-type]
             assert free == {"bank"}, "a load of one source keeps no other waiting"
-        with writing_if_free(one, lake, ["shop"]) as free:  # type: ignore[arg-type]
+        with writing_if_free(one, lake, {"shop": ["shop"]}) as free:  # type: ignore[arg-type]
             assert free
 
 
@@ -194,20 +197,51 @@ def test_who_waits_for_one_of_several_sources_keeps_no_other_waiting(settings: S
     with psycopg.connect(dsn, autocommit=True) as one, psycopg.connect(dsn, autocommit=True) as other:
 
         def marts() -> None:
-            with writing(other, lake, ["bank", "shop"]):  # type: ignore[arg-type]
+            with writing(other, lake, {"bank": ["bank"], "shop": ["shop"]}):  # type: ignore[arg-type]
                 order.append("marts")
 
         for busy, free in (("bank", "shop"), ("shop", "bank")):
-            with writing_if_free(one, lake, [busy]):  # type: ignore[arg-type]
+            with writing_if_free(one, lake, {busy: [busy]}):  # type: ignore[arg-type]
                 thread = Thread(target=marts)
                 thread.start()
                 while not is_waiting(settings):
                     time.sleep(0.05)
-                with writing_if_free(one, lake, [free]) as found:  # type: ignore[arg-type]
+                with writing_if_free(one, lake, {free: [free]}) as found:  # type: ignore[arg-type]
                     assert found == {free}
                 order.append(busy)
             thread.join(timeout=30)
     assert order == ["bank", "marts", "shop", "marts"]
+
+
+def test_a_group_that_has_got_another_name_is_not_written_beside_a_run_of_before(settings: Settings) -> None:
+    """A reference from `crm` to `shop` makes them the group `crm`: the worker built its marts in the middle of a load.
+
+    Where the run began with the reference, and it is gone, they are two groups.
+    """
+    dsn, lake, order = settings.catalog_dsn(), settings.catalog_name, []
+    of_before, of_now = {"shop": ["shop"]}, {"crm": ["crm", "shop"], "bank": ["bank"]}
+    with psycopg.connect(dsn, autocommit=True) as one, psycopg.connect(dsn, autocommit=True) as other:
+        with writing(one, lake, of_before), writing_if_free(other, lake, of_now) as free:  # type: ignore[arg-type]
+            assert free == {"bank"}
+            with writing_if_free(one, lake, {"crm": ["crm"]}) as crm:  # type: ignore[arg-type]
+                assert crm == {"crm"}, "nothing is locked of a group of which another has a source"
+        with writing(one, lake, of_now), writing_if_free(other, lake, of_before) as free:  # type: ignore[arg-type]
+            assert not free
+
+        def run() -> None:
+            with writing(other, lake, of_now), writing_if_free(one, lake, of_before) as free:  # type: ignore[arg-type]
+                order.append(f"run beside {len(free)}")
+
+        with writing(one, lake, of_before):  # type: ignore[arg-type]
+            thread = Thread(target=run)
+            thread.start()
+            while not is_waiting(settings):
+                time.sleep(0.05)
+            order.append("load")
+        thread.join(timeout=30)
+        assert order == ["load", "run beside 0"]
+        with writing_if_free(one, lake, of_now) as free:  # type: ignore[arg-type]
+            assert free == of_now.keys(), "all is given back"
 
 
 def is_waiting(settings: Settings) -> bool:

@@ -3,11 +3,14 @@
 A lock ends with its session, so a killed process holds none, at once and without a timeout. Of the sources that share
 tables, one process writes parsed and vault at a time, a run or the worker, and the marts made of them: no mart is built
 in the middle of a load. If a session is lost, two loads of one table are kept apart where the table is written.
+
+Such a group is locked by its sources, always in the same order, and not by its name: it gets another one, or other
+sources, when a declaration changes, and a run that began before goes on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -20,7 +23,9 @@ if TYPE_CHECKING:
     from lakehouse.settings import Settings
 
 WRITING = "writing/"
-"""With the name of a group of sources: held by whoever writes their parsed and vault, or marts made of them."""
+"""With the name of a source: held by whoever writes its parsed and vault, or marts made of them."""
+Groups = Mapping[str, Sequence[str]]
+"""By the name of each group its sources, sorted."""
 
 
 def serve(connection: CatalogConnection, catalog: str, job: str) -> bool:
@@ -39,19 +44,21 @@ def is_served(settings: Settings, job: str) -> bool:
 
 
 @contextmanager
-def writing(connection: CatalogConnection, catalog: str, groups: Collection[str]) -> Iterator[None]:
+def writing(connection: CatalogConnection, catalog: str, groups: Groups) -> Iterator[None]:
     """Writes these groups alone; waits for whoever writes now, before all that ask later.
 
     Whoever needs several groups holds none of them while it waits for one, or its wait would be that of all others.
     """
     waited_for = ""
     while True:
-        if waited_for:
-            connection.execute("SELECT pg_advisory_lock(%s, hashtext(%s))", (CLASS, f"{catalog}/{WRITING}{waited_for}"))
-        with writing_if_free(connection, catalog, set(groups) - {waited_for}) as free, ExitStack() as held:
-            if waited_for:
-                held.callback(_unlock, connection, catalog, waited_for)
-            busy = sorted(set(groups) - {waited_for} - free)
+        with ExitStack() as held:
+            for source in groups[waited_for] if waited_for else ():
+                key = f"{catalog}/{WRITING}{source}"
+                connection.execute("SELECT pg_advisory_lock(%s, hashtext(%s))", (CLASS, key))
+                held.callback(_unlock, connection, catalog, source)
+            others = {group: sources for group, sources in groups.items() if group != waited_for}
+            free = held.enter_context(writing_if_free(connection, catalog, others))
+            busy = sorted(others.keys() - free)
             if not busy:
                 yield
                 return
@@ -59,19 +66,26 @@ def writing(connection: CatalogConnection, catalog: str, groups: Collection[str]
 
 
 @contextmanager
-def writing_if_free(connection: CatalogConnection, catalog: str, groups: Collection[str]) -> Iterator[frozenset[str]]:
+def writing_if_free(connection: CatalogConnection, catalog: str, groups: Groups) -> Iterator[frozenset[str]]:
     """Writes alone those of the groups that nobody else writes, or waits to; their names."""
-    free = frozenset(group for group in sorted(groups) if serve(connection, catalog, WRITING + group))
-    try:
-        yield free
-    finally:
-        for group in free:
-            _unlock(connection, catalog, group)
+    with ExitStack() as held:
+        yield frozenset(group for group in sorted(groups) if _lock_all(connection, catalog, groups[group], held))
 
 
-def _unlock(connection: CatalogConnection, catalog: str, group: str) -> None:
+def _lock_all(connection: CatalogConnection, catalog: str, sources: Sequence[str], held: ExitStack) -> bool:
+    """Locks all of the sources until `held` ends, or none; a session may lock one twice."""
+    with ExitStack() as locked:
+        for source in sources:
+            if not serve(connection, catalog, WRITING + source):
+                return False
+            locked.callback(_unlock, connection, catalog, source)
+        held.push(locked.pop_all())
+    return True
+
+
+def _unlock(connection: CatalogConnection, catalog: str, source: str) -> None:
     with suppress(psycopg.OperationalError):  # the session has ended, and the lock with it
-        withdraw(connection, catalog, WRITING + group)
+        withdraw(connection, catalog, WRITING + source)
 
 
 def _ask(connection: CatalogConnection, query: str, *values: object) -> bool:
