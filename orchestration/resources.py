@@ -137,6 +137,13 @@ class Lake(dg.ConfigurableResource):
         with closing(open_catalog(self.settings())) as catalog:
             return newest_data_snapshots(catalog, list(tables))
 
+    def unpublished_snapshots(self, tables: Collection[TableKey]) -> dict[str, "SnapshotFact"]:
+        """Of tables that are built whole, the newest data snapshot of each that somebody has written in place."""
+        from lakehouse.catalog.open import open_catalog, unpublished_snapshots
+
+        with closing(open_catalog(self.settings())) as catalog:
+            return unpublished_snapshots(catalog, tables)
+
     def rows_since(self, tables: "Mapping[TableKey, int | None]") -> dict[TableKey, dict[str, int]]:
         """Rows by operation that were published in each raw table since a snapshot, where that can be told."""
         from lakehouse.catalog.open import open_catalog, rows_since

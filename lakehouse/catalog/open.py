@@ -112,6 +112,22 @@ def newest_data_snapshots(catalog: LakeCatalog, tables: Collection[tuple[str, st
     return {".".join(name): fact for name, fact in facts.items() if fact is not None}
 
 
+def unpublished_snapshots(catalog: LakeCatalog, tables: Collection[tuple[str, str]]) -> dict[str, SnapshotFact]:
+    """Of tables that are built beside the ones that readers see, those whose newest data was written in place.
+
+    A replacement wins over whatever was published while it was made, as one of a dbt that was begun by hand.
+    """
+    from lakehouse.catalog.derived import derived
+
+    return {".".join(name): fact for name, fact in derived(catalog, tables, unpublished_of).items() if fact}
+
+
+def unpublished_of(table: Table) -> SnapshotFact | None:
+    """The newest snapshot that changed data, unless it was `PUBLISHED`."""
+    newest = newest_of(table)
+    return newest if newest and f"{PUBLISHED}{newest.snapshot_id}" not in table.properties else None
+
+
 def passed_of(mirror: Table) -> SnapshotFact | None:
     """The mirror's snapshot that came with the last refresh that has `PASSED`; None where none has."""
     passed = mirror.properties.get(PASSED)

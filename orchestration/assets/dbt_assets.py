@@ -98,7 +98,8 @@ def marts_assets(manifest: Manifest, reads: Sequence[TableKey]) -> dg.AssetsDefi
         pool=MARTS_POOL,
     )
     def marts_models(context: dg.AssetExecutionContext, dbt: Dbt, lake: Lake) -> Iterator[Any]:
-        tags.record_snapshots(context, lake.newest_snapshots(reads))
+        seen = lake.newest_snapshots(reads) | lake.unpublished_snapshots(built_whole(manifest))
+        tags.record_snapshots(context, seen)
         yield from build_next(context, dbt, lake, manifest)
 
     return marts_models

@@ -10,6 +10,7 @@ from lakehouse.declarations import Declarations
 from lakehouse.declarations.models import is_view
 from orchestration.assets.blocking_checks import blocking_tests
 from orchestration.assets.dbt_assets import marts_assets
+from orchestration.assets.next_tables import built_whole
 from orchestration.assets.translator import MARTS, is_raw, layer, node_key
 from orchestration.resources import TableKey
 from orchestration.runs import arrivals, tags
@@ -38,6 +39,7 @@ def marts_definitions(manifest: dict[str, Any], declared: Declarations) -> dg.De
         confirm_after=timedelta(minutes=min(freshness)) / 2 if freshness else None,
         reads=arrivals.raw_read(declared, manifest),
         tests=frozenset(blocking_tests(manifest).values()),
+        built=tuple(sorted(built_whole(manifest))),
     )
     return dg.Definitions(
         assets=[marts_assets(manifest, (*reads, *mirrors))], jobs=[job], sensors=[new_data_sensor(watch, job)]

@@ -55,7 +55,8 @@ class Watch:
     """What a sensor watches: tables of the lake and, for a job that ingests, their source.
 
     `first_day` is set for partitioned jobs only; `reads` are the raw tables that marts are made of in the end,
-    `mirrors` those of current views among what they read, and `tests` the checks of tests that hold marts back.
+    `mirrors` those of current views among what they read, `tests` the checks of tests that hold marts back, and `built`
+    the marts that are built whole: one that somebody has replaced in place is news.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Watch:
     reads: Sequence[Read] = ()
     mirrors: tuple[TableKey, ...] = ()
     tests: Collection[dg.AssetCheckKey] = ()
+    built: tuple[TableKey, ...] = ()
 
 
 class CannotInspectError(LakehouseError):
@@ -113,6 +115,7 @@ def observe(lake: Lake, watch: Watch, job: str) -> Observed:
     A worker that begins serves its jobs before it is alive, so what became of it is asked first.
     """
     newest = lake.newest_snapshots([*watch.tables, *watch.mirrors])
+    newest |= lake.unpublished_snapshots(watch.built) if watch.built else {}
     source = lake.source_status(watch.source) if watch.source else None
     starting = time.monotonic() - LOADED_AT < STARTS_WITHIN
     returning = ABSENCE.may_end(lake.worker() == "killed", time.monotonic())

@@ -7,6 +7,7 @@ from typing import Any
 from lakehouse.declarations import Declarations
 from lakehouse.declarations.models import is_view
 from orchestration.assets.groups import STORED
+from orchestration.assets.next_tables import built_whole
 from orchestration.assets.translator import MARTS, layer
 from orchestration.jobs.loads import loads_of
 from orchestration.jobs.marts import JOB as MARTS_JOB
@@ -20,13 +21,15 @@ Node = Mapping[str, Any]
 @dataclass(frozen=True)
 class Task:
     """What one Dagster job loads: the tables it watches, and whether it builds the marts or parsed and vault of a
-    source. Marts watch the mirrors of current views, too: by mirror, the view."""
+    source. Marts watch the mirrors of current views, too: by mirror, the view. `built` are those that are built whole:
+    somebody may replace one in place."""
 
     job: str
     tables: tuple[TableKey, ...]
     marts: bool = False
     source: str = ""
     mirrors: Mapping[TableKey, TableKey] = field(default_factory=dict)
+    built: tuple[TableKey, ...] = ()
 
     @property
     def watched(self) -> list[TableKey]:
@@ -38,8 +41,9 @@ def tasks(declared: Declarations, manifest: dict[str, Any]) -> tuple[Task, ...]:
     """The load of each source that a sensor triggers, then the marts. A load with a schedule keeps to its schedule."""
     loads = (load for source in declared.sources for load in loads_of(source) if isinstance(load.trigger, str))
     found = [Task(load.job, load.tables, source=load.source) for load in loads]
-    reads = tables_read(manifest)
-    return (*found, *([Task(MARTS_JOB, reads, marts=True, mirrors=mirrors_read(manifest))] if reads else []))
+    reads, built = tables_read(manifest), tuple(sorted(built_whole(manifest)))
+    marts = Task(MARTS_JOB, reads, marts=True, mirrors=mirrors_read(manifest), built=built)
+    return (*found, *([marts] if reads else []))
 
 
 def all_loads(declared: Declarations) -> tuple[Task, ...]:

@@ -295,7 +295,7 @@ class Worker:
 
         Whether all that has changed is loaded.
         """
-        changed = self._changed(task, state, self._newest(task.watched))
+        changed = self._changed(task, state, self._newest(task.watched) | self._unpublished(task))
         if not (changed or self._due(state) or self._of_a_new_day(task, state) or self._arrived(task, state)):
             return True
         reads = map(self._reads.__getitem__, self._graph.models_of(task, task.tables))
@@ -326,10 +326,12 @@ class Worker:
         return state.absent - self._unloaded(task) if state.absent else set()
 
     def _changed(self, task: Task, state: _State, newest: "Mapping[str, SnapshotFact]") -> list[TableKey]:
-        """The tables with news; of a mirror the view that reads it."""
+        """The tables with news, of a mirror the view that reads it, and the marts that somebody has replaced."""
         snapshots = {name: fact.snapshot_id for name, fact in newest.items()}
         news = [table for table in task.watched if snapshots.get(_name(table)) != state.loaded.get(_name(table))]
-        return [task.mirrors.get(table, table) for table in news]
+        replaced = {name: table for table in task.built if (name := _name(table)) in snapshots}
+        marts = [table for name, table in replaced.items() if snapshots[name] != state.loaded.get(name)]
+        return [*(task.mirrors.get(table, table) for table in news), *marts]
 
     def _of_a_new_day(self, task: Task, state: _State) -> set[str]:
         """The marts that may have other SQL since midnight, which is UTC's. dbt leaves alone those that have not."""
@@ -337,7 +339,8 @@ class Worker:
 
     def _load_alone(self, task: Task, state: _State, busy: AbstractSet[str] = frozenset()) -> None:
         begun, at, newest = time.monotonic(), datetime.now(UTC), self._newest(task.watched)
-        changed = self._changed(task, state, newest)
+        seen = newest | self._unpublished(task)
+        changed = self._changed(task, state, seen)
         reached = state.held | set(self._graph.models_of(task, changed, with_views=True)) - state.views
         reached |= self._of_a_new_day(task, state)
         absent = self._unloaded(task)
@@ -364,7 +367,7 @@ class Worker:
             return
         state.has_yielded = False
         failed = [result for result in results if result.failed]
-        state.loaded = {} if failed else {name: fact.snapshot_id for name, fact in newest.items()}
+        state.loaded = {} if failed else {name: fact.snapshot_id for name, fact in seen.items()}
         state.loaded_at = None if failed else at
         state.day, state.absent = (None, state.absent) if failed else (at.date(), absent)
         state.held, state.later = (held, set()) if failed else (held | later, later)
@@ -527,6 +530,12 @@ class Worker:
         from lakehouse.catalog.open import newest_data_snapshots
 
         return newest_data_snapshots(self._catalog, tables)
+
+    def _unpublished(self, task: Task) -> "dict[str, SnapshotFact]":
+        """The marts that somebody has written in place, as a dbt by hand does. One that is sound is left alone."""
+        from lakehouse.catalog.open import unpublished_snapshots
+
+        return unpublished_snapshots(self._catalog, task.built) if task.built else {}
 
 
 def _name(table: TableKey) -> str:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.catalog.next_names import OF_SOURCES, is_next, next_name
-from lakehouse.catalog.open import PUBLISHED
+from lakehouse.catalog.open import PUBLISHED, unpublished_snapshots
 from lakehouse.catalog.writing.next_tables import begin, building_next
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
@@ -89,6 +89,21 @@ def test_the_snapshots_of_a_build_say_when_it_was_published_as_long_as_they_are_
     again = published(catalog, DIM)
     assert published(catalog, FACT) == fact and len(again.items() & dim.items()) == 1
     assert again.keys() == {str(snapshot.snapshot_id) for snapshot in catalog.load_table(DIM).metadata.snapshots}
+
+
+def test_a_table_that_was_replaced_in_place_is_told_until_the_next_is_published(catalog: LakeCatalog) -> None:
+    """A replacement that was begun by hand wins over what was published while it was made, which is gone then."""
+
+    def replaced() -> dict[str, int]:
+        return {name: fact.snapshot_id for name, fact in unpublished_snapshots(catalog, [DIM, FACT]).items()}
+
+    for number in (2, 3):
+        with building_next(catalog, {DIM: {}, FACT: {}}) as sound:
+            write(catalog, next_name(DIM), number)
+            sound.add(DIM)
+        assert replaced() == {}
+        write(catalog, DIM, 1)
+        assert replaced() == {"marts.dim": catalog.load_table(DIM).metadata.current_snapshot_id}
 
 
 def test_what_is_noted_of_a_table_outlives_its_replacement(catalog: LakeCatalog) -> None:

@@ -2,13 +2,16 @@
 
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
 
 from lakehouse.catalog.open import SnapshotFact
 from lakehouse.servers.worker_sessions import RESTART_SECONDS
 from orchestration.runs.state.history import JobHistory, PastRun
 from orchestration.runs.state.load_state import HeldTable, LoadState, loaded_since, pack_state, unpack_state
+from orchestration.sensors import new_data
 from orchestration.sensors.decide import LONGEST_START_WAIT, PULL_BYTES, Launch, Observed, Skip, decide, fingerprint
-from orchestration.sensors.new_data import Absence
+from orchestration.sensors.new_data import Absence, Watch
 
 NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 STORES = "raw_retail.stores"
@@ -64,6 +67,20 @@ def test_positions_that_have_the_same_number_trigger_runs_of_their_own() -> None
         Source(follower_alive=False, position=text) for text in ("topic/0:3,topic/1:1", "topic/0:3,topic/1:2")
     )
     assert fingerprint(observe(1, one), after()) != fingerprint(observe(1, other), after())
+
+
+def test_a_mart_that_somebody_has_replaced_in_place_launches_the_job_that_builds_it_once() -> None:
+    """A dbt by hand that began before the last load set it back, and no table that it reads had news."""
+    lake: Any = SimpleNamespace(
+        newest_snapshots=lambda _: {STORES: snapshot()}, worker=lambda: "none", is_served=lambda _: False,
+        unpublished_snapshots=lambda tables: {".".join(table): snapshot(7) for table in tables},
+    )  # fmt: skip
+    watch = Watch("new_data_marts", (("raw_retail", "stores"),), built=(("marts", "fct"),))
+    seen, loaded = new_data.observe(lake, watch, "build_marts"), past(stores=1)
+    decision = decide("build_marts", seen, after(loaded), NOW)
+    assert isinstance(decision, Launch) and "marts.fct (snapshot 7" in decision.why
+    looked_at = replace(loaded, snapshots={**loaded.snapshots, "marts.fct": 7})
+    assert isinstance(decide("build_marts", seen, after(looked_at), NOW), Skip)
 
 
 def test_a_job_that_never_ran_loads_what_is_there() -> None:

@@ -55,7 +55,8 @@ class Shop:
             "_reads": dict.fromkeys(self.graph.nodes, frozenset({"retail"})), "_sources": {"retail": ["retail"]},
             "_instance": self.instance,
             "_state": self.states, "_all_loads": self.loads, "_checks": {}, "_mart_checks": {}, "_tests": TestBudget(),
-            "_unloaded": lambda _: set(), "_connection": None, "_catalog": SimpleNamespace(name="lake"),
+            "_unloaded": lambda _: set(), "_unpublished": lambda _: {}, "_connection": None,
+            "_catalog": SimpleNamespace(name="lake"),
             "_telling": SimpleNamespace(tell=lambda *_: None), "_last_loads": deque[float](maxlen=2), "_away": False,
             "_settings": None, "_unless_rung": lambda work, seconds=0.0: work(),
         }.items():  # fmt: skip

@@ -172,6 +172,7 @@ def test_marts_of_a_source_that_is_being_loaded_wait_and_no_others(
     for name, value in {
         "_graph": graph, "_marts": building, "_reads": reads, "_newest": lambda _: facts, "_untold": [],
         "_held": lambda _: set(), "_unloaded": lambda _: set(), "_last_loads": deque[float](maxlen=2),
+        "_unpublished": lambda _: {},
         "_unless_rung": lambda work, seconds: work(),
     }.items():  # fmt: skip
         monkeypatch.setattr(worker, name, value, raising=False)
@@ -195,6 +196,7 @@ def test_marts_of_a_table_that_arrives_without_rows_are_built_as_soon_as_it_is_t
     facts = {".".join(table): SnapshotFact(1, datetime.now(UTC), 1, 1) for table in marts.tables}
     for name, value in {
         "_graph": graph, "_marts": building, "_newest": lambda _: facts, "_untold": [], "_held": lambda _: set(),
+        "_unpublished": lambda _: {},
         "_unloaded": lambda _: set(absent), "_reads": dict.fromkeys(graph.nodes, frozenset()), "_exist": lambda _: True,
         "_recorded": lambda _: dict.fromkeys(facts, 1) if has_begun_anew else {}, "_telling": Telling(*[None] * 5),
         "_last_loads": deque[float](maxlen=2), "_connection": None, "_catalog": SimpleNamespace(name="lake"),
@@ -214,6 +216,44 @@ def test_marts_of_a_table_that_arrives_without_rows_are_built_as_soon_as_it_is_t
     assert attend() == []
     absent.clear()
     assert attend() == ["dim_account"]
+    assert attend() == []
+
+
+def test_a_mart_that_somebody_has_replaced_is_built_again_with_what_is_made_of_it_and_once(
+    demo_tasks: tuple[dict[str, Any], tuple[Task, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A dbt by hand began before the last load, and set the mart back: it stayed so until the next new row."""
+    manifest, (*_, marts) = demo_tasks
+    worker, built, in_place = object.__new__(Worker), list[str](), dict[str, SnapshotFact]()
+    graph, facts = (
+        Graph(manifest),
+        {".".join(table): SnapshotFact(1, datetime.now(UTC), 1, 1) for table in marts.tables},
+    )
+    graph._children = {**graph._children, "model.lakehouse.dim_account": ["model.lakehouse.dim_user"]}
+    state = _State(day=datetime.now(UTC).date(), loaded=dict.fromkeys(facts, 1))
+    building = recording(manifest, graph, built, monkeypatch)
+    for name, value in {
+        "_graph": graph, "_marts": building, "_newest": lambda _: facts, "_untold": [], "_held": lambda _: set(),
+        "_unloaded": lambda _: set(), "_reads": dict.fromkeys(graph.nodes, frozenset()),
+        "_telling": Telling(*[None] * 5), "_last_loads": deque[float](maxlen=2), "_connection": None,
+        "_catalog": SimpleNamespace(name="lake"), "_unless_rung": lambda work, seconds: work(),
+    }.items():  # fmt: skip
+        monkeypatch.setattr(worker, name, value, raising=False)
+    monkeypatch.setattr(worker, "_unpublished", lambda _: {**in_place})
+    monkeypatch.setattr("orchestration.worker.worker.writing_if_free", lambda *found: nullcontext(frozenset(found[-1])))
+
+    def attend() -> list[str]:
+        built.clear()
+        worker._attend(marts, state)
+        return sorted(built)
+
+    assert attend() == []
+    for snapshot in (5, 6):
+        in_place["marts.dim_account"] = SnapshotFact(snapshot, datetime.now(UTC), 1, 1)
+        assert attend() == ["dim_account", "dim_user"]
+        assert state.loaded["marts.dim_account"] == snapshot, "the next worker and the sensor do not look again"
+        assert attend() == [], "one that is sound is left alone, and nothing is published"
+    in_place.clear()
     assert attend() == []
 
 
@@ -260,7 +300,7 @@ def test_pits_wait_for_a_pause_between_cuts_and_not_for_ever(
         "_graph": graph, "_marts": building, "_newest": newest, "_untold": [], "_held": lambda _: set(),
         "_unloaded": lambda _: set(), "_reads": dict.fromkeys(graph.nodes, frozenset()),
         "_state": {marts.job: state}, "_unless_rung": unless_rung, "_telling": Telling(*[None] * 5), "_away": False,
-        "_last_loads": loads,
+        "_last_loads": loads, "_unpublished": lambda _: {},
     }.items():  # fmt: skip
         monkeypatch.setattr(worker, name, value, raising=False)
 
