@@ -13,6 +13,8 @@ from lakehouse.servers.database import connect_catalog
 from lakehouse.servers.exporter import served
 from lakehouse.servers.outage import expected
 from lakehouse.servers.worker_sessions import enter, leave
+from orchestration.runs.processes.presence import serve
+from orchestration.runs.processes.queries import session_name
 from orchestration.worker.bell import Bell
 from orchestration.worker.worker import Worker
 
@@ -63,5 +65,6 @@ def open_worker(settings: "Settings", stop: Event) -> Iterator[tuple[Worker, Bel
         closing(open_catalog(settings)) as catalog,
         closing(connect_catalog(settings)) as connection,
     ):
-        bell = Bell(connection, stop)
-        yield Worker(settings, instance, catalog, connection, bell), bell, connection
+        bell, session = Bell(connection, stop), session_name(settings)
+        serve(connection, settings.catalog_name, session)
+        yield Worker(settings, instance, catalog, connection, bell, session), bell, connection

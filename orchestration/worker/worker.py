@@ -28,6 +28,7 @@ from orchestration.assets.groups import groups_read, load_groups, sources_of
 from orchestration.resources import TableKey
 from orchestration.runs.arrivals import in_cuts, never_arrived, not_there, raw_read
 from orchestration.runs.processes.presence import serve, withdraw, writing_if_free
+from orchestration.runs.processes.queries import end_abandoned_queries
 from orchestration.runs.state.behind import left_behind
 from orchestration.runs.state.load_state import pause
 from orchestration.runs.state.loaded import last_worker_load
@@ -110,10 +111,12 @@ class Worker:
         catalog: "LakeCatalog",
         connection: "CatalogConnection",
         bell: Bell,
+        session: str,
     ) -> None:
         self._settings, self._instance = settings, instance
         self._catalog, self._connection, self._bell = catalog, connection, bell
-        self._dbt = WarmDbt(settings)
+        self._session, self._may_have_left = session, True  # statements in Trino that nobody waits for
+        self._dbt = WarmDbt(settings, session)
         self._tasks: tuple[Task, ...] = ()
         self._state: dict[str, _State] = {}
         self._tests, self._is_looked_for_untested = TestBudget(at=time.monotonic()), False
@@ -139,7 +142,7 @@ class Worker:
         """One round over all tasks; waits for a run of theirs. Raises LakehouseError if the project does not parse."""
         self.read_project()
         self.take_jobs()
-        tasks_now = () if self._trino_is_away() else self._tasks
+        tasks_now = () if self._trino_is_away() or self._are_left() else self._tasks
         try:
             for task in tasks_now:
                 state = self._state[task.job]
@@ -267,7 +270,7 @@ class Worker:
                 self._untold.append(partial(self._telling.tell, task, state.loaded, state.held))
                 state.failures = 0
         except LakehouseError as error:
-            self._away = True
+            self._away = self._may_have_left = True
             if self._trino_is_away():
                 log.warning("%s waits: %s", task.job, AWAY)
                 self._untold.append(partial(setattr, state, "loaded", was))  # once Dagster was told what was done
@@ -280,6 +283,17 @@ class Worker:
         """Whether Trino was found not to answer, and still does not: then no job of Dagster's could load either."""
         self._away = self._away and not answers(self._settings)
         return self._away
+
+    def _are_left(self) -> bool:
+        """Ends statements in Trino that nobody waits for: a build that a killed worker has begun would be published as
+        one of ours. Whether Trino went away meanwhile. Raises LakehouseError if one does not end."""
+        if self._may_have_left:
+            try:
+                end_abandoned_queries(self._settings, self._instance, self._session)
+                self._may_have_left = False
+            except Unreachable:
+                self._away = True
+        return self._may_have_left
 
     def _leave(self, task: Task, state: _State, error: LakehouseError) -> None:
         """Leaves the task to its Dagster job, which records the failure, and looks again after a pause."""

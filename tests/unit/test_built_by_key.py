@@ -18,6 +18,7 @@ from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.catalog.next_names import next_name
 from lakehouse.declarations.built_by_key import ByKey, Lead, built_by_key
 from lakehouse.declarations.manifest import manifest_path
+from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 from lakehouse_watch.probes.models import read_models
 from orchestration.worker.dbt.warm_dbt import NodeResult
@@ -214,7 +215,8 @@ class Dbt:
         for name in names if not self.no_new_data else []:
             data = pa.table({"hk_sale": ["a", "b"]})
             self.catalog.create_table_if_not_exists(next_name(("vault", name)), data.schema).overwrite(data)
-        return [NodeResult(f"model.{name}", "success", 0.0, 0, "") for name in names]
+        message = "no new data" if self.no_new_data else "SUCCESS"
+        return [NodeResult(f"model.{name}", "success", 0.0, 0, message) for name in names]
 
 
 def test_a_mart_that_is_declared_wrongly_is_told_and_stops_nothing(
@@ -251,3 +253,34 @@ def test_a_mart_that_dbt_leaves_alone_is_not_noted_as_built(
     lake.append(lake.mart, "x")
     marts.build(["model.fct_sale"], (), {}, [])
     assert built() is None, "somebody else has changed it"
+
+
+@pytest.mark.parametrize("is_left_alone", [False, True])
+def test_what_a_killed_build_still_writes_into_a_copy_is_not_published(
+    is_left_alone: bool,
+    lake: Lake,
+    postgres_catalog: LakeCatalog,
+    catalog_settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Trino finished its statement after the next build had made, or left alone, and tested the copy."""
+    declared = manifest({"key": "hk_sale", "through": {"sat_line": "link_sold"}}) | {"child_map": {}}
+    dbt = Dbt(postgres_catalog)
+    marts = Marts(catalog_settings, postgres_catalog, dbt, declared, Graph(declared))  # type: ignore[arg-type]
+    monkeypatch.setattr(module, "run_tests", lambda *_: [])
+    marts.build(["model.fct_sale"], (), {}, [])
+    before = postgres_catalog.load_table(lake.mart).metadata_location
+    late = pa.table({"hk_sale": ["older"]})
+
+    def finish(*_: object) -> list[NodeResult]:
+        postgres_catalog.load_table(next_name(lake.mart)).overwrite(late)
+        return []
+
+    if is_left_alone:
+        dbt.no_new_data, run = True, dbt.run
+        monkeypatch.setattr(dbt, "run", lambda *given: [*finish(), *run(*given)])
+    else:
+        monkeypatch.setattr(module, "run_tests", finish)
+    with pytest.raises(LakehouseError, match=r"vault\.fct_sale was built by another once it was tested"):
+        marts.build(["model.fct_sale"], (), {}, [])
+    assert postgres_catalog.load_table(lake.mart).metadata_location == before

@@ -172,7 +172,7 @@ def test_a_test_that_does_more_than_count_rows_is_left_to_dbt(
 
 def test_a_load_waits_for_trino_and_is_not_left_to_dagster(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its jobs could not load either; the worker came back after a pause that doubled, minutes after Trino had."""
-    worker, told, there = object.__new__(Worker), list[dict[str, int]](), [False]
+    worker, told, there, ended = object.__new__(Worker), list[dict[str, int]](), [False], list[str]()
     task = Task("load_shop", (("raw_shop", "sales"),))
     state = _State(loaded={"raw_shop.sales": 1}, served=True)
 
@@ -185,10 +185,12 @@ def test_a_load_waits_for_trino_and_is_not_left_to_dagster(monkeypatch: pytest.M
     for name, value in {
         "_dbt": SimpleNamespace(**quiet), "_mirrors": SimpleNamespace(**quiet), "_untold": [], "_away": False,
         "_tasks": (task,), "_state": {task.job: state}, "_load": load, "_settings": None,
-        "_leave": lambda *_: told.append({"left": 1}),
+        "_leave": lambda *_: told.append({"left": 1}), "_instance": None, "_session": "worker/lake/1",
+        "_may_have_left": True,
     }.items():  # fmt: skip
         monkeypatch.setattr(worker, name, value, raising=False)
     monkeypatch.setattr("orchestration.worker.worker.answers", lambda _: there[0])
+    monkeypatch.setattr("orchestration.worker.worker.end_abandoned_queries", lambda *given: ended.append(given[-1]))
     worker.load_what_is_due()
     assert told == [{}], "what was done is told, as of a load that is not whole"
     assert state.served and state.loaded == {"raw_shop.sales": 1}, "only what has changed is loaded again"
@@ -198,6 +200,7 @@ def test_a_load_waits_for_trino_and_is_not_left_to_dagster(monkeypatch: pytest.M
     there[0] = True
     worker.load_what_is_due()
     assert told == [{}, {"left": 1}, {}], "with Trino there it is a failure of the load's own"
+    assert ended == ["worker/lake/1"] * 2, "what others have left at first, and its own once Trino is back"
 
 
 def test_all_jobs_are_served_before_the_first_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,7 +217,7 @@ def test_all_jobs_are_served_before_the_first_is_loaded(monkeypatch: pytest.Monk
         "_dbt": SimpleNamespace(**quiet), "_mirrors": SimpleNamespace(**quiet), "_untold": [], "_away": False,
         "_tasks": tasks, "_state": {task.job: _State() for task in tasks}, "_load": load, "_exist": lambda _: True,
         "_recorded": lambda _: {}, "_unloaded": lambda _: set(), "_connection": None, "_instance": None,
-        "_catalog": SimpleNamespace(name="lake"),
+        "_catalog": SimpleNamespace(name="lake"), "_may_have_left": False,
     }.items():  # fmt: skip
         monkeypatch.setattr(worker, name, value, raising=False)
     monkeypatch.setattr("orchestration.worker.worker.serve", lambda *given: not done.append(f"{given[-1]} is served"))

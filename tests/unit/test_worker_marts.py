@@ -77,7 +77,9 @@ def test_a_mart_is_tested_with_those_that_are_held_back_and_through_views_once_i
 
     module = "orchestration.worker.marts.marts"
     dbt: Any = SimpleNamespace(run=lambda _, names, variables: [NodeResult(one, "success", 0.0, 0, "") for _ in names])
-    catalog: Any = SimpleNamespace(load_tables=lambda names: {name: there[name] for name in names if name in there})
+    catalog: Any = SimpleNamespace(
+        load_tables=lambda names: {name: there[name] for name in names if name in there}, locations=lambda _: {}
+    )
     built = Marts(load_settings(), catalog, dbt, changed, Graph(changed))
     for name, value in {
         f"{module}.building_next": building_next, f"{module}.run_tests": run_tests,

@@ -16,6 +16,7 @@ from lakehouse.servers.worker_sessions import enter, is_there, leave, state_of
 from lakehouse.settings import Settings, load_settings
 from lakehouse_watch.probes.worker import read_worker
 from orchestration.runs.processes.presence import is_served, serve, withdraw, writing, writing_if_free
+from orchestration.runs.processes.queries import _is_over, session_name
 from orchestration.worker import loop
 from orchestration.worker.bell import Bell
 from orchestration.worker.dbt.statements import Interrupted, Statements
@@ -39,6 +40,19 @@ def test_a_worker_serves_a_job_until_its_session_ends(settings: Settings) -> Non
         assert serve(other, lake, "load_shop")  # type: ignore[arg-type]
         one.execute("SELECT pg_terminate_backend(%s, 10000)", (other.info.backend_pid,))
         assert not is_served(settings, "load_shop")
+
+
+def test_queries_of_a_worker_are_over_once_its_session_has_ended(settings: Settings) -> None:
+    """One of a killed worker replaced a mart that the next had built and tested. Those of another lake are not ours."""
+    dsn, lake, instance = settings.catalog_dsn(), settings.catalog_name, None
+    session, own = session_name(settings), session_name(settings)
+    with psycopg.connect(dsn, autocommit=True) as alive:
+        assert serve(alive, lake, session)  # type: ignore[arg-type]
+        assert not _is_over(settings, instance, session, own)  # type: ignore[arg-type]
+        assert _is_over(settings, instance, session, session), "what it waits for no more"  # type: ignore[arg-type]
+    assert _is_over(settings, instance, session, own)  # type: ignore[arg-type]
+    other = session.replace(f"/{settings.trino.catalog}/", "/other/")
+    assert not _is_over(settings, instance, other, own)  # type: ignore[arg-type]
 
 
 def test_a_worker_that_was_killed_is_missed_and_one_that_has_ended_is_not(settings: Settings) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from lakehouse.catalog.next_names import Name, next_name
@@ -36,19 +37,21 @@ BUILT_FROM = "lakehouse.built-from"  # property of a table that is built whole: 
 
 
 @contextmanager
-def building_next(catalog: LakeCatalog, tables: Mapping[Name, Comments]) -> Iterator[set[Name]]:
+def building_next(
+    catalog: LakeCatalog, tables: Mapping[Name, Comments], tested: Mapping[Name, str] = MappingProxyType({})
+) -> Iterator[set[Name]]:
     """Copies the tables, and publishes at the end those that the block puts into the set.
 
     Each gets the comments of its columns, which a replacement loses. Drops the copies if the block raises. One builds
     at a time; another waits until the first has published, or its session has ended. Raises LakehouseError if another
-    writer has changed a table in the meantime.
+    writer has changed a table in the meantime, or a copy since it was `tested`: the block puts in its metadata file.
     """
     sound: set[Name] = set()
     with no_next_tables(catalog) as connection:
         bases = begin(connection, catalog, tables)
         try:
             yield sound
-            publish(connection, catalog, {name: tables[name] for name in sound}, bases)
+            publish(connection, catalog, {name: tables[name] for name in sound}, bases, tested)
         finally:
             with connection.transaction():
                 drop_next(connection, catalog.name, tables)
@@ -81,14 +84,22 @@ def begin(connection: Connection, catalog: LakeCatalog, tables: Collection[Name]
 
 
 def publish(
-    connection: Connection, catalog: LakeCatalog, tables: Mapping[Name, Comments], bases: Mapping[Name, str]
+    connection: Connection,
+    catalog: LakeCatalog,
+    tables: Mapping[Name, Comments],
+    bases: Mapping[Name, str],
+    tested: Mapping[Name, str],
 ) -> None:
     """Points the tables at their next state, all or none.
 
-    Raises LakehouseError if another writer, such as a compaction, has changed one of them since `begin`.
+    Raises LakehouseError if another writer, such as a compaction, has changed one of them since `begin`, or its copy
+    since it was `tested`, as a statement that a killed build has left in Trino does.
     """
     copies = catalog.load_tables([next_name(table) for table in tables])
     built = {table: copies[next_name(table)] for table in sorted(tables) if next_name(table) in copies}
+    for table, copy in built.items():
+        if tested.get(table, copy.metadata_location) != copy.metadata_location:
+            raise LakehouseError(f"{'.'.join(table)} was built by another once it was tested: build it again")
     changed = {table: copy for table, copy in built.items() if bases.get(table) != copy.metadata_location}
     before = catalog.load_tables([table for table in changed if table in bases])
     made = _snapshots_since(before, changed)

@@ -49,10 +49,10 @@ class NodeResult:
 
 
 class WarmDbt:
-    """A parsed project, parsed again when its files have changed."""
+    """A parsed project, parsed again when its files have changed; its statements say of which `session` they are."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings, self.statements = settings, Statements()
+    def __init__(self, settings: Settings, session: str = "") -> None:
+        self._settings, self._session, self.statements = settings, session, Statements()
         self._project: Manifest | None = None
         self._key = ""
 
@@ -82,7 +82,10 @@ class WarmDbt:
     ) -> Any:
         from dbt.cli.main import dbtRunner
 
-        with self.statements.running(), environment({**run_environment(self._settings, None, ""), **variables}):
+        with (
+            self.statements.running(),
+            environment({**run_environment(self._settings, None, self._session), **variables}),
+        ):
             done = dbtRunner(manifest=project).invoke([*arguments, *_options(self._settings)])
         if done.exception is not None:
             raise LakehouseError(f"dbt {arguments[0]}: {database_message(str(done.exception))}")

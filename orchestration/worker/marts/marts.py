@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from lakehouse.catalog.open import SnapshotFact
 
 log = logging.getLogger(__name__)
+LEFT_ALONE = "no new data"  # what rebuilt_table.sql says
 SELECTED_ALONE = {"DBT_INDIRECT_SELECTION": "empty"}  # models and tests that are named, and no other tests
 
 
@@ -80,7 +81,8 @@ class Marts:
             return []
         sizes = {name: f"{fact.total_rows}/{fact.snapshot_id}" for name, fact in newest.items()}
         session = of_marts(self._settings, sum(fact.total_rows for fact in newest.values()))
-        with building_next(self._catalog, built_whole(self._manifest)) as sound:
+        tested = dict[TableKey, str]()
+        with building_next(self._catalog, built_whole(self._manifest), tested) as sound:
             tables = [table_of(self._graph.nodes[model]) for model in models]
             copies = self._catalog.load_tables(list(map(next_name, tables)))
             stored = {name: copies[next_name(name)] for name in tables if next_name(name) in copies}
@@ -92,10 +94,11 @@ class Marts:
                 "LAKEHOUSE_VIEWS": json.dumps(self._views(models)), "LAKEHOUSE_SESSION_PROPERTIES": json.dumps(session),
             }  # fmt: skip
             results = self._dbt.run("run", [self._graph.nodes[model]["name"] for model in models], variables)
+            tested |= self._built(tables, stored, results)
             tests = self._tests(models, without)
             results += self.test([test for test in tests if test not in self._late], results, variables)
             sound |= sound_tables(self._manifest, {result.unique_id: result.status for result in results})
-            self._note({name: note for name, note in notes.items() if name in sound}, stored)
+            self._note({name: note for name, note in notes.items() if name in sound}, stored, tested)
         late = [test for test in tests if test in self._late]
         return [*results, *self.test(late, results, {**variables, "LAKEHOUSE_NEXT": ""})]
 
@@ -127,13 +130,30 @@ class Marts:
                 given[".".join(name)] = found
         return given, notes
 
-    def _note(self, notes: Mapping[TableKey, BuiltAt], stored: "Mapping[TableKey, Table]") -> None:
+    def _built(
+        self, tables: Sequence[TableKey], stored: "Mapping[TableKey, Table]", results: Sequence[NodeResult]
+    ) -> dict[TableKey, str]:
+        """The metadata files of the copies as dbt has built them or left them alone: see `building_next`."""
+        built = self._catalog.locations(list(map(next_name, tables)))
+        found = {name: built[next_name(name)] for name in tables if next_name(name) in built}
+        alone = [table_of(self._graph.nodes[result.unique_id]) for result in results if result.message == LEFT_ALONE]
+        return found | {name: stored[name].metadata_location for name in alone if name in stored}
+
+    def _note(
+        self,
+        notes: Mapping[TableKey, BuiltAt],
+        stored: "Mapping[TableKey, Table]",
+        tested: dict[TableKey, str],
+    ) -> None:
         """Writes into the copies what they were built of, except where dbt has found no new data and left one alone."""
         copies = self._catalog.load_tables(list(map(next_name, notes)))
         for name, note in notes.items():
             copy, before = copies[next_name(name)], stored.get(name)
-            if before is None or copy.metadata_location != before.metadata_location:
+            was = copy.metadata_location
+            if was == tested.get(name) and (before is None or was != before.metadata_location):
                 copy.transaction().set_properties(note.of(copy)).commit_transaction()
+                if copy.metadata.metadata_log[-1].metadata_file == was:  # else another was between, and is not tested
+                    tested[name] = copy.metadata_location
 
     def test(self, tests: Sequence[str], built: Sequence[NodeResult], variables: Mapping[str, str]) -> list[NodeResult]:
         """The results of tests; one that reads a mart which was not built is skipped, as dbt does."""
