@@ -33,7 +33,7 @@ def rebuild_vault(settings: Settings) -> list[str]:
 
     Raises LakehouseError for dbt, and for a table that a full refresh passes over: it would keep its keys.
     """
-    from orchestration.assets.groups import load_groups
+    from orchestration.assets.groups import load_groups, sources_of
     from orchestration.runs.processes.presence import writing
 
     manifest = load_manifest(settings)
@@ -42,7 +42,7 @@ def rebuild_vault(settings: Settings) -> list[str]:
             f"{', '.join(kept)} would keep the former keys, by `full_refresh: false` in the model's config: "
             "take it out, then run `lakehouse rehash` again"
         )
-    groups = set(load_groups(manifest).values())
+    groups = sources_of(manifest, load_groups(manifest))
     with closing(connect_catalog(settings)) as connection, writing(connection, settings.catalog_name, groups):
         missing = _never_loaded(settings)
         rebuild(settings, ["path:models/stage+"], without=[f"{model}+" for model in missing])
