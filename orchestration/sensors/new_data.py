@@ -96,7 +96,7 @@ def new_data_sensor(watch: Watch, job: Any) -> dg.SensorDefinition:
         whole = repository.get_job(job.name)
         own = whole.asset_layer.executable_asset_keys
         load = last_worker_load(context.instance, job.name, own)
-        history = with_worker(read_history(context.instance, job.name, whole), load)
+        history = with_worker(context.instance, read_history(context.instance, job.name, whole), load)
         if history.failures or history.state.tables:  # else nothing depends on it, and it takes 30 ms
             seen = replace(seen, code=lake.code_version())
         blocking = blocking_checks(watch.tests, missing)

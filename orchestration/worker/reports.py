@@ -27,7 +27,7 @@ NO_DAYS: Mapping[TableKey, Collection[str]] = MappingProxyType({})
 def report_tables(
     instance: dg.DagsterInstance,
     job: str,
-    facts: Mapping[TableKey, "SnapshotFact"],
+    facts: Mapping[TableKey, "SnapshotFact | None"],
     seconds: Mapping[TableKey, float],
     loaded: Mapping[str, int],
     by_day: Collection[TableKey] = (),
@@ -42,7 +42,7 @@ def report_tables(
     today = datetime.now(UTC).date().isoformat()
     for table, fact in facts.items():
         took = {"load_seconds": round(seconds[table], 2)} if table in seconds else {}
-        metadata = {**snapshot_metadata(fact), **took, **loaded_metadata(job, loaded, behind)}
+        metadata = {**(snapshot_metadata(fact) if fact else {}), **took, **loaded_metadata(job, loaded, behind)}
         days: list[str | None] = [None]
         if table in by_day:
             days = [*sorted({*failed_days.get(table, ())} - {today}), today]
@@ -88,13 +88,19 @@ def told_snapshots(instance: dg.DagsterInstance, tables: Collection[TableKey]) -
     return found
 
 
-def red_tables(instance: dg.DagsterInstance, tables: Iterable[TableKey]) -> list[TableKey]:
+_settled: set[str] = set()  # runs that have succeeded, or are no more
+
+
+def red_tables(instance: dg.DagsterInstance, tables: Iterable[TableKey]) -> tuple[list[TableKey], bool]:
     """Those that the UI shows as failed: a run was to materialize them and failed, and nothing was told of them since.
 
-    One that is not in the cut has every reason to be.
+    One that is not in the cut has every reason to be. Then whether each run that was to materialize any of them last
+    has succeeded.
     """
     entries = [record.asset_entry for record in instance.get_asset_records([dg.AssetKey(table) for table in tables])]
-    runs = {run_id: instance.get_run_by_id(run_id) for run_id in {entry.last_run_id for entry in entries} if run_id}
+    asked = {entry.last_run_id for entry in entries if entry.last_run_id} - _settled
+    runs = {run_id: instance.get_run_by_id(run_id) for run_id in asked}
+    _settled.update(run_id for run_id, run in runs.items() if run is None or run.is_success)
     failed = {run_id for run_id, run in runs.items() if run and run.is_failure_or_canceled}
     red = [
         entry.asset_key
@@ -103,7 +109,7 @@ def red_tables(instance: dg.DagsterInstance, tables: Iterable[TableKey]) -> list
         and not (entry.last_materialization and entry.last_materialization.run_id == entry.last_run_id)
     ]
     absent = {check.asset_key for check in failing_checks(instance, [dg.AssetCheckKey(key, ARRIVED) for key in red])}
-    return sorted((key.path[0], key.path[1]) for key in red if key not in absent)
+    return sorted((key.path[0], key.path[1]) for key in red if key not in absent), asked <= _settled
 
 
 def days_left_failed(instance: dg.DagsterInstance, tables: Collection[TableKey]) -> dict[TableKey, list[str]]:

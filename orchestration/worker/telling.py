@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from lakehouse.servers.outage import expected
+from orchestration.resources import TableKey
 from orchestration.runs.partitions import daily_partitions
+from orchestration.runs.state.behind import left_behind
 from orchestration.runs.subset import failing_checks
 from orchestration.worker.plan import Graph, Task, table_of
 from orchestration.worker.reports import report_days, report_tables, told_snapshots
@@ -69,6 +71,7 @@ class Telling:
         tables = sorted({table_of(self._graph.nodes[model]) for model in models})
         told, newest = told_snapshots(self._instance, tables), newest_data_snapshots(self._catalog, tables)
         failing = {tuple(key.asset_key.path) for key in failing_checks(self._instance, list(self._checks))}
+        failing |= self._behind(task, tables)
         there = {table: fact for table in tables if (fact := newest.get(".".join(table))) and table not in failing}
         untold = {table: fact for table, fact in there.items() if told.get(table) != str(fact.snapshot_id)}
         report_tables(self._instance, task.job, untold, {}, {} if held else loaded, () if task.marts else untold)
@@ -86,14 +89,22 @@ class Telling:
         if until is None or until == told.until:
             return
         tables = [table_of(self._graph.nodes[m]) for m in self._graph.models_of(task, task.tables, with_views=True)]
-        newest = newest_data_snapshots(self._catalog, tables)
+        newest, behind = newest_data_snapshots(self._catalog, tables), self._behind(task, tables)
         keys = daily_partitions(self._settings.dagster.first_day).get_partition_keys()
-        days, facts = [key for key in keys if key <= until.isoformat()], {t: newest.get(".".join(t)) for t in tables}
+        days, facts = (
+            [key for key in keys if key <= until.isoformat()],
+            {t: newest.get(".".join(t)) for t in tables if t not in behind},
+        )
         told.is_left = not report_days(self._instance, task.job, facts, days, loaded, now + TELL_SECONDS)
         if told.is_left:
             told.due = 0.0
         else:
             told.until = until
+
+    def _behind(self, task: Task, tables: Collection[TableKey]) -> set[tuple[str, ...]]:
+        """Those of the tables that the job has left behind: to tell of one would say that it was loaded."""
+        behind = {} if task.marts else left_behind(self._instance, task.job, list(map(dg.AssetKey, tables)))
+        return {tuple(key.path) for key in behind}
 
     def _read_until(self, task: Task, told: Told) -> date | None:
         """The day until which raw has what the source has; None if that cannot be known now."""

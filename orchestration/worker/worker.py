@@ -29,7 +29,7 @@ from orchestration.resources import TableKey
 from orchestration.runs.arrivals import in_cuts, never_arrived, not_there, raw_read
 from orchestration.runs.processes.presence import serve, withdraw, writing_if_free
 from orchestration.runs.processes.queries import end_abandoned_queries
-from orchestration.runs.state.behind import left_behind
+from orchestration.runs.state.behind import find_behind, runs_from_the_graph
 from orchestration.runs.state.load_state import pause
 from orchestration.runs.state.loaded import last_worker_load
 from orchestration.runs.subset import failing_checks
@@ -80,12 +80,11 @@ FIRST_SECONDS = 2.5  # within which marts of readers yield to a cut, once: less 
 
 @dataclass
 class _State:
-    """What the worker knows of a task: the snapshots it has loaded, when and on which day, the views that it has made
+    """What the worker knows of a task: the snapshots it has loaded, on which day, the views that it has made
     of the project as it is, the marts that wait, which of them only for a pause, since when and until when, whether
     those of readers have yielded to a cut, the marts of tables that were never loaded, and its failures in a row."""
 
     loaded: dict[str, int] = field(default_factory=dict)
-    loaded_at: datetime | None = None
     day: date | None = None
     views: set[str] = field(default_factory=set)
     served: bool = False
@@ -355,7 +354,8 @@ class Worker:
         begun, at, newest = time.monotonic(), datetime.now(UTC), self._newest(task.watched)
         seen = newest | self._unpublished(task)
         changed = self._changed(task, state, seen)
-        reached = state.held | set(self._graph.models_of(task, changed, with_views=True)) - state.views
+        red, left = ([], set[str]()) if task.marts else self._left_by_runs(task, state)
+        reached = state.held | set(self._graph.models_of(task, changed, with_views=True)) - state.views | left
         reached |= self._of_a_new_day(task, state)
         absent = self._unloaded(task)
         reached |= state.absent - absent
@@ -366,9 +366,8 @@ class Worker:
         models = sorted(reached - held - absent - later)
         before = self._newest([table_of(self._graph.nodes[model]) for model in models])
         results, was = list[NodeResult](), state.loaded
-        state.loaded_at = None
         state.loaded = {}  # until all is there; what a server that went away has interrupted is told nevertheless
-        self._untold.append(partial(self._report, task, state, models, before, results, changed))
+        self._untold.append(partial(self._report, task, state, models, before, results, changed, red, left))
         try:
             self._run(task, state, models, held | absent | later, newest, results)
         except Interrupted:
@@ -382,7 +381,6 @@ class Worker:
         state.has_yielded = False
         failed = [result for result in results if result.failed]
         state.loaded = {} if failed else {name: fact.snapshot_id for name, fact in seen.items()}
-        state.loaded_at = None if failed else at
         state.day, state.absent = (None, state.absent) if failed else (at.date(), absent)
         state.held, state.later = (held, set()) if failed else (held | later, later)
         if not later:
@@ -457,6 +455,8 @@ class Worker:
         before: "dict[str, SnapshotFact]",
         results: Sequence[NodeResult],
         changed: Sequence[TableKey],
+        red: Sequence[TableKey] = (),
+        left_by_runs: AbstractSet[str] = frozenset(),
     ) -> None:
         """Tells Dagster what was built and tested. Where a mart is held back, it is not the record of a load.
 
@@ -467,14 +467,21 @@ class Worker:
         built = [table for table in tables if after.get(_name(table)) != before.get(_name(table))]
         watched, loaded = [] if task.marts else changed, {r.unique_id for r in results if r.status == "success"}
         left = [] if task.marts or state.loaded else [model for model in models if model not in loaded]
-        red = self._red(task, state)
-        now = {**self._newest([*watched, *red]), **after}
-        facts = {table: now[_name(table)] for table in (*watched, *red, *built) if _name(table) in now}
+        done = {table_of(self._graph.nodes[model]) for model in loaded if model in self._graph.nodes}
+        raw = set() if task.marts or not state.loaded else set(task.tables)
+        red = self._red(task)[0] if task.marts else red  # nobody waits for it here
+        green = [table for table in red if table in done | raw]
+        now = {**self._newest([*watched, *green]), **after}
+        facts: dict[TableKey, SnapshotFact | None] = {
+            table: now[_name(table)] for table in (*watched, *green, *built) if _name(table) in now
+        }
+        made = sorted(table_of(self._graph.nodes[model]) for model in left_by_runs & loaded)
+        facts |= {table: now.get(_name(table)) for table in made}  # also a view, which has no snapshot
         seconds = {
             table_of(self._graph.nodes[r.unique_id]): r.seconds for r in results if r.unique_id in self._graph.nodes
         }
         by_day = () if task.marts else {table for table in facts if table not in task.tables}
-        failed_days = {} if task.marts else days_left_failed(self._instance, red)
+        failed_days = {} if task.marts else days_left_failed(self._instance, green)
         recorded = {} if state.held else state.loaded
         behind = [_name(table_of(self._graph.nodes[model])) for model in left]
         report_tests(self._instance, self._mart_checks, [r for r in results if r.unique_id in self._graph.tests])
@@ -485,13 +492,28 @@ class Worker:
             ids += self._graph.ids_of(watched) if state.loaded else []
             self._tests.changed(self._graph.tests_of(ids))
 
-    def _red(self, task: Task, state: _State) -> list[TableKey]:
-        """The tables that a run has left failed in the UI, and that this load has brought up to date."""
-        if not state.loaded:
-            return []
-        loaded = set(self._graph.models_of(task, task.tables)) - state.held
+    def _red(self, task: Task) -> tuple[list[TableKey], bool]:
+        """The task's tables that a run has left failed in the UI, and whether the last run of each has succeeded."""
+        models = self._graph.models_of(task, task.tables)
         own = [] if task.marts else task.tables
-        return red_tables(self._instance, [*own, *(table_of(self._graph.nodes[model]) for model in loaded)])
+        return red_tables(self._instance, [*own, *(table_of(self._graph.nodes[model]) for model in models)])
+
+    def _left_by_runs(self, task: Task, state: _State) -> tuple[list[TableKey], set[str]]:
+        """The tables of a load that a run has left failed in the UI, and the models that it was to make and has not.
+
+        Without them the load would be one of what has changed, and not of the job. Those that the job itself tries
+        again, after a pause, are not among the models, nor is what is made of them.
+        """
+        red, is_made = self._red(task)
+        if is_made:
+            return red, set()
+        keys = list(map(dg.AssetKey, self._graph.tables_of(task)))
+        graph = runs_from_the_graph(self._instance)
+        behind = find_behind(self._instance, task.job, keys, graph, alone=True, is_last=bool(state.loaded))
+        rest = [(key.path[0], key.path[1]) for key, found in behind.items() if found.is_retried]
+        left = [*(set(red) - set(task.tables)), *((key.path[0], key.path[1]) for key in behind)]
+        downstream = partial(self._graph.models_of, task, with_views=True)
+        return red, set(downstream(left)) - set(downstream(rest))
 
     def _held(self, task: Task) -> set[str]:
         """The marts downstream of a table that a load has left behind, or whose blocking test fails.
@@ -511,12 +533,22 @@ class Worker:
         return set(self._graph.models_of(task, [*failing, *behind], with_views=True))
 
     def _left_behind(self) -> dict[TableKey, str]:
-        """The tables that loads have left behind, whoever has loaded them; marts are written alone, so none goes on."""
-        found = dict[TableKey, str]()
+        """The tables that loads have left behind, whoever has loaded them; marts are written alone, so none goes on.
+
+        What a run has left that has ended, and nobody tries again, the worker loads in its next round.
+        """
+        found, graph = dict[TableKey, str](), runs_from_the_graph(self._instance)
         for load in self._all_loads:
             keys, state = list(map(dg.AssetKey, self._graph.tables_of(load))), self._state.get(load.job)
-            behind = left_behind(self._instance, load.job, keys, state.loaded_at if state else None, alone=True)
-            found |= {(key.path[0], key.path[1]): why for key, why in behind.items()}
+            is_last = state is not None and bool(state.loaded)
+            ask = partial(find_behind, self._instance, load.job, keys, graph, alone=True, is_last=is_last)
+            if (behind := ask()) and self._untold:
+                self._tell()
+                behind = ask()
+            found |= {(key.path[0], key.path[1]): left.why for key, left in behind.items()}
+            runs = [left.run for left in behind.values() if left.run is not None and not left.is_retried]
+            if state is not None and any(run.is_finished for run in runs):
+                state.loaded = {}
         return found
 
     def _unloaded(self, task: Task) -> set[str]:

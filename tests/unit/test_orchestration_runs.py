@@ -1,6 +1,7 @@
 """Real runs and sensor ticks on an ephemeral instance with a fake lake."""
 
 import socket
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
@@ -295,8 +296,29 @@ def test_tables_that_are_held_back_stay_so_when_the_worker_loads_others(
     loaded_by_the_worker(instance, 1)
     whole = defs.get_repository_def().get_job("load_shop")
     history = read_history(instance, "load_shop", whole)
-    merged = with_worker(history, last_worker_load(instance, "load_shop", whole.asset_layer.executable_asset_keys))
+    merged = with_worker(
+        instance, history, last_worker_load(instance, "load_shop", whole.asset_layer.executable_asset_keys)
+    )
     assert merged.state.tables == history.state.tables
+
+
+def test_a_run_that_failed_after_the_worker_had_loaded_is_not_made_up_for(
+    defs: dg.Definitions, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that had waited in the queue meanwhile was taken for one before, and so was any by a clock that was ahead."""
+    WORLD.snapshots = {"things": 1}
+    job, now = defs.resolve_job_def("load_shop"), time.time
+    queued = instance.create_run_for_job(job)
+    with monkeypatch.context() as ahead:
+        ahead.setattr("time.time", lambda: now() + 3600)
+        loaded_by_the_worker(instance, 1)
+    instance.report_run_failed(queued, "killed")
+    load = last_worker_load(instance, "load_shop", job.asset_layer.executable_asset_keys)
+    history = with_worker(instance, read_history(instance, "load_shop", job), load)
+    assert [run.run_id for run in history.failures] == [queued.run_id]
+    loaded_by_the_worker(instance, 1)
+    load = last_worker_load(instance, "load_shop", job.asset_layer.executable_asset_keys)
+    assert not with_worker(instance, read_history(instance, "load_shop", job), load).failures
 
 
 def test_a_failed_parsed_step_is_tried_again_although_raw_was_materialized(

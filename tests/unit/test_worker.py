@@ -96,7 +96,7 @@ def test_the_views_of_each_table_are_made_once_and_again_where_that_failed(
         "_loads": Loads(),
         "_newest": newest,
         "_untold": told,
-        "_red": lambda *_: [],
+        "_left_by_runs": lambda *_: ([], set()),
         "_reads": dict.fromkeys(graph.nodes, frozenset()),
         "_last_loads": deque[float](maxlen=2),
     }.items():
@@ -279,9 +279,9 @@ def test_tables_that_a_failed_run_has_left_red_are_told_of_after_the_next_load(t
         assert not dg.materialize([bring_up], instance=instance, raise_on_error=False).success
         absent = dg.AssetCheckEvaluation(asset_key=dg.AssetKey(parked), check_name=ARRIVED, passed=False)
         instance.report_runless_asset_event(absent)
-        assert red_tables(instance, [fine, parked, quiet]) == [quiet]
+        assert red_tables(instance, [fine, parked, quiet]) == ([quiet], False)
         report_tables(instance, "load_shop", {quiet: SnapshotFact(1, datetime.now(UTC), 1, 1)}, {}, {})
-        assert red_tables(instance, [fine, parked, quiet]) == []
+        assert red_tables(instance, [fine, parked, quiet])[0] == []
 
 
 def test_a_table_that_is_in_the_cut_again_is_no_longer_red() -> None:
@@ -364,7 +364,7 @@ def test_a_load_is_told_once_its_tests_are(
 
     with dg.DagsterInstance.ephemeral() as instance:
         for name, value in {
-            "_graph": Graph(manifest), "_newest": lambda _: facts, "_red": lambda *_: [], "_instance": instance,
+            "_graph": Graph(manifest), "_newest": lambda _: facts, "_red": lambda _: ([], True), "_instance": instance,
             "_connection": None, "_mart_checks": {},
         }.items():  # fmt: skip
             monkeypatch.setattr(worker, name, value, raising=False)
@@ -386,7 +386,7 @@ def test_a_load_makes_the_tests_due_that_read_its_raw_tables(
     [retail] = [task for task in found if task.job == "load_retail"]
     worker, graph = object.__new__(Worker), Graph(manifest)
     for name, value in {
-        "_graph": graph, "_newest": lambda _: {}, "_red": lambda *_: [], "_instance": None, "_connection": None,
+        "_graph": graph, "_newest": lambda _: {}, "_instance": None, "_connection": None,
         "_tests": TestBudget(), "_mart_checks": {},
     }.items():  # fmt: skip
         monkeypatch.setattr(worker, name, value, raising=False)

@@ -1,7 +1,7 @@
 """A load that fails in the worker holds the marts of the tables that it has left behind, and no others."""
 
-from collections import defaultdict, deque
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from types import SimpleNamespace
@@ -9,12 +9,17 @@ from typing import Any
 
 import dagster as dg
 import pytest
+from dagster._core.events import AssetMaterializationPlannedData, DagsterEvent, StepMaterializationData
+from dagster._core.utils import make_new_run_id
 
 from lakehouse.catalog.open import SnapshotFact
 from lakehouse.declarations.models import is_view
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import load_settings
-from orchestration.runs.state.behind import left_behind
+from orchestration.runs import tags
+from orchestration.runs.dependencies import name_of
+from orchestration.runs.state.behind import FROM_THE_GRAPH, left_behind
+from orchestration.runs.state.load_state import HeldTable, LoadState, pack_state
 from orchestration.worker.budget import TestBudget
 from orchestration.worker.dbt.warm_dbt import NodeResult
 from orchestration.worker.marts.marts import Marts
@@ -35,6 +40,7 @@ class Shop:
         [self.retail] = [task for task in self.loads if task.job == "load_retail"]
         self.snapshots: defaultdict[str, int] = defaultdict(lambda: 1)
         self.failing, self.is_refused, self.built = set[str](), False, list[str]()
+        self.loaded: list[str] = []
         self.freed: list[bool] = []
         patch.setattr("orchestration.worker.worker.writing_if_free", self.writing_if_free)
         patch.setattr("orchestration.worker.worker.in_cuts", lambda *_: [])
@@ -84,6 +90,7 @@ class Shop:
         """Loads the models, but for those that fail and what is made of these."""
         late = self.graph.downstream_of(self.failing)
         loaded = [model for model in models if model not in late]
+        self.loaded += [self.graph.nodes[model]["name"] for model in loaded]
         for model in loaded:
             if not is_view(self.graph.nodes[model]):
                 self.snapshots[".".join(table_of(self.graph.nodes[model]))] += 1
@@ -99,9 +106,29 @@ class Shop:
         self.built += [self.graph.nodes[model]["name"] for model in models]
         return [NodeResult(model, "success", 0.0, 0, "") for model in models]
 
+    def leave(self, job: str = "load_retail", made: Sequence[str] = (), held: Mapping[str, int] | None = None) -> None:
+        """A run of the load, which has told these tables, and fails; `held` are those that it records."""
+        run_id, keys = make_new_run_id(), list(map(dg.AssetKey, self.graph.tables_of(self.retail)))
+        given = {tags.BEGUN: tags.pack_begun(run_id, datetime.now(UTC))}
+        if held is not None:
+            tables = {name: HeldTable(tries, datetime.now(UTC), None) for name, tries in held.items()}
+            given[tags.HELD] = pack_state(LoadState(run_id, None, tables))
+        run = self.instance.add_run(dg.DagsterRun(job, run_id, tags=given, asset_selection=frozenset(keys)))
+        for key in keys:
+            planned = AssetMaterializationPlannedData(key)
+            type_ = dg.DagsterEventType.ASSET_MATERIALIZATION_PLANNED.value
+            self.instance.report_dagster_event(DagsterEvent(type_, job, event_specific_data=planned), run_id)
+        for key in keys if held is not None else [dg.AssetKey(table.split(".")) for table in made]:
+            if name_of(key) not in (held or {}):
+                told = StepMaterializationData(dg.AssetMaterialization(key))
+                type_ = dg.DagsterEventType.ASSET_MATERIALIZATION.value
+                self.instance.report_dagster_event(DagsterEvent(type_, job, event_specific_data=told), run_id)
+        self.instance.report_run_failed(run)
+
     def cut(self, *tables: str, with_load: bool = True) -> list[str]:
         """What is built of the marts once a cut has brought rows for these tables, and it was loaded."""
         self.built.clear()
+        self.loaded.clear()
         for table in tables:
             self.snapshots[f"raw_retail.{table}"] += 1
         for task in (self.retail, self.marts) if with_load else (self.marts,):
@@ -138,3 +165,50 @@ def test_marts_wait_too_where_a_load_is_refused_and_says_nothing_of_its_models(s
     assert "dim_product" not in shop.cut("products")
     shop.is_refused = False
     assert "dim_product" in shop.cut()
+
+
+@pytest.mark.parametrize("job", ["load_retail", FROM_THE_GRAPH])
+def test_a_load_of_one_table_makes_up_for_a_run_that_was_killed(shop: Shop, job: str) -> None:
+    """The load of one sale counted as one of the whole job: marts were published of a new hub and its old satellite."""
+    shop.cut("stores", "products")
+    shop.leave(job, made=["vault.hub_product"])
+    built = shop.cut("stores")
+    assert {"sat_store_details", "sat_product_price"} <= set(shop.loaded)
+    assert not shop.behind() and {"dim_store", "dim_product"} <= set(built)
+    shop.cut("stores")
+    assert "sat_product_price" not in shop.loaded, "once"
+
+
+def test_a_load_of_others_leaves_alone_what_the_job_itself_tries_again(shop: Shop) -> None:
+    """It counted as loaded, for marts too, and each load of the worker would have failed with it."""
+    shop.cut("stores", "products")
+    shop.leave(held={"vault.sat_product_price": 1})
+    built = shop.cut("stores")
+    assert "sat_store_details" in shop.loaded and "sat_product_price" not in shop.loaded
+    assert shop.behind() == {"vault.sat_product_price"} and "dim_store" in built and "dim_product" not in built
+    assert "dim_product" in shop.cut("products") and not shop.behind()
+
+
+@pytest.mark.parametrize("job", ["load_retail", FROM_THE_GRAPH])
+def test_what_a_run_has_left_is_loaded_though_nothing_is_new(shop: Shop, job: str) -> None:
+    """Of a run from the asset graph, marts waited for it for good."""
+    shop.cut("stores", "products")
+    shop.leave(job)
+    shop.snapshots["vault.hub_product"] += 1
+    assert "dim_product" not in shop.cut(with_load=False)
+    assert shop.behind() and shop.states["load_retail"].loaded == {}
+    shop.cut()
+    assert not shop.behind() and "sat_product_price" in shop.loaded
+
+
+def test_a_load_reads_no_more_of_dagster_where_no_run_has_failed(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop.cut("stores", "products")
+    read = list[str]()
+    monkeypatch.setattr(shop, "behind", set)
+    for name in ("get_runs", "get_run_by_id", "get_records_for_run", "get_asset_records"):
+        ask = getattr(shop.instance, name)
+        monkeypatch.setattr(
+            shop.instance, name, lambda *a, _ask=ask, _name=name, **k: (read.append(_name), _ask(*a, **k))[1]
+        )
+    shop.cut("stores")
+    assert Counter(read) == {"get_asset_records": 2 + len(shop.loads) - 1, "get_runs": len(shop.loads) + 1}

@@ -10,6 +10,7 @@ import dagster as dg
 import pyarrow as pa
 import pytest
 from dagster._core.storage.partition_status_cache import get_and_update_asset_status_cache_value
+from dagster._core.utils import make_new_run_id
 from pyiceberg.table import Table
 
 from ingestion.mirrors.state import POSITION
@@ -18,8 +19,9 @@ from lakehouse.catalog.open import SnapshotFact
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import load_settings
 from orchestration.runs.partitions import FIRST, LAST, daily_partitions
+from orchestration.runs.state.behind import left_behind
 from orchestration.runs.state.loaded import last_worker_load
-from orchestration.runs.tags import INCREMENTAL, MODE
+from orchestration.runs.tags import BEGUN, INCREMENTAL, MODE, pack_begun
 from orchestration.worker.mirrors import Mirrors
 from orchestration.worker.plan import Task
 from orchestration.worker.reports import days_left_failed, report_days, report_tables, told_snapshots
@@ -141,6 +143,22 @@ def test_what_a_worker_that_was_killed_has_loaded_and_not_told_is_told_by_the_ne
     telling.told.clear()
     telling.tell(TASK, {}, ())
     assert len(instance.fetch_materializations(KEY, limit=9).records) == 2
+
+
+def test_a_table_that_a_run_has_left_behind_is_not_told_as_loaded(
+    instance: dg.DagsterInstance, telling: Telling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At midnight, and by a new worker, each table was told to be there: marts were built of one half of a load."""
+    run_id = make_new_run_id()
+    run = instance.add_run(dg.DagsterRun("load_shop", run_id, tags={BEGUN: pack_begun(run_id, datetime.now(UTC))}))
+    instance.report_run_failed(run)
+    monkeypatch.setattr("ingestion.source_status", lambda settings, source: SimpleNamespace(lag_seconds=0.0))
+    telling.tell(TASK, LOADED, ())
+    assert left_behind(instance, "load_shop", [KEY]).keys() == {KEY}
+    report_tables(instance, "load_shop", {TABLE: FACT}, {}, LOADED)
+    telling.told.clear()
+    telling.tell(TASK, LOADED, ())
+    assert instance.get_materialized_partitions(KEY)
 
 
 @pytest.mark.parametrize("days_behind", [0, 1, 3])

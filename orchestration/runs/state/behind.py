@@ -1,86 +1,126 @@
 """Which tables a load has left behind the others of its source: what is made of them waits, whoever makes it.
 
-A run says so at its end. One that was killed while it loaded says nothing, and whatever was not materialized since may
-be behind. Of the worker's loads the last one counts.
+A run of the load says so at its end. One that was killed while it loaded says nothing, nor do runs from the asset graph
+count as the load's: what such a run was to make, and has not told of, may be behind. Of the worker's loads the last one
+counts. What came later is known by the number of its event: a clock may have been ahead.
 """
 
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import dagster as dg
 
 from orchestration.runs import tags
 from orchestration.runs.dependencies import name_of
-from orchestration.runs.processes.workers import is_orphan
-from orchestration.runs.state.history import RECENT, end_state_of
-from orchestration.runs.state.load_state import LoadState
-from orchestration.runs.state.loaded import last_worker_load
+from orchestration.runs.processes.workers import UNFINISHED, is_orphan
+from orchestration.runs.state.history import FAILED, RECENT, end_state_of, newest_event
+from orchestration.runs.state.loaded import load_among
 
 PAGE = 5  # of runs: the newest one mostly speaks of all tables
+FROM_THE_GRAPH = "__ASSET_JOB"  # Dagster's job of runs that were started from the asset graph
 
 
 @dataclass(frozen=True)
 class Behind:
-    """Since when a table is behind, and why."""
+    """Why a table is behind, the run that left it, if it was one, and whether the job tries the table again itself."""
 
-    at: datetime
     why: str
+    run: dg.DagsterRun | None = None
+    is_retried: bool = True
 
 
 def left_behind(
-    instance: dg.DagsterInstance,
-    job: str,
-    tables: Collection[dg.AssetKey],
-    loaded_at: datetime | None = None,
-    alone: bool = False,
+    instance: dg.DagsterInstance, job: str, tables: Collection[dg.AssetKey], alone: bool = False
 ) -> dict[dg.AssetKey, str]:
     """Those of a load job's tables that are not as new as its others, each with the reason.
 
-    Whoever asks has loaded all of them at `loaded_at`, or writes them `alone`, so that no run is still at it.
+    Whoever writes them `alone` knows that no run is still at it.
     """
-    found = {key: behind for key, behind in _by_runs(instance, job, tables, alone) if _is_after(behind, loaded_at)}
-    if loaded_at is None:
-        load = last_worker_load(instance, job, tables)
-        whole = load.created_at if load and load.snapshots else None
-        found = {key: behind for key, behind in found.items() if _is_after(behind, whole)}
-        for name, held in load.end_state.tables.items() if load else ():
-            why = f"{name} has failed in the worker's last load of {job}"
-            found |= {key: Behind(held.at, why) for key in tables if name_of(key) == name}
-    told = {record.asset_entry.asset_key: record for record in instance.get_asset_records(list(found))} if found else {}
-    made = {key: record.asset_entry.last_materialization_record for key, record in told.items()}
-    at = {key: datetime.fromtimestamp(event.timestamp, tz=UTC) for key, event in made.items() if event}
-    return {key: behind.why for key, behind in found.items() if _is_after(behind, at.get(key))}
+    return {
+        key: behind.why
+        for key, behind in find_behind(instance, job, tables, runs_from_the_graph(instance), alone).items()
+    }
 
 
-def _is_after(behind: Behind, moment: datetime | None) -> bool:
-    return moment is None or behind.at >= moment
+def find_behind(
+    instance: dg.DagsterInstance,
+    job: str,
+    tables: Collection[dg.AssetKey],
+    from_the_graph: Sequence[dg.DagsterRun],
+    alone: bool = False,
+    is_last: bool = False,
+) -> dict[dg.AssetKey, Behind]:
+    """The same, with the runs that left them, given those from the asset graph.
+
+    Whoever asks has made the job's last load, and nothing of it has failed, if `is_last`.
+    """
+    found = [*_by_runs(instance, job, tables, alone).items(), *_by_graph(from_the_graph, tables, alone)]
+    if is_last and not found:
+        return {}
+    records = instance.get_asset_records(list(tables))
+    made = {record.asset_entry.asset_key: record.asset_entry.last_materialization_record for record in records}
+    ends = {run_id: newest_event(instance, run_id) for run_id in {b.run.run_id for _, b in found if b.run}}
+    left = {key: behind for key, behind in found if not _is_made(behind, made.get(key), ends)}
+    load = load_among(made.values(), job)
+    for key in tables if load else ():
+        event = made.get(key)
+        if load and name_of(key) in load.end_state.tables and not (event and event.storage_id > load.event):
+            left[key] = Behind(f"{name_of(key)} has failed in the worker's last load of {job}")
+    return left
+
+
+def runs_from_the_graph(instance: dg.DagsterInstance) -> Sequence[dg.DagsterRun]:
+    """The newest runs from the asset graph that have not succeeded."""
+    statuses = [*UNFINISHED, *FAILED]
+    return instance.get_runs(dg.RunsFilter(job_name=FROM_THE_GRAPH, statuses=statuses), limit=PAGE)
+
+
+def _is_made(behind: Behind, made: dg.EventLogRecord | None, ends: dict[str, int]) -> bool:
+    """Whether the table was made since; a run that has told no end may have made it itself."""
+    if made is None or behind.run is None:
+        return False
+    is_own = made.run_id == behind.run.run_id and not behind.is_retried
+    return is_own or made.storage_id > ends[behind.run.run_id]
 
 
 def _by_runs(
     instance: dg.DagsterInstance, job: str, tables: Collection[dg.AssetKey], alone: bool
-) -> Iterator[tuple[dg.AssetKey, Behind]]:
-    """What the newest run that tells of each table says, where it is not that the table was loaded."""
-    untold = set(tables)
+) -> dict[dg.AssetKey, Behind]:
+    """What the newest run that has come to each table says, where it is not that the table was loaded."""
+    untold, found = set(tables), dict[dg.AssetKey, Behind]()
     for run in _newest_runs(instance, job):
         if not untold:
-            return
+            break
         state, selected = end_state_of(run), untold.intersection(run.asset_selection or untold)
-        begun = tags.unpack_begun(run) if state is None else None
         if state is not None:
-            yield from _held(state, job, untold)
-            untold -= {key for key in untold if key in selected or name_of(key) in state.tables}
-        elif begun is not None and (alone or run.is_finished or is_orphan(run)):
-            behind = Behind(begun, f"run {run.run_id[:8]} of {job} began to load it and has told no end")
-            yield from ((key, behind) for key in selected if not key.path[0].startswith("raw_"))
+            named = {key: state.tables[name_of(key)] for key in untold if name_of(key) in state.tables}
+            failed = {key: table.tries for key, table in named.items() if table.tries}
+            for key, tries in failed.items():  # or an older run has, and this one has left it out
+                told = found.get(key, Behind(f"{name_of(key)} has failed {tries} times in {job}"))
+                found[key] = replace(told, run=run)
+            untold -= selected | (named.keys() - failed.keys())
+        elif _has_told_no_end(run, alone):
+            found |= dict(_untold(run, job, selected))
             untold -= selected
+    return found
 
 
-def _held(state: LoadState, job: str, tables: Collection[dg.AssetKey]) -> Iterator[tuple[dg.AssetKey, Behind]]:
-    for key in tables:
-        held = state.tables.get(name_of(key))
-        if held is not None and held.tries:
-            yield key, Behind(held.at, f"{name_of(key)} has failed {held.tries} times in {job}")
+def _by_graph(
+    runs: Sequence[dg.DagsterRun], tables: Collection[dg.AssetKey], alone: bool
+) -> Iterator[tuple[dg.AssetKey, Behind]]:
+    """What runs from the asset graph were to load: what they record at the end of one step, another one overwrites."""
+    for run in reversed(runs):
+        if _has_told_no_end(run, alone):
+            yield from _untold(run, "the asset graph", set(tables).intersection(run.asset_selection or tables))
+
+
+def _has_told_no_end(run: dg.DagsterRun, alone: bool) -> bool:
+    return tags.unpack_begun(run) is not None and (alone or run.is_finished or is_orphan(run))
+
+
+def _untold(run: dg.DagsterRun, job: str, tables: Collection[dg.AssetKey]) -> Iterator[tuple[dg.AssetKey, Behind]]:
+    behind = Behind(f"run {run.run_id[:8]} of {job} began to load it and has told no end", run, is_retried=False)
+    yield from ((key, behind) for key in tables if not key.path[0].startswith("raw_"))
 
 
 def _newest_runs(instance: dg.DagsterInstance, job: str) -> Iterator[dg.DagsterRun]:

@@ -19,7 +19,7 @@ COUNTED = 8  # of the failures in a row; with more the backoff is no longer
 
 @dataclass(frozen=True)
 class PastRun:
-    """One run of a job, or a load by the worker, which has not `ingested`."""
+    """One run of a job, or a load by the worker, which has not `ingested`, with the number of its `event`."""
 
     run_id: str
     status: str
@@ -31,6 +31,7 @@ class PastRun:
     code: str | None = None
     failed_in_step: bool = True
     ingested: bool = True
+    event: int = 0
 
     @property
     def short_id(self) -> str:
@@ -86,6 +87,12 @@ def _last_load(
         if end_state_of(record.dagster_run) is not None and is_load(record.dagster_run, whole):
             return record, failures[:number]
     return success, failures
+
+
+def newest_event(instance: dg.DagsterInstance, run_id: str) -> int:
+    """The number that the database has given to the newest event of a run; 0 if it has none."""
+    records = instance.get_records_for_run(run_id, limit=1, ascending=False).records
+    return records[0].storage_id if records else 0
 
 
 def whole_job(repository: dg.RepositoryDefinition | None, job: str) -> dg.JobDefinition | None:
