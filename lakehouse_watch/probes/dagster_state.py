@@ -42,7 +42,8 @@ LEFT_BEHIND_SECONDS = 600.0  # or every three
 HELD = ".dagster/lakehouse_held"  # what a run has not loaded, and why: see orchestration/runs/state/load_state.py
 CHECKS_ALONE = "failed_checks"  # of a failure that they alone have made: see orchestration/assets/dbt_assets.py
 CHECKED_SECONDS = 900.0  # in which a run that has passed its checks comes to its end
-BY_HAND = "__ASSET_JOB"  # materialized in the UI: whoever did it looks at it
+BEGUN = ".dagster/lakehouse_begun"  # by a run that has begun to load parsed and vault: see orchestration/runs/tags.py
+BY_HAND = "__ASSET_JOB"  # materialized in the UI: whoever did it looks at it, but for what it leaves half loaded
 BELOW_MARTS = ("raw_", "parsed.", "vault.")
 FOUND = re.compile(r"Got (\d+) results?, configured to \w+ if != 0")
 JUDGED_HERE = "lag_within_limits"  # the watch judges lag itself, also where no daemon runs
@@ -90,9 +91,21 @@ _ERRORS: LiteralString = """SELECT event FROM event_logs WHERE run_id = %s AND (
 _STEP_FAILURES: LiteralString = """SELECT event FROM event_logs
  WHERE run_id = %s AND dagster_event_type = 'STEP_FAILURE' ORDER BY id"""
 # The record of a load that the worker has made since: see orchestration/runs/state/loaded.py
-_LOADED: LiteralString = """SELECT EXISTS (SELECT FROM event_logs WHERE run_id = ''
- AND id > (SELECT coalesce(max(id), 0) FROM event_logs WHERE run_id = %s)
- AND dagster_event_type = 'ASSET_MATERIALIZATION' AND strpos(event, %s) > 0)"""
+_LOADED: LiteralString = """WITH since AS (SELECT id, run_id, asset_key, event FROM event_logs
+ WHERE id > (SELECT coalesce(max(id), 0) FROM event_logs WHERE run_id = %s)
+ AND dagster_event_type = 'ASSET_MATERIALIZATION')
+ SELECT EXISTS (SELECT FROM since WHERE run_id = '' AND strpos(event, %s) > 0)
+ AND NOT EXISTS (SELECT FROM unnest(%s::text[]) AS behind WHERE behind NOT IN (SELECT asset_key FROM since))"""
+# Runs from the asset graph that began to load and have failed, with the tables that were not made since they were to.
+_HALF: LiteralString = """SELECT r.id, r.pipeline_name, r.run_id, array_agg(p.asset_key ORDER BY p.asset_key)
+ FROM (SELECT * FROM runs WHERE pipeline_name = %s AND status IN ('FAILURE', 'CANCELED')
+ AND EXISTS (SELECT FROM run_tags t WHERE t.run_id = runs.run_id AND t.key = %s AND strpos(t.value, runs.run_id) = 1)
+ ORDER BY id DESC LIMIT %s) AS r
+ JOIN event_logs p ON p.run_id = r.run_id AND p.dagster_event_type = 'ASSET_MATERIALIZATION_PLANNED'
+ AND (p.asset_key LIKE '["parsed"%%' OR p.asset_key LIKE '["vault"%%')
+ AND NOT EXISTS (SELECT FROM event_logs m WHERE m.asset_key = p.asset_key AND m.id > p.id
+ AND m.dagster_event_type = 'ASSET_MATERIALIZATION')
+ GROUP BY r.id, r.pipeline_name, r.run_id ORDER BY r.id DESC LIMIT 1"""
 
 
 @dataclass(frozen=True)
@@ -132,6 +145,7 @@ def read_runs(settings: Settings) -> Reading:
             _run_failed(run, connection, settings, CHECKED_SECONDS if refused[run] else 0.0)
             for run in failing if not refused[run] or not refused[run] <= told
         ]  # fmt: skip
+        failed += [_run_failed(run, connection, settings) for run in _left_half(connection)]
     ticking, tick_samples = judge_ticks(ticks)
     heartbeat, beat_samples = judge_heartbeat(age[0] if age else None)
     silent = judge_silence(silence[0] if silence else None) if age and not heartbeat else []
@@ -204,7 +218,15 @@ def failing_runs(runs: Sequence[Run]) -> list[Run]:
 def _is_loaded_since(connection: psycopg.Connection[Any], run: Run) -> bool:
     """Whether the worker has done since what the run failed to do; then no run will."""
     record = f'{{"job": {json.dumps(run.job)}, "snapshots": {{"'
-    return connection.execute(_LOADED, (run.run_id, record)).fetchone() == (True,)
+    left = [json.dumps(table.split(".", 1)) for table in run.left]
+    return connection.execute(_LOADED, (run.run_id, record, left)).fetchone() == (True,)
+
+
+def _left_half(connection: psycopg.Connection[Any]) -> list[Run]:
+    """The newest run from the asset graph that has left tables half loaded, if there is one: no sensor retries it."""
+    rows = connection.execute(_HALF, (BY_HAND, BEGUN, RECENT_RUNS)).fetchall()
+    named = [(*row, tuple(".".join(json.loads(key)) for key in keys)) for *row, keys in rows]
+    return [Run(number, job, run_id, False, None, None, left) for number, job, run_id, left in named]
 
 
 def measure_runs(runs: Sequence[Run]) -> Iterator[Sample]:
@@ -297,7 +319,7 @@ def judge_sensors(missing: Collection[str]) -> list[Occasion]:
     return [unknown]
 
 
-def _run_failed(run: Run, connection: psycopg.Connection[Any], settings: Settings, patience: float) -> Occasion:
+def _run_failed(run: Run, connection: psycopg.Connection[Any], settings: Settings, patience: float = 0.0) -> Occasion:
     url = f"http://{settings.dagster.host}:{settings.dagster.port}/runs/{run.run_id}"
     error = _error(run.run_id, lambda: connection.execute(_ERRORS, (run.run_id,)).fetchall())
     if error.startswith(CODE_SERVER):
@@ -306,6 +328,9 @@ def _run_failed(run: Run, connection: psycopg.Connection[Any], settings: Setting
         failed = f"has failed: {error}"
     told = f"run {run.run_id[:8]} of {run.job} {failed}"
     left = f"; left behind until then: {', '.join(run.left)}" if run.left else ""
+    if run.job == BY_HAND:
+        told, retried = told.replace(run.job, "the asset graph"), "load its tables again; marts of them wait"
+        return Occasion("run/asset_graph", told, f"{url}; {retried}{left}")
     return Occasion(f"run/{run.job}", told, f"{url}; a load is retried{left}", patience=patience)
 
 

@@ -187,6 +187,44 @@ def test_a_failed_load_is_not_over_while_runs_of_the_other_tables_succeed(
     assert not told() and failures() == [0]
 
 
+def test_a_load_of_the_worker_is_no_end_of_what_it_has_not_loaded(
+    instance: dg.DagsterInstance, settings: Settings
+) -> None:
+    """A table that had failed in a run counted as loaded once anything else was."""
+    failed, fact = run(instance, "load_shop", orders=True), SnapshotFact(5, datetime.now(UTC), 10, 2)
+    held = {"vault.hub_store": HeldTable(1, datetime.now(UTC), None)}
+    instance.add_run_tags(failed, {tags.HELD: pack_state(LoadState(failed, None, held))})
+    report_tables(instance, "load_shop", {("raw_shop", "orders"): fact}, {}, {"raw_shop.orders": 7})
+    assert [occasion.key for occasion in read_runs(settings).occasions] == ["run/load_shop"]
+    report_tables(instance, "load_shop", {("vault", "hub_store"): fact}, {}, {"raw_shop.orders": 7})
+    assert not read_runs(settings).occasions
+
+
+def test_a_run_from_the_asset_graph_is_told_where_it_has_left_tables_half_loaded(
+    instance: dg.DagsterInstance, settings: Settings
+) -> None:
+    """Marts of them wait, and no sensor retries it."""
+
+    @dg.multi_asset(specs=[dg.AssetSpec(["parsed", "good"]), dg.AssetSpec(["vault", "bad"])])
+    def tables(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
+        if begins:
+            begun = tags.pack_begun(context.run.run_id, datetime.now(UTC))
+            context.instance.add_run_tags(context.run.run_id, {tags.BEGUN: begun})
+        yield dg.MaterializeResult(["parsed", "good"])
+        raise RuntimeError("killed")
+
+    job, begins = dg.Definitions([tables]).get_repository_def().get_job(dagster_state.BY_HAND), False
+    job.execute_in_process(instance=instance, raise_on_error=False)
+    assert not read_runs(settings).occasions, "whoever did it looks at it"
+    begins = True
+    job.execute_in_process(instance=instance, raise_on_error=False)
+    [left] = read_runs(settings).occasions
+    assert left.key == "run/asset_graph" and "of the asset graph has failed: RuntimeError: killed" in left.summary
+    assert left.to_do.endswith("left behind until then: vault.bad")
+    report_tables(instance, "load_shop", {("vault", "bad"): None}, {}, {})
+    assert not read_runs(settings).occasions
+
+
 def test_a_run_that_could_not_start_is_told(instance: dg.DagsterInstance, settings: Settings) -> None:
     started = instance.create_run_for_job(DEFS.resolve_job_def("load_shop"), status=dg.DagsterRunStatus.STARTING)
     instance.report_run_failed(started, "the code server did not answer")
