@@ -24,8 +24,9 @@ from lakehouse_watch.probes.limits import declared_still
 from lakehouse_watch.probes.reading import Reading
 from lakehouse_watch.probes.still_there import Declared
 
-RECENT_RUNS, RECENT_TICKS, RECENT_CHECKS = 30, 1000, 20_000
-EVERY_CHECK = 2**62
+RECENT_RUNS, RECENT_TICKS = 30, 1000
+LATE_EVENTS = 2000  # are read again: their numbers are given before they commit
+MOST_EVENTS = 50_000  # in one look: after more it begins anew
 LONGEST = 300  # characters of an error
 UNSAID = "without a message"
 HEARTBEAT_SECONDS = 120.0
@@ -63,11 +64,18 @@ _RUNS: LiteralString = """WITH RECURSIVE jobs AS (
 # By the order of events: a row is made when the check is planned, and a clock may have been ahead.
 _CHECKS: LiteralString = """WITH evaluated AS (
  SELECT id, asset_key, check_name, execution_status, evaluation_event_storage_id AS event FROM asset_check_executions
- WHERE id > (SELECT coalesce(max(id), 0) FROM asset_check_executions) - %s AND execution_status <> 'PLANNED'),
+ WHERE execution_status <> 'PLANNED'),
  newest AS (SELECT asset_key, check_name, max(event) AS event FROM evaluated GROUP BY asset_key, check_name)
  SELECT e.asset_key, e.check_name, c.evaluation_event FROM evaluated AS e
  JOIN newest USING (asset_key, check_name, event)
- LEFT JOIN asset_check_executions AS c ON c.id = e.id AND e.execution_status = 'FAILED' ORDER BY e.id"""
+ LEFT JOIN asset_check_executions AS c ON c.id = e.id AND e.execution_status = 'FAILED'"""
+# Those rows have no index by event: what a row that was planned long ago has become is in the log of events.
+_CHECKS_SINCE: LiteralString = """WITH evaluated AS MATERIALIZED (
+ SELECT id, event, event::json #> '{dagster_event,event_specific_data}' AS of FROM event_logs
+ WHERE dagster_event_type = 'ASSET_CHECK_EVALUATION' AND id > %s)
+ SELECT DISTINCT ON (1, 2) of #>> '{asset_key,path}', of ->> 'check_name',
+ CASE WHEN of ->> 'success' IS DISTINCT FROM 'true' THEN event END FROM evaluated ORDER BY 1, 2, id DESC"""
+_NEWEST_EVENT: LiteralString = "SELECT coalesce(max(id), 0) FROM event_logs"
 # Of a sensor that others have left behind, the last tick says nothing: it is turned off, or gone.
 _TICKS: LiteralString = """WITH recent AS (
  SELECT id, selector_id, status, tick_body, type, max("timestamp") OVER (PARTITION BY selector_id) AS ticked,
@@ -170,10 +178,10 @@ def read_checks(settings: Settings) -> Reading:
     )
 
 
-def _known_checks(connection: psycopg.Connection[Any], there: Declared | None) -> list[tuple[str, str, str | None]]:
+def _known_checks(connection: psycopg.Connection[Any], there: Declared | None) -> list[tuple[str, str, str]]:
     """Table, name and evaluation of each check that has failed last, and that the project has."""
     found = _failing_checks(connection)
-    named = [(".".join(json.loads(key)), name, event) for (key, name), event in sorted(found.items())]
+    named = [(table, name, event) for (table, name), event in sorted(found.items())]
     return [check for check in named if check[1] != JUDGED_HERE and (there is None or check[:2] in there.checks)]
 
 
@@ -190,19 +198,24 @@ def _checks_alone(event: str) -> frozenset[str]:
     return frozenset(check for data in found for check in data.get("data") or ())
 
 
-_failing: dict[str, dict[tuple[str, str], str | None]] = {}
+Failing = dict[tuple[str, str], str]
+_failing: dict[str, tuple[int, Failing]] = {}
 
 
-def _failing_checks(connection: psycopg.Connection[Any]) -> dict[tuple[str, str], str | None]:
-    """By key and name the evaluation of each check that has failed last. All are read at first, then those since: a
+def _failing_checks(connection: psycopg.Connection[Any]) -> Failing:
+    """By table and name the evaluation of each check that has failed last. All are read at first, then those since: a
     check that runs once a night has failed until it passes, however often others run.
     """
-    known = _failing.get(connection.info.dsn)
-    found = connection.execute(_CHECKS, (EVERY_CHECK if known is None else RECENT_CHECKS,)).fetchall()
-    newest = {(key, name): event for key, name, event in found}
-    before = {check: event for check, event in (known or {}).items() if check not in newest}
-    _failing[connection.info.dsn] = {**before, **{check: event for check, event in newest.items() if event}}
-    return _failing[connection.info.dsn]
+    [(newest,)] = connection.execute(_NEWEST_EVENT).fetchall()  # first: what comes meanwhile is read again
+    seen, known = _failing.get(connection.info.dsn, (newest + 1, Failing()))
+    if not seen <= newest < seen + MOST_EVENTS:  # also where the database was made anew
+        rows, known = connection.execute(_CHECKS), Failing()
+    else:
+        rows = connection.execute(_CHECKS_SINCE, (seen - LATE_EVENTS,))
+    found = {(".".join(json.loads(key)), name): event for key, name, event in rows.fetchall()}
+    failing = {check: event for check, event in {**known, **found}.items() if event}
+    _failing[connection.info.dsn] = (newest, failing)
+    return failing
 
 
 def failing_runs(runs: Sequence[Run]) -> list[Run]:

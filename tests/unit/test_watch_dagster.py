@@ -468,7 +468,7 @@ def test_what_runs_once_a_night_has_failed_until_it_succeeds_however_much_runs_m
     instance: dg.DagsterInstance, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was told to be over in the morning, when enough loads and tests had run."""
-    for name, few in {"RECENT_RUNS": 2, "RECENT_CHECKS": 2, "RECENT_TICKS": 2}.items():
+    for name, few in {"RECENT_RUNS": 2, "LATE_EVENTS": 2, "RECENT_TICKS": 2}.items():
         monkeypatch.setattr(dagster_state, name, few)
 
     def told() -> set[str]:
@@ -509,6 +509,69 @@ def test_the_newest_evaluation_counts_and_not_the_check_that_was_planned_last(
     event = dg.DagsterEvent("ASSET_CHECK_EVALUATION", planned.job_name, event_specific_data=failed)
     instance.report_dagster_event(event, planned.run_id)
     assert [occasion.key for occasion in read_checks(settings).occasions] == ["check/vault.hub_store"]
+
+
+@pytest.mark.parametrize("most", [3, 1000])
+def test_a_check_is_told_however_many_others_were_evaluated_since_it_was_planned(
+    instance: dg.DagsterInstance, settings: Settings, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """Its row is made when the run is queued. One behind maintenance failed at night, and no watch looked at it."""
+    monkeypatch.setattr(dagster_state, "LATE_EVENTS", 2)
+    monkeypatch.setattr(dagster_state, "MOST_EVENTS", most)
+    job = DEFS.resolve_job_def("load_vault")
+    planned = [instance.create_run_for_job(job) for _ in range(2)]
+
+    def told() -> list[str]:
+        return [occasion.key for occasion in read_checks(settings).occasions]
+
+    def others() -> None:
+        for _ in range(5):
+            other = dg.AssetCheckEvaluation(asset_key=hub.key, check_name="another", passed=True)
+            instance.report_runless_asset_event(other)
+
+    assert told() == []
+    for run, passed in zip(planned, (False, True), strict=True):
+        others()
+        told()
+        evaluation = dg.AssetCheckEvaluation(asset_key=hub.key, check_name="unique_key", passed=passed)
+        event = dg.DagsterEvent("ASSET_CHECK_EVALUATION", job.name, event_specific_data=evaluation)
+        instance.report_dagster_event(event, run.run_id)
+        others()  # as while the watch is suspended
+        for _ in range(2):
+            assert told() == ([] if passed else ["check/vault.hub_store"])
+
+
+def test_an_evaluation_that_commits_after_a_later_one_is_told(instance: dg.DagsterInstance, settings: Settings) -> None:
+    assert settings.dagster.storage_url is not None
+    for passed in (False, True):
+        key = {"asset_key": hub.key, "check_name": "unique_key"}
+        instance.report_runless_asset_event(dg.AssetCheckEvaluation(**key, passed=passed))
+    with psycopg.connect(settings.dagster.storage_url.get_secret_value()) as late:
+        late.execute(
+            'INSERT INTO event_logs (run_id, event, dagster_event_type, "timestamp")'
+            ' SELECT run_id, event, dagster_event_type, "timestamp" FROM event_logs'
+            " WHERE dagster_event_type = 'ASSET_CHECK_EVALUATION' ORDER BY id LIMIT 1"
+        )
+        other = dg.AssetCheckEvaluation(asset_key=hub.key, check_name="another", passed=True)
+        instance.report_runless_asset_event(other)
+        assert not read_checks(settings).occasions
+    assert [occasion.key for occasion in read_checks(settings).occasions] == ["check/vault.hub_store"]
+
+
+def test_a_database_of_dagster_that_was_made_anew_is_read_anew(
+    instance: dg.DagsterInstance, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert settings.dagster.storage_url is not None
+    monkeypatch.setattr(dagster_state, "LATE_EVENTS", 0)
+    key = {"asset_key": hub.key, "check_name": "unique_key"}
+    for passed in (True, True, False):
+        instance.report_runless_asset_event(dg.AssetCheckEvaluation(**key, passed=passed))
+    assert read_checks(settings).occasions
+    with psycopg.connect(settings.dagster.storage_url.get_secret_value(), autocommit=True) as admin:
+        admin.execute("TRUNCATE event_logs, asset_check_executions RESTART IDENTITY CASCADE")
+    assert not read_checks(settings).occasions
+    instance.report_runless_asset_event(dg.AssetCheckEvaluation(**key, passed=False))
+    assert read_checks(settings).occasions
 
 
 @pytest.mark.parametrize("passed", [True, False])
