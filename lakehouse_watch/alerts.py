@@ -83,7 +83,7 @@ def advance(
 
 
 def _seen(before: Alert | None, probe: str, occasion: Occasion, now: datetime) -> Alert:
-    since = before.since if before else now
+    since = now if before is None else before.since if before.told else min(before.since, now)  # a clock is set back
     told = (before is not None and before.told) or now - since >= timedelta(seconds=occasion.patience)
     worst = told and (occasion.severity == "error" or (before is not None and before.told_worst))
     return Alert(occasion, probe, since, told, told_worst=worst)
@@ -95,7 +95,7 @@ def _missed(before: Alert | None, found: Mapping[str, Iterable[Occasion] | None]
         return before
     if not before.told:
         return None
-    gone_at = before.gone_at or now
+    gone_at = min(before.gone_at or now, now)
     return None if now - gone_at >= CALM else replace(before, gone_at=gone_at)
 
 

@@ -80,6 +80,19 @@ def test_an_occasion_that_ends_within_its_patience_is_not_told() -> None:
     assert told(state) == [("parked/shop.orders", "began")]
 
 
+def test_a_clock_that_is_set_back_delays_neither_the_begin_of_an_alert_nor_its_end() -> None:
+    """It was waited for until the clock had come to where it had been."""
+    patient = replace(PARKED, patience=20)
+    state = look(State(), 7200, patient)
+    for seconds in (0, 15, 30):
+        state = look(state, seconds, patient)
+    assert told(state) == [("parked/shop.orders", "began")]
+    state = look(state, 7200)
+    for seconds in (60, 75, 90):
+        state = look(state, seconds)
+    assert told(state)[1:] == [("parked/shop.orders", "over")]
+
+
 def test_a_probe_that_cannot_tell_ends_nothing() -> None:
     """When the source was down, its parked tables were not over."""
     state = look(State(), 0, PARKED)
