@@ -91,8 +91,9 @@ class Watch:
 
     def look(self) -> None:
         """One round."""
-        tells, down = self._take_lock()
+        _, down = self._take_lock()
         found = self._read(down)
+        tells, down = self._take_lock()  # another one may have told meanwhile, while this one was suspended
         if tells:
             before = self.state
             self.state = advance(before, found, self.delivery.targets, datetime.now(UTC))
@@ -205,8 +206,10 @@ class Watch:
 def _locked(settings: Settings, connection: CatalogConnection | None) -> tuple[CatalogConnection | None, State | None]:
     """A session that has the lock, or None while another watch has it; and what is stored, where it is a new one."""
     if connection is not None:
-        connection.execute("SELECT 1")
-        return connection, None
+        with suppress(psycopg.Error):  # where it was cut, another watch may have the lock by now
+            connection.execute("SELECT 1")
+            return connection, None
+        connection.close()
     connection = connect_catalog(settings, tcp_user_timeout="10000")
     try:
         ensure_state(connection)

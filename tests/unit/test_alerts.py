@@ -408,6 +408,35 @@ def test_of_two_watches_one_tells_and_the_other_takes_over(lake: Settings) -> No
         assert [posted["key"] for posted in hook.posted] == ["parked/shop.orders", "parked/shop.sales"]
 
 
+@pytest.mark.parametrize("when", ["between two looks", "during one"])
+def test_a_watch_whose_session_was_cut_tells_nothing_that_the_next_one_has_told(lake: Settings, when: str) -> None:
+    """It was suspended, another one took over, and it told its own alerts and messages of before again."""
+    world = World(PARKED)
+    with webhook() as hook:
+        hook.status = 500
+        first, second = world.watch(lake, hook.url), world.watch(lake, hook.url)
+        first.look()
+        hook.status = 200
+
+        def take_over() -> Reading:
+            first.probes = world.watch(lake, hook.url).probes
+            assert first.connection is not None
+            with connect_catalog(lake) as admin:
+                admin.execute("SELECT pg_terminate_backend(%s, 20000)", (first.connection.info.backend_pid,))
+            second.look()
+            return Reading(world.found)
+
+        if when == "during one":
+            first.probes, first.readings = [replace(first.probes[0], read=take_over)], {}
+        else:
+            take_over()
+        first.delivery = Delivery(first.delivery.targets)  # after so long no target waits to be tried again
+        first.look()
+        assert [posted["key"] for posted in hook.posted] == ["parked/shop.orders"]
+        assert first.state == State() and first.connection is None
+        end(second, lake)
+
+
 def test_a_watch_that_stands_by_has_no_alerts_of_its_own(lake: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """It exported what it had found while the catalog was down, and told the end of it when it took over."""
     monkeypatch.setattr("lakehouse_watch.watch.UNREADABLE_SECONDS", 0.0)
