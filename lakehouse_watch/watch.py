@@ -28,6 +28,7 @@ from lakehouse_watch import asking, store
 from lakehouse_watch.alerts import Occasion, State, advance
 from lakehouse_watch.asking import Asking, NoAnswer
 from lakehouse_watch.probes import dagster_state, exports, lake, loads, models, servers, sources, worker
+from lakehouse_watch.probes.limits import Misdeclared
 from lakehouse_watch.probes.reading import Probe, Reading
 from lakehouse_watch.targets.delivery import Delivery, declared_targets
 from lakehouse_watch.targets.text import hider
@@ -275,8 +276,9 @@ def _catalog_down(why: str) -> Occasion:
 
 def _unreadable(probe: Probe, error: Exception) -> Occasion:
     text = expected(error) or f"{type(error).__name__}: {error}"
+    remedy = "correct it" if isinstance(error, Misdeclared) else "see that it runs and can be reached"
     return Occasion(
-        f"{UNREADABLE}/{probe.name}", f"{probe.name} cannot be read: {text}", "see that it runs and can be reached",
+        f"{UNREADABLE}/{probe.name}", f"{probe.name} cannot be read: {text}", remedy,
         source=probe.source, patience=UNREADABLE_SECONDS,
     )  # fmt: skip
 

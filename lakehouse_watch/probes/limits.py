@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -48,49 +49,83 @@ class Project:
     tables: Mapping[tuple[str, str], RawTable] | None = None
 
 
+class Misdeclared(LakehouseError):
+    """The project was parsed, and cannot be read: a declaration is wrong."""
+
+
 def declared_limits(settings: Settings, source: str) -> Mapping[str, LagPolicy]:
-    """The limits of the source's tables that declare some, by table."""
-    return _parsed_last(settings).limits.get(source, {})
+    """The limits of the source's tables that declare some, by table, as they could be read last. Raises Misdeclared
+    where they never could since the watch has begun.
+    """
+    return _readable_last(settings).limits.get(source, {})
 
 
 def declared_loads(settings: Settings) -> tuple[Loaded, ...]:
-    """The parsed tables of the project; none while it cannot be read."""
+    """The parsed tables of the project. Raises Misdeclared."""
     return _parsed_last(settings).loads
 
 
 def declared_still(settings: Settings) -> Declared | None:
-    """What Dagster may remember and the project still has; None while it cannot be read."""
-    return _parsed_last(settings).there
+    """What Dagster may remember and the project still has, as it could be read last; None where it never could."""
+    with suppress(Misdeclared):
+        return _readable_last(settings).there
+    return None
 
 
 def declared_tables(settings: Settings) -> Mapping[tuple[str, str], RawTable] | None:
-    """The raw tables by source and name; None while the project cannot be read."""
-    return _parsed_last(settings).tables
+    """The raw tables by source and name, as they could be read last; None where they never could."""
+    with suppress(Misdeclared):
+        return _readable_last(settings).tables
+    return None
 
 
 def declared_wrongly(settings: Settings) -> tuple[tuple[str, str], ...]:
-    """The marts whose `built_by` is wrong, with file, line and why; none while the project cannot be read."""
+    """The marts whose `built_by` is wrong, with file, line and why. Raises Misdeclared."""
     return _parsed_last(settings).wrong
 
 
+_readable: dict[Path, Project] = {}
+
+
+def _readable_last(settings: Settings) -> Project:
+    """What goes on while somebody corrects a mistake."""
+    path = manifest_path(settings)
+    try:
+        _readable[path] = _parsed_last(settings)
+    except Misdeclared:
+        if path not in _readable:
+            raise
+    return _readable[path]
+
+
 def _parsed_last(settings: Settings) -> Project:
+    """Nothing where no project was parsed yet. Raises Misdeclared with file and line."""
     path = manifest_path(settings)
     try:
         written = path.stat().st_mtime_ns
-    except OSError:
+    except FileNotFoundError:
         return Project()
-    return _read(path, written, settings.dbt_project_dir, frozenset(settings.sources))
+    except OSError as error:
+        raise Misdeclared(f"{path}: {error.strerror}") from None
+    project = _read(path, written, settings.dbt_project_dir, frozenset(settings.sources))
+    if isinstance(project, str):
+        raise Misdeclared(project)
+    return project
 
 
 @lru_cache(maxsize=1)
-def _read(path: Path, written: int, project_dir: Path, connected: frozenset[str]) -> Project:
+def _read(path: Path, written: int, project_dir: Path, connected: frozenset[str]) -> Project | str:
+    """The project, or why it cannot be read."""
     try:
         manifest = json.loads(path.read_text())
         declared = declarations_from(manifest, project_dir)
         there = declared_in(manifest, declared.among(connected), project_dir)
         _, wrong = built_by_key(manifest, project_dir)
-    except (OSError, ValueError, LakehouseError):  # it is being changed: the commands that need it say what is wrong
-        return Project()
+    except LakehouseError as error:
+        first, *others = str(error).splitlines()
+        return f"{first}; and {len(others)} more" if others else first
+    except (OSError, ValueError) as error:
+        return f"{path}: {error}"
     limits = {s.name: {table.name: table.lag for table in s.tables if table.lag is not None} for s in declared.sources}
     named = tuple((manifest["nodes"][unique_id]["name"], line) for unique_id, line in wrong.items())
     tables = {(table.source, table.name): table for table in declared.tables}

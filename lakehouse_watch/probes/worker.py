@@ -1,4 +1,5 @@
-"""The warm worker: one that was killed and that nothing starts again leaves loads to the sensors, which are slower."""
+"""The warm worker: one that was killed and that nothing starts again, or that cannot read the project, leaves loads to
+the sensors, which are slower."""
 
 from __future__ import annotations
 
@@ -17,8 +18,10 @@ def read_worker(settings: Settings) -> Reading:
         return Reading(samples=samples)
     dead = Occasion(
         "worker/lake",
-        "the worker was killed or lost its machine: sensors load in its place, and a commit takes minutes to its mart",
-        "look at its log, then start `lakehouse worker` again; nothing is lost meanwhile",
+        "no worker is at work: it was killed, lost its machine, or cannot read the project; sensors load in its place,"
+        " and a commit takes minutes to its mart",
+        "look at its log: correct the project where that says so, else start `lakehouse worker` again; nothing is lost"
+        " meanwhile",
         "warning", patience=RESTART_SECONDS,
     )  # fmt: skip
     return Reading((dead,), samples)

@@ -1,7 +1,11 @@
 """Rows that were published and that nothing loads: a worker that hung kept the sensors away, and nobody was told."""
 
+import json
+import os
+import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,11 +16,24 @@ from held_topics import make_lake
 
 from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.catalog.open import ERASURE
-from lakehouse.declarations.manifest import load_manifest
+from lakehouse.declarations.manifest import load_manifest, manifest_path
+from lakehouse.migrations import ensure_state
+from lakehouse.servers.database import connect_catalog
 from lakehouse.settings import Settings, load_settings
-from lakehouse_watch.probes import loads
-from lakehouse_watch.probes.limits import Loaded, declared_loads
+from lakehouse_watch.probes import limits, loads
+from lakehouse_watch.probes.limits import (
+    Loaded,
+    Misdeclared,
+    declared_limits,
+    declared_loads,
+    declared_still,
+    declared_tables,
+)
 from lakehouse_watch.probes.loads import arrivals_of, is_quiet, judge, passed_over, read_loads, waiting_since
+from lakehouse_watch.probes.models import read_models
+from lakehouse_watch.probes.reading import Probe
+from lakehouse_watch.targets.delivery import Delivery
+from lakehouse_watch.watch import Watch
 
 NOW = datetime(2026, 11, 24, 12, tzinfo=UTC)
 ORDERS = Loaded("shop", ("raw_shop", "orders"), ("parsed", "parsed_shop__orders"), True, None)
@@ -146,6 +163,34 @@ def test_each_table_has_its_limit_and_the_source_one_alert() -> None:
     assert found.key == "freshness/shop" and "rows of prices of shop" in found.summary
     [later] = judge(waiting, 1800.0, NOW + timedelta(minutes=30))
     assert "rows of orders, prices, stores of shop were published 40 minutes ago" in later.summary
+
+
+def test_a_mistake_in_a_declaration_ends_no_alert_and_is_told(
+    home: Path, catalog_settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows that nothing loads were told to be loaded, and limits were the usual ones, for as long as it stood."""
+    settings = catalog_settings
+    with connect_catalog(settings) as connection:
+        ensure_state(connection)
+    manifest, path = load_manifest(load_settings(home=home)), manifest_path(settings)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(manifest))
+    readable = declared_limits(settings, "retail"), declared_still(settings), declared_tables(settings)
+    assert all(readable) and declared_loads(settings)
+    manifest["sources"]["source.lakehouse.retail.stores"]["meta"]["laad"] = {}
+    path.write_text(json.dumps(manifest))
+    os.utime(path, (1, 1))
+    probes = [Probe("loads", partial(read_loads, settings)), Probe("models", partial(read_models, settings))]
+    found = Watch(settings, probes, Delivery({}), str)._read(None)
+    assert found["loads"] is None and found["models"] is None
+    [told] = found["unreadable/loads"] or ()
+    assert re.match(r"loads cannot be read: \S+retail\.yml:\d+: .*laad", told.summary) and told.to_do == "correct it"
+    assert (declared_limits(settings, "retail"), declared_still(settings), declared_tables(settings)) == readable
+    monkeypatch.setattr(limits, "_readable", {})
+    with pytest.raises(Misdeclared, match="laad"):
+        declared_limits(settings, "retail")
+    path.unlink()
+    assert declared_limits(settings, "retail") == {} and declared_loads(settings) == (), "none was parsed yet"
 
 
 def test_the_parsed_tables_of_the_samples_are_watched(home: Path) -> None:
