@@ -17,7 +17,7 @@ from erasure.records import SubjectRecords, SubjectTexts
 from erasure.rewrite import SubjectData
 from erasure.rows import POSITION, SubjectRows
 from erasure.subjects import find_periods, typing_of
-from erasure.targets import Target, derived_targets, lake_names, mirror_target, raw_target
+from erasure.targets import Target, derived_targets, lake_names, mirror_target, raw_target, stage_of
 from ingestion.schema.facts import TableFacts
 from lakehouse.catalog.open import load_table
 from lakehouse.declarations import RawTable
@@ -34,7 +34,8 @@ WAIT_STEP_SECONDS = 0.5
 @dataclass(frozen=True)
 class Plan:
     """Subjects of one table, and the tables to search: the raw layer first, then the mirror and dbt's tables, parents
-    first. `kept` are the events in the spool and among the dead letters."""
+    first. `kept` are the events in the spool and among the dead letters. `unhashed` are keys with rows in the raw table
+    of which the stage, which has to make hash keys of them, knows nothing."""
 
     table: RawTable
     periods: dict[Key, tuple[Period, ...]]
@@ -43,11 +44,18 @@ class Plan:
     unreadable: int
     manifest: Mapping[str, Any]
     kept: tuple[Event, ...] = ()
+    unhashed: frozenset[Key] = frozenset()
 
     @property
     def parts(self) -> tuple[SubjectData, ...]:
         """The subjects in every table."""
         return (*self.raw, *self.derived)
+
+    @property
+    def unloaded(self) -> list[str | None]:
+        """By subject, why the vault cannot be searched for them, as a text; None where it can."""
+        says = "the vault does not know all their keys yet: load it first, then run this again"
+        return [says if self.unhashed & {p.key for p in found} else None for found in self.periods.values()]
 
     @property
     def open_keys(self) -> list[set[Key]]:
@@ -81,8 +89,13 @@ def make_plan(
     own = tuple(period for found in periods.values() for period in found)
     landed = SubjectRows(target, own)
     texts_target = Target(("meta", "unrepresentable"), "delete")
-    texts = SubjectTexts(texts_target, table.source, table.name, _positions(raw, landed), kept)
-    derived = derived_targets(table, manifest, lambda identifier: _column_names(catalog, identifier))
+    rows = _rows(raw, landed)
+    texts = SubjectTexts(texts_target, table.source, table.name, _positions(rows), kept)
+    derived = derived_targets(table, manifest, lambda identifier: column_names(catalog, identifier))
+    hashes: dict[Key, list[str]] = {}
+    if any(target.is_hashed for target in derived):
+        hashes = {key: _hash_keys(settings, table, key) for key in {period.key for period in own}}
+    lacking = tuple(period for period in own if hashes.get(period.key) == [])
     return Plan(
         table=table,
         periods=periods,
@@ -91,18 +104,22 @@ def make_plan(
             *(replace(part, periods=own) for part in records),
             *([texts] if load_table(catalog, *texts_target.identifier) else ()),
         ),
-        derived=(SubjectRows(mirror_target(table), own), *_derived(settings, table, derived, own)),
+        derived=(SubjectRows(mirror_target(table), own), *_derived(derived, own, hashes)),
         unreadable=sum(part.unreadable(rows) for part, rows in scanned),
         manifest=manifest,
         kept=tuple(events),
+        unhashed=frozenset(period.key for period in lacking if SubjectRows(target, (period,)).rows(rows)),
     )
 
 
-def _positions(raw: Table, subject: SubjectRows) -> frozenset[tuple[Any, ...]]:
-    """The positions of the subject's rows in the raw table."""
+def _rows(raw: Table, subject: SubjectRows) -> pa.Table:
+    """Key and position of the subject's rows in the raw table."""
     columns = (*subject.target.key, *POSITION)
     candidates = raw.scan(row_filter=subject.filter(), selected_fields=columns).to_arrow()
-    rows = candidates.take(pa.array(subject.rows(candidates), pa.int64()))
+    return candidates.take(pa.array(subject.rows(candidates), pa.int64()))
+
+
+def _positions(rows: pa.Table) -> frozenset[tuple[Any, ...]]:
     return frozenset(zip(*(rows.column(name).to_pylist() for name in POSITION), strict=True))
 
 
@@ -127,9 +144,9 @@ def count_unreadable(plan: Plan, catalog: SqlCatalog) -> int:
 def await_readers(settings: Settings) -> None:
     """Waits for Trino's running queries, which may still copy old data; raises LakehouseError after a time limit."""
     running = "SELECT query_id FROM system.runtime.queries WHERE state NOT IN ('FINISHED', 'FAILED')"
-    others = {row[0] for row in _ask(settings, f"{running} AND query NOT LIKE '%system.runtime.queries%'")}
+    others = {row[0] for row in ask(settings, f"{running} AND query NOT LIKE '%system.runtime.queries%'")}
     deadline = time.monotonic() + settings.ingestion.wait_seconds
-    while others and (others := others & {row[0] for row in _ask(settings, running)}):
+    while others and (others := others & {row[0] for row in ask(settings, running)}):
         if time.monotonic() > deadline:
             raise LakehouseError(
                 f"Trino: query {min(others)} is still running and may copy erased data: end it, then run this again"
@@ -138,29 +155,28 @@ def await_readers(settings: Settings) -> None:
 
 
 def _derived(
-    settings: Settings, table: RawTable, targets: Iterable[Target], periods: tuple[Period, ...]
+    targets: Iterable[Target], periods: tuple[Period, ...], hashes: Mapping[Key, list[str]]
 ) -> Iterator[SubjectRows]:
-    hashes: dict[Key, list[str]] | None = None
     for target in targets:
-        if not target.is_hashed:
+        if target.is_hashed:
+            found = tuple(replace(period, key=(h,)) for period in periods for h in hashes[period.key])
+            yield SubjectRows(target, found)
+        else:
             yield SubjectRows(target, periods if target.key else ())
-            continue
-        if hashes is None:
-            hashes = {key: _hash_keys(settings, table, key) for key in {period.key for period in periods}}
-        yield SubjectRows(target, tuple(replace(period, key=(h,)) for period in periods for h in hashes[period.key]))
 
 
 def _hash_keys(settings: Settings, table: RawTable, key: Key) -> list[str]:
     """The hub's hash keys of a key, read from the stage, because only dbt's macros define the hash."""
     assert table.vault is not None and table.vault.hub is not None
     names = lake_names(table, table.key)
-    stage = relation("vault", f"stg_{table.source}__{table.name}")
+    stage = relation("vault", stage_of(table))
     same = " AND ".join(f"{columns([name])} = ?" for name in names)
     statement = f"SELECT DISTINCT {columns([f'hk_{table.vault.hub.name}'])} FROM {stage} WHERE {same}"
-    return [row[0] for row in _ask(settings, statement, list(key))]
+    return [row[0] for row in ask(settings, statement, list(key))]
 
 
-def _ask(settings: Settings, statement: str, values: list[Any] | None = None) -> list[list[Any]]:
+def ask(settings: Settings, statement: str, values: list[Any] | None = None) -> list[list[Any]]:
+    """The rows of a statement of Trino's; raises LakehouseError."""
     from trino.exceptions import Error
 
     try:
@@ -176,6 +192,7 @@ def _scan(catalog: SqlCatalog, subject: SubjectRecords) -> pa.Table:
     return catalog.load_table(subject.target.identifier).scan(row_filter=subject.filter()).to_arrow()
 
 
-def _column_names(catalog: SqlCatalog, identifier: tuple[str, str]) -> tuple[str, ...] | None:
+def column_names(catalog: SqlCatalog, identifier: tuple[str, str]) -> tuple[str, ...] | None:
+    """A stored table's columns; None if it is not in the lake."""
     table: Table | None = load_table(catalog, *identifier)
     return tuple(field.name for field in table.schema().fields) if table else None

@@ -112,7 +112,7 @@ def preview(
         plan = make_plan(settings, catalog, manifest, table, facts, keys)
         io, held = open_io(settings), held_by_source(source, table, there, keys, _kept(table))
         problems = [f"{stray.table}: {stray.why}" for stray in strays_of(settings, catalog, io, plan)]
-        problems += [held] if held else []
+        problems += [why for why in (held, *plan.unloaded) if why]
         return plan, search(io, parts_of(catalog, plan.parts)), "; ".join(problems) or None
 
 
@@ -154,7 +154,8 @@ def _erase(
             plan = make_plan(settings, writer.catalog, manifest, table, facts, keys)
             borne = ([source_texts(table, facts, key) for key in found] for found in plan.open_keys)
             late = awaited(writer.catalog, plan, facts) if table.kind == "debezium" else [None] * len(keys)
-            reasons = (_held(source, table, there, own) or why for own, why in zip(borne, late, strict=True))
+            why = zip(borne, late, plan.unloaded, strict=True)
+            reasons = (_held(source, table, there, own) or waits or unloaded for own, waits, unloaded in why)
             if (still := _allowed(table, keys, reasons, refused)) != keys:
                 keys, plan = still, make_plan(settings, writer.catalog, manifest, table, facts, still)
             with (

@@ -6,12 +6,13 @@ import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from erasure import expire, tombstones
-from erasure.plan import Plan, await_readers, count_unreadable, is_known
+from erasure.plan import Plan, ask, await_readers, count_unreadable, is_known
 from erasure.proof import Trace, search
 from erasure.records import SubjectRecords
 from erasure.rewrite import SUMMARY, SubjectData, rewrite
@@ -19,6 +20,7 @@ from erasure.strays import strays
 from erasure.subjects import spelled
 from erasure.targets import Target
 from erasure.tombstones import Tombstone
+from erasure.unnamed import unnamed
 from ingestion.mirrors.copies import location_of
 from ingestion.mirrors.refresh import refresh
 from ingestion.sink.publication import Cut, Publication, TableAppend
@@ -282,6 +284,7 @@ def parts_of(catalog: SqlCatalog, parts: Iterable[SubjectData]) -> list[tuple[Su
 
 
 def strays_of(settings: Settings, catalog: SqlCatalog, io: PyArrowFileIO, plan: Plan) -> list[Trace]:
-    """Tables and folders that may hold the subjects and that dbt does not know."""
-    lake = read_lake(catalog, io, settings.warehouse)
-    return strays(lake, settings.warehouse, plan.manifest, plan.table, {part.target.identifier for part in plan.parts})
+    """What may hold the subjects and cannot be told: tables and folders unknown to dbt, rows that no key names."""
+    lake, known = read_lake(catalog, io, settings.warehouse), {part.target.identifier for part in plan.parts}
+    found = strays(lake, settings.warehouse, plan.manifest, plan.table, known)
+    return [*found, *unnamed(catalog, plan, partial(ask, settings))]

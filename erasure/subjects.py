@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Protocol
@@ -30,11 +30,16 @@ from lakehouse.text.sql import beside_parameters, ident, relation
 EVENT_COLUMNS = ("_op", *POSITION, "_xid", "_old_key", "_ingested_at")
 
 
+class UnknownKey(LakehouseError):
+    """An old key that names other columns than the key has or had."""
+
+
 class Typed(Protocol):
     """A key's texts to the lake's values."""
 
     def __call__(self, texts: Mapping[str, str | None], at: datetime | None = None) -> Key:
-        """Of an old key of a row that was ingested then; without it by the source's names. Raises LakehouseError."""
+        """Of an old key of a row that was ingested then; without it by the source's names. Raises LakehouseError, and
+        UnknownKey for other columns than the key has or had."""
 
 
 def parse_key(table: RawTable, words: Iterable[str]) -> dict[str, str]:
@@ -174,10 +179,11 @@ def typing_of(table: RawTable, facts: TableFacts, properties: Mapping[str, str])
             text = old_key_text(texts, name, called[name], at)
             return convert(pa.array([text], pa.string()), source_type(columns[name]), policy).array[0].as_py()
         except KeyError:
-            says = (
-                f"an earlier key names {', '.join(texts)} and not {name!r}: say what the source called that before in "
-                f'the property {FORMERLY}{columns[name].lake} of its raw table, as [{{"name": "…", "until": ""}}]'
-            )
+            raise UnknownKey(
+                f"{table.source}.{table.name}: an earlier key names {', '.join(texts)} and not {name!r}: say what the "
+                f"source called that before in the property {FORMERLY}{columns[name].lake} of its raw table, as "
+                '[{"name": "…", "until": ""}]'
+            ) from None
         except UnrepresentableValue as error:
             says = (
                 f"key column {name!r} has a value that the lake cannot hold ({error.kind}): declare "
@@ -194,9 +200,9 @@ def find_periods(
     """The periods of each key's subject, by the raw log and by `kept` events that have not landed."""
     names, kept = lake_names(table, table.key), list(kept)
     wanted = (*names, *EVENT_COLUMNS)
-    moved = (
-        _events(raw.scan(row_filter=NotNull(term="_old_key"), selected_fields=wanted).to_arrow(), names, typed) + kept
-    )
+    known = {called.name for name in raw.schema().column_names for called in names_of(name, raw.properties)}
+    renames = raw.scan(row_filter=NotNull(term="_old_key"), selected_fields=wanted).to_arrow()
+    moved = _events(renames, names, typed, known) + kept
     moves = [(event.old_key, event.key) for event in moved if event.old_key is not None and event.key is not None]
     found = {}
     for key in keys:
@@ -205,7 +211,7 @@ def find_periods(
         if len(linked) > 1:
             subject = SubjectRows(Target(table.identifier, "empty", names, frozenset()), tuple(map(Period, linked)))
             query = Or(subject.filter(), EqualTo(term="_op", value="t"))
-            events += _events(raw.scan(row_filter=query, selected_fields=wanted).to_arrow(), names, typed)
+            events += _events(raw.scan(row_filter=query, selected_fields=wanted).to_arrow(), names, typed, known)
         found[key] = key_periods(key, events)
     return found
 
@@ -215,17 +221,29 @@ def spelled(key: Mapping[str, str | None]) -> str:
     return " ".join(f"{name}={value}" for name, value in key.items())
 
 
-def _events(rows: pa.Table, names: tuple[str, ...], typed: Typed) -> list[Event]:
+def _events(rows: pa.Table, names: tuple[str, ...], typed: Typed, known: Collection[str] = ()) -> list[Event]:
+    """The events of rows. `known` are all names of the raw table's columns, now and before: an old key that has only
+    these, and not those of the key, is of a key that the table had before."""
     return [
         Event(
             key=None if row["_op"] == "t" else tuple(row[name] for name in names),
             position=tuple(row[name] for name in POSITION),
             op=row["_op"],
-            old_key=typed(json.loads(row["_old_key"]), row["_ingested_at"]) if row["_old_key"] else None,
+            old_key=_old_key(row, typed, known) if row["_old_key"] else None,
             is_marker=row["_op"] == "t" and row["_xid"] is None,
         )
         for row in rows.to_pylist()
     ]
+
+
+def _old_key(row: Mapping[str, Any], typed: Typed, known: Collection[str]) -> Key | None:
+    texts = json.loads(row["_old_key"])
+    try:
+        return typed(texts, row["_ingested_at"])
+    except UnknownKey:
+        if not texts.keys() <= set(known):
+            raise
+        return None  # a change of what was the key then, and not of what is the key now
 
 
 def _columns(facts: TableFacts) -> dict[str, ColumnFacts]:

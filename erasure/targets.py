@@ -165,6 +165,25 @@ def _remedy(node: Mapping[str, Any], hash_key: str | None) -> str:
     return f"no column identifies the subject: {give}let dbt build it whole (`rebuilt_table`)"
 
 
+def stages_above(table: RawTable, manifest: Mapping[str, Any], target: Target) -> list[tuple[str, str]]:
+    """The stages that make the hash keys of a table: that of the raw table, and those above it that have the same."""
+    nodes, made_of = manifest.get("nodes", {}), parents(manifest)
+    waiting = [key for key, node in nodes.items() if (node["schema"], node.get("alias")) == target.identifier]
+    above = set[str]()
+    while waiting:
+        found = made_of.get(waiting.pop(), frozenset()) - above
+        above |= found
+        waiting += found
+    stages = [nodes[key] for key in sorted(above & nodes.keys()) if layer(nodes[key]) == "stage"]
+    hashed = [node for node in stages if target.key[0] in node["config"].get("meta", {}).get("hashed_keys", {})]
+    return list(dict.fromkeys([("vault", stage_of(table)), *((node["schema"], node["alias"]) for node in hashed)]))
+
+
+def stage_of(table: RawTable) -> str:
+    """The name of the raw table's stage."""
+    return f"stg_{table.source}__{table.name}"
+
+
 def undeclared(table: RawTable, columns: Iterable[str]) -> frozenset[str]:
     """Columns of a raw or parsed table that are not or no longer declared, or now excluded, in lower case."""
     declared = {name.lower() for name in lake_names(table, table.landed)}

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from typing import Any
 
+from erasure.targets import is_snapshot, unique_key
 from lakehouse.catalog.open import open_catalog
 from lakehouse.declarations import load_declarations
 from lakehouse.declarations.manifest import load_manifest, rebuild
@@ -23,9 +24,11 @@ def rehash() -> None:
     from orchestration.runs.processes.interrupts import interruptible
 
     with interruptible(), busy(console(error=True), "building the vault and what is made from it anew"):
-        left_out = rebuild_vault(load_settings())
+        left_out = rebuild_vault(settings := load_settings())
     for model in left_out:
         say(f"left out, with what is made from it: parsed.{model} was never loaded")
+    for table in snapshots_by_hash(load_manifest(settings)):
+        say(f"{table}: a snapshot of dbt, whose rows so far keep the former keys: erasures cannot find people there")
 
 
 def rebuild_vault(settings: Settings) -> list[str]:
@@ -60,6 +63,16 @@ def _never_refreshed(manifest: Mapping[str, Any]) -> list[str]:
         ".".join(table_of_model(model))
         for model in models
         if model["config"].get("materialized") == APPENDED and model["config"].get("full_refresh") is False
+    )
+
+
+def snapshots_by_hash(manifest: Mapping[str, Any]) -> list[str]:
+    """The snapshots of dbt that tell rows apart by a hash key: none of their rows is ever written again."""
+    nodes = (node for node in manifest["nodes"].values() if is_snapshot(node))
+    return sorted(
+        f"{node['schema']}.{node['alias']}"
+        for node in nodes
+        if any(name.startswith("hk_") for name in unique_key(node))
     )
 
 

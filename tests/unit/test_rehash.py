@@ -35,3 +35,14 @@ def test_a_rehash_refuses_tables_that_a_full_refresh_passes_over(
     monkeypatch.setattr(rehash, "load_manifest", lambda _: manifest)
     with pytest.raises(LakehouseError, match=r"^vault\.sat_t would keep the former keys, by `full_refresh: false` .*"):
         rehash.rebuild_vault(load_settings(home=tmp_path))
+
+
+def test_a_rehash_names_the_snapshots_of_dbt_that_keep_the_former_keys() -> None:
+    """Who was in one could not be found there any more, and an erasure said that nothing was left."""
+    keys = {"kept": "hk_t", "listed": ["HK_T", "at"], "own": "id"}
+    nodes = {
+        name: {"resource_type": "snapshot", "schema": "snapshots", "alias": name, "config": {"unique_key": key}}
+        for name, key in keys.items()
+    }
+    manifest = {"nodes": nodes | {"hub_t": model("hub_t", "vault/x", "append_only")}}
+    assert rehash.snapshots_by_hash(manifest) == ["snapshots.kept", "snapshots.listed"]
