@@ -11,6 +11,7 @@ import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -37,7 +38,8 @@ class SubjectEnvelopes(SubjectRecords):
         for n, record in self._records(table):
             if n in wanted:
                 for values in _values(record["message"]):
-                    yield from (v for name, v in values.items() if name not in self.kept and isinstance(v, str) and v)
+                    kept = self.kept | {*self._named(values).values()}
+                    yield from (v for name, v in values.items() if name not in kept and isinstance(v, str) and v)
 
     def events(self, table: pa.Table) -> Iterator[Event]:
         """The records as events of their keys."""
@@ -62,12 +64,13 @@ class SubjectEnvelopes(SubjectRecords):
                 continue
             if any(self._is_subject(record, row) for row in rows):
                 personal = {name for values in _values(message) for name, v in values.items() if v is not None}
-                gone = personal - self.kept
+                gone = personal - self.kept - {name for row in rows for name in self._named(row).values()}
                 yield n, message, RECORDS.without(message, record["relation"], gone) if gone else message
 
     def _is_about_subject(self, record: Row) -> bool:
         """Whether a record that cannot be read is the subject's."""
-        if rows := self._landing({**record, "message": _key_alone(record, self.key)}):
+        names = {*self.key, *chain.from_iterable(self.called.values())}
+        if rows := self._landing({**record, "message": _key_alone(record, names)}):
             return any(self._is_subject(record, row) for row in rows)
         if keys := list(self._keys_in(record["message"])):
             position: Position = (record["epoch"], record["commit_lsn"], record["seq"])
@@ -78,9 +81,10 @@ class SubjectEnvelopes(SubjectRecords):
 
     def _keys_in(self, message: bytes) -> Iterator[Key]:
         for values in _values(message):
-            if all(values.get(name) is not None for name in self.key):
+            named = self._named(values)
+            if named and all(values[known] is not None for known in named.values()):
                 with suppress(ValueError, TypeError, LakehouseError):
-                    yield self.typed({name: text(values[name]) for name in self.key})
+                    yield self.typed({name: text(values[known]) for name, known in named.items()})
 
     def _is_subject(self, record: Row, row: Row) -> bool:
         position: Position = (record["epoch"], row["_commit_lsn"], row["_seq"])
@@ -92,10 +96,11 @@ class SubjectEnvelopes(SubjectRecords):
     def _says(self, row: Row) -> bool:
         """Whether personal data is there after a change."""
         told = {name for name, value in row.items() if value is not None} | {*(row["_unchanged"] or ())}
-        return row["_op"] not in ("d", "t") and not told <= {*self.kept, *OF_KINDS["debezium"]}
+        kept = {*self.kept, *self._named(row).values(), *OF_KINDS["debezium"]}
+        return row["_op"] not in ("d", "t") and not told <= kept
 
     def _key_of(self, row: Row) -> Key:
-        return tuple(row[name] for name in self.key)
+        return tuple(row[known] for known in self._named(row).values())
 
     def _landing(self, record: Row) -> list[Row] | None:
         """What would land of a record; None where it cannot be read."""
@@ -105,7 +110,8 @@ class SubjectEnvelopes(SubjectRecords):
         except (UnreadableRecord, LakehouseError, Unread, ValueError, TypeError):
             return None
         pairs = ((batch.values.to_pylist(), batch.meta.to_pylist()) for batch in made)
-        return [values | meta for rows, metas in pairs for values, meta in zip(rows, metas, strict=True)]
+        rows = [values | meta for of, metas in pairs for values, meta in zip(of, metas, strict=True)]
+        return rows if all(row["_op"] == "t" or self._named(row) for row in rows) else None
 
 
 def _key_alone(record: Row, key: Collection[str]) -> bytes:

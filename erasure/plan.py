@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -16,8 +16,9 @@ from erasure.key_periods import Event, Key, Period
 from erasure.records import SubjectRecords, SubjectTexts
 from erasure.rewrite import SubjectData
 from erasure.rows import POSITION, SubjectRows
-from erasure.subjects import find_periods, typing_of
+from erasure.subjects import find_periods, former_names, typing_of
 from erasure.targets import Target, derived_targets, lake_names, mirror_target, raw_target, stage_of
+from erasure.tombstones import Tombstone
 from ingestion.schema.facts import TableFacts
 from lakehouse.catalog.open import load_table
 from lakehouse.declarations import RawTable
@@ -35,7 +36,8 @@ WAIT_STEP_SECONDS = 0.5
 class Plan:
     """Subjects of one table, and the tables to search: the raw layer first, then the mirror and dbt's tables, parents
     first. `kept` are the events in the spool and among the dead letters. `unhashed` are keys with rows in the raw table
-    of which the stage, which has to make hash keys of them, knows nothing."""
+    of which the stage, which has to make hash keys of them, knows nothing. `stones` are earlier erasures
+    of the table, by their key as its columns are named now."""
 
     table: RawTable
     periods: dict[Key, tuple[Period, ...]]
@@ -45,6 +47,7 @@ class Plan:
     manifest: Mapping[str, Any]
     kept: tuple[Event, ...] = ()
     unhashed: frozenset[Key] = frozenset()
+    stones: Mapping[str, Tombstone] = field(default_factory=dict)
 
     @property
     def parts(self) -> tuple[SubjectData, ...]:
@@ -79,7 +82,16 @@ def make_plan(
     source_kept = frozenset(column.name for column in facts.columns if column.lake in kept)
     of_records = SubjectEnvelopes if table.kind == "debezium" else SubjectRecords
     records = [
-        of_records(Target(("meta", name), "empty"), table.source, table.name, (), table.key, source_kept, typed)
+        of_records(
+            Target(("meta", name), "empty"),
+            table.source,
+            table.name,
+            (),
+            table.key,
+            source_kept,
+            typed,
+            called=former_names(table, facts, raw.properties),
+        )
         for name in RECORD_TABLES
         if load_table(catalog, "meta", name) is not None
     ]

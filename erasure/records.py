@@ -1,14 +1,14 @@
 """A subject in the spool, the dead letters (both pgoutput messages) and the texts of unrepresentable values.
 
 A record keeps its position, operation and key; only personal columns become null, so that it can still land. A record
-that cannot be decoded is removed if its bytes contain one of the subject's own values; otherwise it is kept and
-reported.
+that cannot be decoded, or lacks a column of the key, is removed if its bytes contain one of the subject's own values;
+otherwise it is kept and reported.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -30,9 +30,22 @@ def _text(cell: bytes) -> str | None:
 
 
 @dataclass(frozen=True)
+class _Read:
+    """A record: columns, head and tuples, its old and new key (None: it has none), the names of what is kept of it."""
+
+    columns: list[str]
+    head: bytes
+    tuples: Tuples
+    old: Key | None
+    new: Key | None
+    kept: frozenset[str]
+
+
+@dataclass(frozen=True)
 class SubjectRecords:
     """The subject in `meta.spool` or `meta.quarantine`. `key` and `kept` are the source's column names, `typed`
-    converts a key's texts to values, `values` are known texts of the subject that no other row has."""
+    converts a key's texts to values, `values` are known texts of the subject that no other row has. `called` has the
+    former names of the key's columns, by which a record from before a rename has them."""
 
     target: Target
     source: str
@@ -42,6 +55,7 @@ class SubjectRecords:
     kept: frozenset[str]
     typed: Callable[[Mapping[str, str]], Key]
     values: frozenset[str] = frozenset()
+    called: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def filter(self) -> BooleanExpression:
         """The records of the table."""
@@ -68,20 +82,18 @@ class SubjectRecords:
         """The personal values in these records."""
         wanted = set(rows)
         for n, record in self._records(table):
-            if n in wanted and (read := _read(record)) is not None:
-                columns, _, tuples = read
-                for cells in tuples.values():
-                    for name, cell in zip(columns, cells, strict=False):
-                        if name not in self.kept and (text := _text(cell)):
+            if n in wanted and (read := self._read(record)) is not None:
+                for cells in read.tuples.values():
+                    for name, cell in zip(read.columns, cells, strict=False):
+                        if name not in read.kept and (text := _text(cell)):
                             yield text
 
     def events(self, table: pa.Table) -> Iterator[Event]:
         """The records as events of their keys."""
         for _, record in self._records(table):
-            if (read := _read(record)) is None:
+            if (read := self._read(record)) is None:
                 continue
-            columns, head, tuples = read
-            old, new = self._keys(columns, tuples)
+            head, old, new = read.head, read.old, read.new
             position: Position = (record["epoch"], record["commit_lsn"], record["seq"])
             moved = old is not None and new is not None and old != new
             if moved or head[:1] == b"D":
@@ -91,8 +103,8 @@ class SubjectRecords:
                 yield Event(new, at, "c" if moved else head[:1].decode().lower(), old if moved else None)
 
     def unreadable(self, table: pa.Table) -> int:
-        """The number of records that cannot be decoded."""
-        return sum(_read(record) is None for _, record in self._records(table))
+        """The number of records that cannot be decoded, or lack a column of the key."""
+        return sum(self._read(record) is None for _, record in self._records(table))
 
     def _records(self, table: pa.Table) -> Iterator[tuple[int, dict[str, Any]]]:
         subject = pc.and_(pc.equal(table.column("source"), self.source), pc.equal(table.column("table"), self.table))
@@ -102,35 +114,54 @@ class SubjectRecords:
     def _found(self, table: pa.Table) -> Iterator[tuple[int, bytes, bytes | None]]:
         """Number, message and new message (None: to delete) of each record of the subject."""
         for n, record in self._records(table):
-            message, read = record["message"], _read(record)
+            message, read = record["message"], self._read(record)
             if read is None:
                 if self._is_mentioned(message):
                     yield n, message, None
                 continue
-            columns, head, tuples = read
             position: Position = (record["epoch"], record["commit_lsn"], record["seq"])
-            if any(
-                period.key == key and period.holds(position)
-                for key in self._keys(columns, tuples)
-                for period in self.periods
-            ):
-                gone = set(columns) - self.kept  # a TOASTed value that is missing is filled from an emptied version
-                yield n, message, joined(head, {which: emptied(columns, t, gone) for which, t in tuples.items()})
+            own = (period for key in (read.old, read.new) for period in self.periods if period.key == key)
+            if any(period.holds(position) for period in own):
+                gone = {*read.columns} - read.kept  # a TOASTed value that is missing is filled from an emptied version
+                left = {which: emptied(read.columns, cells, gone) for which, cells in read.tuples.items()}
+                yield n, message, joined(read.head, left)
 
     def _is_mentioned(self, message: bytes) -> bool:
         values = (value for value in self.values if len(value) >= SHORTEST)
         return any(text in message for value in values for text in spellings(value))
 
-    def _keys(self, columns: Sequence[str], tuples: Tuples) -> tuple[Key | None, Key | None]:
-        """Old and new key; if the record has no old key, both are the new one."""
-        before = next((tuples[which] for which in "KO" if which in tuples), None)
-        return self._key(columns, before), self._key(columns, tuples.get("N"))
-
-    def _key(self, columns: Sequence[str], cells: Sequence[bytes] | None) -> Key | None:
-        if cells is None or not set(self.key) <= set(columns):
+    def _read(self, record: Mapping[str, Any]) -> _Read | None:
+        """A record; None if it cannot be decoded, or is of rows and has no key."""
+        try:
+            columns = [column.name for column in parse_relation(record["relation"], 0).columns]
+            head, tuples = split(record["message"])
+        except (DecodeError, Unreadable):
             return None
-        texts = {name: _text(cells[columns.index(name)]) for name in self.key}
-        return self.typed({name: text for name, text in texts.items() if text is not None})
+        named = self._named(columns)
+        before = next((tuples[which] for which in "KO" if which in tuples), None)
+        old, new = (self._key(columns, named, cells) for cells in (before, tuples.get("N")))
+        if tuples and old is None and new is None:
+            return None
+        return _Read(columns, head, tuples, old, new, self.kept | {*named.values()})
+
+    def _named(self, columns: Collection[str]) -> dict[str, str]:
+        """What a record of these columns calls those of the key; nothing where it lacks one, or cannot tell them."""
+        if set(self.key) <= set(columns):
+            return {name: name for name in self.key}
+        found = {
+            name: next((known for known in (name, *self.called.get(name, ())) if known in columns), None)
+            for name in self.key
+        }
+        there = {name: known for name, known in found.items() if known is not None}
+        return there if len({*there.values()}) == len(self.key) else {}
+
+    def _key(self, columns: Sequence[str], named: Mapping[str, str], cells: Sequence[bytes] | None) -> Key | None:
+        if cells is None:
+            return None
+        texts = {
+            name: text for name, known in named.items() if (text := _text(cells[columns.index(known)])) is not None
+        }
+        return self.typed(texts) if texts.keys() == {*self.key} else None
 
 
 @dataclass(frozen=True)
@@ -173,12 +204,3 @@ class SubjectTexts:
 
 def _of_table(source: str, table: str) -> BooleanExpression:
     return And(EqualTo(term="source", value=source), EqualTo(term="table", value=table))
-
-
-def _read(record: Mapping[str, Any]) -> tuple[list[str], bytes, Tuples] | None:
-    """Columns, head and tuples of a record; None if it cannot be decoded."""
-    try:
-        columns = [column.name for column in parse_relation(record["relation"], 0).columns]
-        return columns, *split(record["message"])
-    except (DecodeError, Unreadable):
-        return None

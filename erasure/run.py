@@ -16,16 +16,27 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from erasure import tombstones
 from erasure.awaited import awaited
 from erasure.plan import Plan, make_plan
-from erasure.proof import Search, search
+from erasure.proof import Search, Trace, search
 from erasure.steps import Erasing, Erasure, Say, parts_of, strays_of
-from erasure.subjects import as_printed, facts_there, held_by_source, parse_key, source_texts, spelled
+from erasure.subjects import (
+    as_printed,
+    facts_there,
+    held_by_source,
+    named_now,
+    parse_key,
+    source_texts,
+    spelled,
+    typing_of,
+)
 from erasure.targets import raw_target
-from erasure.tombstones import Tombstone
+from erasure.tombstones import FOLDER, Tombstone
 from ingestion import mirrors_held, up_to_date_alone
 from ingestion.sources.postgres.connection import connect_source
 from ingestion.state import store
@@ -66,17 +77,20 @@ def repeat(
     Returns the erasures and the problems: a subject or table that is refused does not stop the others.
     """
     tables = {table.identifier: table for table in declarations.tables}
-    wanted: dict[tuple[str, str], list[dict[str, str]]] = {}
+    wanted: dict[tuple[str, str], list[Tombstone]] = {}
     for stone in remembered(settings, source):
-        wanted.setdefault((f"raw_{stone.source}", stone.table), []).append(stone.key)
+        wanted.setdefault((f"raw_{stone.source}", stone.table), []).append(stone)
     done: list[Erasure] = []
     problems: list[str] = []
-    for name, keys in wanted.items():
+    for name, stones in wanted.items():
         if name not in tables:
             problems.append(f"{'.'.join(name)} is no longer declared: declare it, or drop it")
             continue
         try:
-            done.append(_erase(settings, declarations, manifest, tables[name], keys, session, say))
+            named, foreign = _named(settings, tables[name], stones)
+            problems += foreign.values()
+            if named:
+                done.append(_erase(settings, declarations, manifest, tables[name], list(named.values()), session, say))
         except LakehouseError as error:
             problems.append(str(error))
     problems += [reason for erasure in done for reason in erasure.refused]
@@ -118,15 +132,22 @@ def preview(
 
 def verify(settings: Settings, manifest: Mapping[str, Any], table: RawTable) -> Search:
     """Searches for erased subjects of a table; changes nothing and needs no lease."""
-    keys = [stone.key for stone in remembered(settings, table.source) if stone.table == table.name]
-    if not keys:
+    stones = [stone for stone in remembered(settings, table.source) if stone.table == table.name]
+    if not stones:
         return Search()
-    with closing(open_catalog(settings)) as catalog:
-        plan = make_plan(settings, catalog, manifest, table, _position(settings, table).facts, keys)
-        io = open_io(settings)
-        found = search(io, parts_of(catalog, plan.parts))
-        found.traces += strays_of(settings, catalog, io, plan)
-        return found
+    named, foreign = _named(settings, table, stones)
+    found = Search()
+    if named:
+        with closing(open_catalog(settings)) as catalog:
+            facts = _position(settings, table).facts
+            plan = make_plan(
+                settings, catalog, manifest, table, facts, list({spelled(key): key for key in named.values()}.values())
+            )
+            io = open_io(settings)
+            found = search(io, parts_of(catalog, plan.parts))
+            found.traces += strays_of(settings, catalog, io, plan)
+    found.traces += [Trace(".".join(table.identifier), f"{FOLDER}/{id}.json", 0, why) for id, why in foreign.items()]
+    return found
 
 
 def remembered(settings: Settings, source: str | None = None) -> tuple[Tombstone, ...]:
@@ -134,6 +155,22 @@ def remembered(settings: Settings, source: str | None = None) -> tuple[Tombstone
     with store.connect_catalog(settings) as states:
         store.ensure_state(states)
         return tuple(s for s in tombstones.read(settings, open_io(settings), states) if source in (None, s.source))
+
+
+def _named(
+    settings: Settings, table: RawTable, stones: Iterable[Tombstone]
+) -> tuple[dict[str, SourceKey], dict[str, str]]:
+    """By tombstone, the key as its columns are named now, or why there is none."""
+    facts = _position(settings, table).facts
+    with closing(open_catalog(settings)) as catalog:
+        properties = catalog.load_table(table.identifier).properties
+    named, foreign = dict[str, SourceKey](), dict[str, str]()
+    for stone in stones:
+        try:
+            named[stone.id] = named_now(table, facts, properties, stone.key, datetime.fromisoformat(stone.asked_at))
+        except LakehouseError as error:
+            foreign[stone.id] = str(error)
+    return named, foreign
 
 
 def _erase(
@@ -147,6 +184,8 @@ def _erase(
         there = facts_there(source, table, facts)
         keys = _printed(source, table, there, keys, refused)
         keys = _allowed(table, keys, (_held(source, table, there, [key]) for key in keys), refused)
+        earlier = {stone.id: stone for stone in remembered(settings, table.source) if stone.table == table.name}
+        stones = {spelled(key): earlier[id] for id, key in _named(settings, table, earlier.values())[0].items()}
         say("bringing the lake up to date")
         with up_to_date_alone(settings, declarations, table.source, session) as writer:
             facts = _position(settings, table).facts
@@ -164,7 +203,7 @@ def _erase(
                 no_next_tables(writer.catalog) as others,
             ):
                 drop_next(others, writer.catalog.name, [part.target.identifier for part in plan.parts])
-                erasure = Erasing(settings, writer, states, plan, say, mirrors).run(keys)
+                erasure = Erasing(settings, writer, states, replace(plan, stones=stones), say, mirrors).run(keys)
     erasure.refused = refused
     erasure.seconds = time.monotonic() - started
     return erasure
@@ -182,7 +221,9 @@ def _printed(
     found: list[SourceKey] = []
     for key in keys:
         try:
-            if (printed := as_printed(source, table, facts, key)) not in found:
+            printed = as_printed(source, table, facts, key)
+            typing_of(table, facts, {})(printed)  # one that the lake cannot hold is in nobody else's way
+            if printed not in found:
                 found.append(printed)
         except LakehouseError as error:
             refused.append(str(error))

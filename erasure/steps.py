@@ -150,7 +150,8 @@ class Erasing:
     def _stones(self, known: dict[str, Tombstone], keys: list[dict[str, str]]) -> list[Tombstone]:
         """The tombstones of the subjects; raises LakehouseError for one that the lake has never seen."""
         table = self.plan.table
-        made = [tombstones.tombstone(table.source, table.name, key) for key in keys]
+        new = [tombstones.tombstone(table.source, table.name, key) for key in keys]
+        made = [stone if stone.id in known else self.plan.stones.get(spelled(stone.key), stone) for stone in new]
         for stone, key in zip(made, self.plan.periods, strict=True):
             if stone.id not in known and not is_known(self.plan, self.catalog, key):
                 raise LakehouseError(f"{table.source}.{table.name}: the lake has no row with {spelled(stone.key)}")

@@ -80,6 +80,44 @@ def as_printed(connection: SourceConnection, table: RawTable, facts: TableFacts,
     raise LakehouseError(f"{table.source}.{table.name}: {reason}")
 
 
+def former_names(table: RawTable, facts: TableFacts, properties: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    """The names that the columns of the key had before, the latest first; `properties` are the raw table's."""
+    columns = _columns(facts)
+    return {name: tuple(c.name for c in names_of(columns[name].lake, properties)) for name in table.key}
+
+
+def check_key(table: RawTable, facts: TableFacts) -> None:
+    """Raises LakehouseError where a column of the declared key is not described."""
+    if missing := [name for name in table.key if name not in _columns(facts)]:
+        raise LakehouseError(
+            f"{table.source}.{table.name}: key column {', '.join(missing)} is not among those that were ingested: "
+            f"`lakehouse ingest --once {table.source}` first, then run this again"
+        )
+
+
+def named_now(
+    table: RawTable, facts: TableFacts, properties: Mapping[str, str], key: Mapping[str, str], at: datetime
+) -> dict[str, str]:
+    """A key with the names that its columns had at that time, by those that they have now; `properties` are the raw
+    table's. Raises LakehouseError for a key of other columns than the declared one: its values are nobody's there."""
+    check_key(table, facts)
+    found = {_name_now(name, facts, properties, at): text for name, text in key.items()}
+    if found.keys() != set(table.key) or len(found) != len(key):
+        raise LakehouseError(
+            f"{table.source}.{table.name} {spelled(key)}: erased by a key that is not the declared one "
+            f"({', '.join(table.key)}): erase them by that, then end this one"
+        )
+    return {name: found[name] for name in table.key}
+
+
+def _name_now(name: str, facts: TableFacts, properties: Mapping[str, str], at: datetime) -> str | None:
+    """What the source calls a column now; one that was called so at the time goes before one that is called so now."""
+    for column in facts.columns:
+        if any(c.name == name and c.until is not None and c.held(at) for c in names_of(column.lake, properties)):
+            return column.name
+    return name if name in _columns(facts) else None
+
+
 def _printed(connection: SourceConnection, column: ColumnFacts, text: str) -> str:
     printed = beside_parameters(replace(column, name="value").printed)
     kind = beside_parameters(column.declared_type)
@@ -99,15 +137,18 @@ def _printed(connection: SourceConnection, column: ColumnFacts, text: str) -> st
 def facts_there(connection: SourceConnection, table: RawTable, facts: TableFacts) -> TableFacts:
     """The facts by which the database is asked: those of its own table, where `facts` are of a topic.
 
-    Raises LakehouseError where the table is not there.
+    Raises LakehouseError where the table, or a column of its key, is not there.
     """
     if table.kind == "postgres":
+        check_key(table, facts)
         return facts
     found, problem = read_facts(connection, table.behind, "")
     if found is None:
         raise problem or LakehouseError(f"{table.source}.{table.name}: its table is not in the database")
     called = {column.name: column.lake for column in facts.columns}
-    return replace(found, columns=tuple(replace(c, lake=called[c.name]) for c in found.columns if c.name in called))
+    found = replace(found, columns=tuple(replace(c, lake=called[c.name]) for c in found.columns if c.name in called))
+    check_key(table, found)
+    return found
 
 
 def source_texts(table: RawTable, facts: TableFacts, key: Key) -> dict[str, str | None]:

@@ -93,17 +93,17 @@ def test_a_satellite_row_that_says_what_the_one_before_it_said_goes() -> None:
     }
 
 
-def records(*messages: bytes) -> pa.Table:
-    relation = wire.relation(1, COLUMNS)
+def records(*messages: bytes, columns: Any = COLUMNS) -> pa.Table:
+    relation = wire.relation(1, columns)
     n = len(messages)
-    columns = {
+    told: dict[str, Any] = {
         "source": ["s"] * n,
         "table": ["t"] * n,
         "epoch": [0] * n,
         "commit_lsn": [9] * n,
         "seq": list(range(0, 2 * n, 2)),
     }
-    return pa.table(columns | {"relation": [relation] * n, "message": pa.array(messages, pa.binary())})
+    return pa.table(told | {"relation": [relation] * n, "message": pa.array(messages, pa.binary())})
 
 
 def in_records(key: int, *values: str) -> SubjectRecords:
@@ -137,6 +137,29 @@ def test_a_record_that_nobody_can_read_goes_only_if_it_names_the_subject() -> No
     subject = in_records(4, "Ann Smith", "M")
     assert subject.unreadable(kept) == 2 and subject.holding(kept) == [0]
     assert subject.after(kept).column("message").to_pylist() == [b"I\0\0\0\1Nbroken Bo Miller"]
+
+
+def test_a_record_from_before_a_rename_of_the_key_is_the_subjects() -> None:
+    """It was nobody's, was not counted either, and landed with the person in it."""
+    renamed = (("number", True), *COLUMNS[1:])
+    kept = records(wire.insert(1, ["4", "Ann", "GOLD"]), wire.insert(1, ["5", "Bo", "TIN"]), columns=renamed)
+    subject = replace(in_records(4), called={"id": ("id", "number")})
+    assert subject.unreadable(kept) == 0 and subject.holding(kept) == [0] and list(subject.texts(kept, [0])) == ["Ann"]
+    assert [event.key for event in subject.events(kept)] == [(4,), (5,)]
+    assert subject.after(kept).column("message")[0].as_py() == wire.insert(1, ["4", None, "GOLD"])
+
+
+def test_a_record_without_the_key_counts_as_one_that_cannot_be_read() -> None:
+    """It is from before the column was, or was the key."""
+    other = (("number", True), *COLUMNS[1:])
+    kept = records(wire.insert(1, ["4", "Ann Smith", "GOLD"]), wire.insert(1, ["5", "Bo", "TIN"]), columns=other)
+    subject = in_records(4, "Ann Smith")
+    assert subject.unreadable(kept) == 2 and subject.holding(kept) == [0] and list(subject.events(kept)) == []
+    assert subject.after(kept).num_rows == 1
+    null = records(wire.insert(1, [None, "Ann Smith", "GOLD"]), wire.delete(1, [None, None, None]))
+    assert subject.unreadable(null) == 2 and subject.holding(null) == [0]
+    swapped = replace(subject, key=("number", "id"), called={"number": ("number", "id"), "id": ("id", "was")})
+    assert swapped.unreadable(records(wire.insert(1, ["4", "Ann Smith", "GOLD"]))) == 1, "nothing tells which is which"
 
 
 def test_tables_that_are_built_whole_are_built_anew_though_nothing_below_them_holds_the_subject(

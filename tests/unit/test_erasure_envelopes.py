@@ -147,3 +147,17 @@ def test_a_period_bounds_what_is_the_subjects() -> None:
     early = subject(Period((3,), end=second)).after(records)
     rows = [r for r in landing(early) if r["id"] == 3 and r["_op"] in "cu"]
     assert [r["name"] for r in rows] == [None, "drei"] and first < second
+
+
+def test_envelopes_from_before_a_rename_of_the_key_are_the_subjects_and_those_without_it_cannot_be_read() -> None:
+    """Looking for them ended in a KeyError."""
+    records = spool("plain")
+    was = subject(Period((3,)), Period((30,)))
+    of = replace(was, key=("item",), kept=frozenset({"item", "price"}), typed=lambda texts: (int(*texts.values()),))
+    called = replace(of, called={"item": ("item", "id")})
+    assert called.unreadable(records) == 1 and called.rows(records) == was.rows(records)
+    assert landing(called.after(records)) == landing(was.after(records))
+    assert called.holding(called.after(records)) == [] and "3" not in set(called.texts(records, called.rows(records)))
+    only = replace(of, values=frozenset({"of three"}))
+    assert only.unreadable(records) > 5 and [e.key for e in only.events(records)] == [None]
+    assert records.num_rows - 1 in only.rows(records)

@@ -13,11 +13,12 @@ import pytest
 from pgoutput_record import scratch_database
 from throwaway_postgres import throwaway_postgres
 
-from erasure import run
+from erasure import run, steps
 from erasure.key_periods import NEVER, Period
+from erasure.proof import Search
 from erasure.run import HOW_TO_END
 from erasure.steps import Erasure
-from erasure.subjects import as_printed, held_by_source, source_texts, typing_of
+from erasure.subjects import as_printed, held_by_source, named_now, source_texts, typing_of
 from erasure.tombstones import Tombstone
 from ingestion.schema.facts import ColumnFacts, TableFacts
 from ingestion.schema.former_names import FORMERLY, renamed
@@ -26,7 +27,8 @@ from lakehouse.declarations import Column, Declarations, RawTable, Source
 from lakehouse.declarations.policies import LoadPolicy, RawPolicy
 from lakehouse.errors import LakehouseError
 
-KEPT = frozenset({"id"})
+KEPT, ASKED = frozenset({"id"}), "2026-05-04T11:00:00+00:00"
+NOON = datetime(2026, 5, 4, 12, tzinfo=UTC)
 
 
 def table(name: str = "people", *key: str) -> RawTable:
@@ -217,7 +219,7 @@ def erased(monkeypatch: pytest.MonkeyPatch) -> list[list[dict[str, str]]]:
             raise LakehouseError(f"{key['id']} is no number")
         return key
 
-    stones = [Tombstone("shop", name, {"id": n}, "", "") for name, n in
+    stones = [Tombstone("shop", name, {"id": n}, ASKED, "") for name, n in
               [("gone", "1"), ("orders", "5"), *(("people", n) for n in ("5", "6", "7", "x", "8"))]]  # fmt: skip
     monkeypatch.setattr(run, "connect_source", lambda *given: nullcontext())
     monkeypatch.setattr(
@@ -228,6 +230,9 @@ def erased(monkeypatch: pytest.MonkeyPatch) -> list[list[dict[str, str]]]:
     monkeypatch.setattr(run, "mirrors_held", lambda *given: nullcontext())
     monkeypatch.setattr(run.store, "connect_catalog", lambda *given: nullcontext())
     monkeypatch.setattr(run, "_position", lambda *given: SimpleNamespace(facts=column(23, "int4")))
+    raw = SimpleNamespace(properties=renamed("number", "id", NOON, {}))
+    catalog = SimpleNamespace(load_table=lambda name: raw, close=lambda: None)
+    monkeypatch.setattr(run, "open_catalog", lambda settings: catalog)
     monkeypatch.setattr(run, "remembered", lambda *given: tuple(stones))
     for name, stub in {"Erasing": steps, "make_plan": plan_of, "held_by_source": held, "as_printed": printed}.items():
         monkeypatch.setattr(run, name, stub)
@@ -272,3 +277,54 @@ def test_one_whose_delete_has_not_come_by_its_topic_is_in_nobody_elses_way(
     with pytest.raises(LakehouseError, match=r"shop\.people id=8: late"):
         run.erase(cast(Any, None), shop(people), {}, "shop.people", ["id=8"])
     assert len(erased) == 1
+
+
+def test_a_tombstone_names_its_columns_as_they_were_called_then() -> None:
+    """A KeyError ended the repetition for every later table of every source."""
+    before, after, one = NOON - timedelta(hours=1), NOON + timedelta(hours=1), column(23, "int4").columns[0]
+    names = {"x": 1, "a": 2, "code": 3}
+    facts = replace(column(23, "int4"), columns=tuple(replace(one, name=n, number=k, lake=n) for n, k in names.items()))
+    properties = renamed("a", "x", NOON, {}) | renamed("b", "a", NOON, {})
+    people = table("people", "x", "a")
+    assert named_now(people, facts, properties, {"a": "1", "b": "2"}, before) == {"x": "1", "a": "2"}
+    assert named_now(people, facts, properties, {"a": "2", "x": "1"}, after) == {"x": "1", "a": "2"}
+    for other in ({"code": "42"}, {"a": "1"}, {"a": "1", "b": "2", "code": "3"}, {"gone": "1"}):
+        with pytest.raises(LakehouseError, match=r"by a key that is not the declared one \(x, a\): ") as told:
+            named_now(people, facts, properties, other, before)
+        assert FORMERLY not in str(told.value), "42 would be read as the key of somebody else"
+    with pytest.raises(LakehouseError, match=r"key column y is not among those that were ingested: `lakehouse ingest"):
+        named_now(table("people", "y"), facts, properties, {"a": "1"}, before)
+
+
+def test_one_who_was_erased_by_another_key_is_in_nobody_elses_way(
+    erased: list[list[dict[str, str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stones = [Tombstone("shop", "people", key, ASKED, "") for key in ({"email": "a@b"}, {"number": "6"}, {"id": "6"})]
+    monkeypatch.setattr(run, "remembered", lambda *given: tuple(stones))
+    done, problems = run.repeat(cast(Any, None), shop(table()), {})
+    assert erased == [[{"id": "6"}]] and len(done) == 1
+    assert problems[0].startswith("shop.people email=a@b: erased by a key that is not the declared one (id)")
+
+
+def test_the_check_finds_who_was_erased_by_another_key_and_searches_for_the_others(
+    erased: list[list[dict[str, str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stones = [Tombstone("shop", "people", key, ASKED, "") for key in ({"email": "a@b"}, {"number": "6"})]
+    searched: list[Any] = []
+    monkeypatch.setattr(run, "remembered", lambda *given: tuple(stones))
+    monkeypatch.setattr(run, "open_io", lambda settings: None)
+    monkeypatch.setattr(run, "parts_of", lambda catalog, parts: parts)
+    monkeypatch.setattr(run, "strays_of", lambda settings, catalog, io, plan: searched.append([*plan.periods]) or [])
+    monkeypatch.setattr(run, "search", lambda io, parts: Search())
+    [found] = run.verify(cast(Any, None), {}, table()).traces
+    assert searched == [[(6,)]] and (found.table, found.path) == ("raw_shop.people", f"erasures/{stones[0].id}.json")
+    assert "not the declared one (id)" in found.why
+
+
+def test_a_tombstone_of_a_former_name_stays_the_one_of_its_subject() -> None:
+    """A second one would have held when the first was ended."""
+    stone = Tombstone("shop", "people", {"number": "6"}, ASKED, "")
+    plan = run.Plan(table(), {(6,): (Period((6,)),)}, (), (), 0, {}, stones={"id=6": stone})
+    given: Any = None
+    erasing = steps.Erasing(given, SimpleNamespace(catalog=None), given, plan, given, given)  # type: ignore[arg-type]
+    assert erasing._stones({stone.id: stone}, [{"id": "6"}]) == [stone]
