@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from lakehouse.declarations import load_declarations
 from lakehouse.errors import LakehouseError
-from lakehouse.settings import load_settings
+from lakehouse.settings import Settings, load_settings
 from lakehouse.text.shown import busy, console, say, say_json
 
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The backup's folder, on another disk than the lake.")]
@@ -62,6 +64,7 @@ def restore_backup(
 
     Exits 1 if a source must be recovered before ingestion continues.
     """
+    from erasure.run import remembered
     from lakehouse_backup.run import Warehouse
     from lakehouse_backup.run import restore_backup as restore
 
@@ -74,10 +77,11 @@ def restore_backup(
             raise LakehouseError("this replaces the catalog's database: add --yes")
         typer.confirm(f"Replace the catalog's database with that of {folder}?", abort=True)
     with busy(console(error=True), "restoring") as now:
-        done = restore(load_settings(), folder, said[0] if said else None, now)
-    forward = done.forward
+        done = restore(settings := load_settings(), folder, said[0] if said else None, now)
+    forward, erasures = done.forward, len(remembered(settings))
     if as_json:
-        say_json({"made_at": done.made_at.isoformat(), "objects": done.objects, **asdict(forward)})
+        told = {"made_at": done.made_at.isoformat(), "objects": done.objects, **asdict(forward)}
+        say_json(told | {"erasures_to_repeat": erasures})
     else:
         say(f"backup of {done.made_at:%Y-%m-%d %H:%M:%S} UTC; {done.objects} objects copied back")
         say(f"{len(forward.tables)} tables rolled forward; sources that continue: {_list(forward.going_on)}")
@@ -85,12 +89,26 @@ def restore_backup(
             say(f"incomplete in the warehouse, removed from the catalog: {_list(forward.gone)}; rebuild them")
         if forward.removed:
             say(f"removed before the backup, their objects are not entered again: {_list(forward.removed)}")
-        say("then: lakehouse erase --repeat, if anything was ever erased; lakehouse reconcile verifies the result")
+        repeat = f"lakehouse erase --repeat, for {erasures} erasures; " if erasures else ""
+        say(f"then: {repeat}lakehouse reconcile verifies the result")
     if forward.to_recover:
-        lines = [
-            f"{source} ({reason}): lakehouse ingest --recover {source}" for source, reason in forward.to_recover.items()
-        ]
+        gone = forward.to_recover.keys() - _declared(settings, forward.to_recover)
+        lines = [_remedy(source, reason, source not in gone) for source, reason in forward.to_recover.items()]
         raise LakehouseError("these sources must be recovered first: " + "; ".join(lines))
+
+
+def _declared(settings: Settings, sources: Iterable[str]) -> set[str]:
+    """Those of the sources that are declared; all of them where the declarations cannot be read."""
+    try:
+        return {source.name for source in load_declarations(settings).sources}
+    except LakehouseError:
+        return {*sources}
+
+
+def _remedy(source: str, reason: str, is_declared: bool) -> str:
+    if is_declared:
+        return f"{source} ({reason}): lakehouse ingest --recover {source}"
+    return f"{source} ({reason}), which is not declared: lakehouse remove {source} --drop-tables, or declare it again"
 
 
 def _list(names: list[str]) -> str:

@@ -63,13 +63,17 @@ def erase(
     if not (yes or repeat):
         _ask(f"{table} {' '.join(key or ())}")
     problems: list[str] = []
-    with busy(console(error=True), "erasing") as now:
-        if table is None:
-            done, problems = run.repeat(settings, declarations, manifest, say=now)
-        else:
-            done = [run.erase(settings, declarations, manifest, table, key or (), say=now)]
+    try:
+        with busy(console(error=True), "erasing") as now:
+            if table is None:
+                done, problems = run.repeat(settings, declarations, manifest, say=now)
+            else:
+                done = [run.erase(settings, declarations, manifest, table, key or (), say=now)]
+    finally:  # also one that broke off may have deleted files
+        problem = export_again(settings)
+        if problem and sys.exc_info()[0]:
+            say(problem, error=True)
     say_json([erasure.as_dict() for erasure in done]) if as_json else _print(done)
-    problem = export_again(settings) if done else None
     _refuse_left(done, [*problems, *([problem] if problem else [])])
 
 

@@ -172,11 +172,14 @@ def _recover(settings: Settings, declarations: Declarations, name: str) -> Any:
 def _erase_again(settings: Settings, declarations: Declarations, name: str) -> None:
     """After a restore the lake, or the source, may be of a time before an erasure."""
     from erasure.run import remembered, repeat
+    from lakehouse_serve.export import export_again
 
     if not (stones := remembered(settings, name)):
         return
     say(f"{name}: erasing again {len(stones)} subjects", error=True)
     done, problems = repeat(settings, declarations, load_manifest(settings), name)
+    if problem := export_again(settings):
+        problems.append(problem)
     if left := [finding for erasure in done for finding in erasure.left]:
         problems.insert(0, f"{len(left)} objects still contain erased subjects, first {left[0].path}: {left[0].why}")
     if problems:

@@ -27,8 +27,9 @@ from lakehouse_backup.objects import Saved, load_objects, save_objects
 from lakehouse_backup.personal import load_personal, save_personal
 from lakehouse_backup.pointers import RawStates, behind, find_pointers, view_moves
 from lakehouse_backup.positions import held_offsets, recovery_reason
-from lakehouse_backup.roll_forward import forget_builds
+from lakehouse_backup.roll_forward import RollForward, forget_builds
 from lakehouse_backup.run import locked_folder, make_backup
+from lakehouse_cli.lake import backup as backup_command
 from maintenance.inventory.lake import StoredObject, list_objects
 from maintenance.inventory.outcome import TableName
 
@@ -378,3 +379,24 @@ def test_a_mart_that_is_rolled_forward_is_built_anew(tmp_path: Path) -> None:
     forget_builds(catalog, names)
     assert [catalog.load_table(name).properties for name in names] == [{"comment": "mine"}] * 2
     assert catalog.load_table(names[1]).metadata_location == before
+
+
+@pytest.mark.parametrize("erasures", [0, 2])
+def test_a_restore_tells_of_erasures_to_repeat_and_of_sources_that_are_not_declared(
+    erasures: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its JSON told nothing of them, and a source that was removed was to be recovered, which it cannot be."""
+    forward = RollForward(to_recover={"shop": "it was altered", "gone": "it was altered"})
+    declared = SimpleNamespace(sources=(SimpleNamespace(name="shop"),))
+    monkeypatch.setattr(run, "restore_backup", lambda *_: run.Restored(datetime(2026, 5, 4, tzinfo=UTC), 0, forward))
+    monkeypatch.setattr("erasure.run.remembered", lambda _: ("someone",) * erasures)
+    monkeypatch.setattr("lakehouse_cli.lake.backup.load_declarations", lambda _: declared)
+    for as_json in (True, False):
+        with pytest.raises(LakehouseError, match=r"shop \(it was altered\): lakehouse ingest --recover shop; ") as told:
+            backup_command.restore_backup(Path("folder"), False, False, False, True, as_json)
+        assert "gone (it was altered), which is not declared: lakehouse remove gone --drop-tables" in str(told.value)
+        said = capsys.readouterr().out
+        if as_json:
+            assert json.loads(said)["erasures_to_repeat"] == erasures
+        else:
+            assert ("lakehouse erase --repeat, for 2 erasures" in said) == bool(erasures)

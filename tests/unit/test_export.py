@@ -102,6 +102,32 @@ def test_what_was_dropped_before_an_error_is_dropped_in_the_second_catalog(
     assert "exported again" in capsys.readouterr().err
 
 
+def test_what_an_erasure_deleted_before_it_broke_off_is_told_to_the_second_catalog(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def breaks(*_: Any, **__: Any) -> Any:
+        raise LakehouseError("a query is still running")
+
+    module = import_module("lakehouse_cli.lake.erase")
+    monkeypatch.setattr(module, "load_manifest", lambda _: {})
+    monkeypatch.setattr(module, "declarations_from", lambda *_: None)
+    monkeypatch.setattr("erasure.run.erase", breaks)
+    monkeypatch.setattr("lakehouse_serve.export.export_again", lambda _: "the second catalog: no route")
+    with pytest.raises(LakehouseError, match=r"^a query is still running$"):
+        module.erase("shop.people", ["id=4"], False, False, False, False, True, False)
+    assert "no route" in capsys.readouterr().err
+
+
+def test_after_a_recovery_the_second_catalog_is_told_what_was_erased_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = import_module("lakehouse_cli.source.ingest")
+    monkeypatch.setattr(module, "load_manifest", lambda _: {})
+    monkeypatch.setattr("erasure.run.remembered", lambda *_: ["someone"])
+    monkeypatch.setattr("erasure.run.repeat", lambda *_: ([], []))
+    monkeypatch.setattr("lakehouse_serve.export.export_again", lambda _: "the second catalog: no route")
+    with pytest.raises(LakehouseError, match="no route"):
+        module._erase_again(load_settings(), None, "shop")
+
+
 def test_an_erasure_is_not_over_while_the_second_catalog_names_deleted_files(monkeypatch: pytest.MonkeyPatch) -> None:
     module = import_module("lakehouse_cli.lake.erase")
     monkeypatch.setattr(module, "load_manifest", lambda _: {})
