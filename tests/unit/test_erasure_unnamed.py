@@ -153,8 +153,8 @@ def test_rows_under_a_hash_that_no_stage_makes_any_more_are_left(
     lake.create_table(KEPT.identifier, pa.schema([("hk_customer", pa.string()), ("name", pa.string())]))
     lake.create_table(("vault", "stg_retail__customers"), pa.schema([("hk_customer", pa.string())]))
     asked: list[str] = []
-    monkeypatch.setattr(planning, "connect", lambda settings: SimpleNamespace(cursor=lambda: cursor))
     cursor = SimpleNamespace(execute=lambda statement, values: asked.append(statement), fetchall=lambda: [[3]])
+    monkeypatch.setattr(planning, "connect", lambda settings: SimpleNamespace(cursor=lambda: cursor))
     nodes = {"own": stage("stg_retail__customers", hk_customer=["account"]), "kept": snapshot("own", "gone")}
     nodes["gone"] = stage("stg_retail__unused", hk_customer=["account"])
     plan = Plan(customers(vault=HASHED), {}, (), (SubjectRows(KEPT, ()),), 0, {"nodes": nodes})
