@@ -6,8 +6,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import dagster as dg
-from dagster._core.storage.tags import GRPC_INFO_TAG
 
+GRPC_INFO = ".dagster/grpc_info"  # a tag by which Dagster itself finds the code server that has started a run
 UNDER_WAY = (dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED)
 
 
@@ -21,7 +21,7 @@ def cancel_runs_of(dagster_home: Path, folder: Path) -> list[str]:
 
 def _runs_of(instance: dg.DagsterInstance, folder: Path) -> Iterator[dg.DagsterRun]:
     for run in instance.get_runs(dg.RunsFilter(statuses=list(UNDER_WAY))):
-        socket = json.loads(run.tags.get(GRPC_INFO_TAG) or "{}").get("socket")
+        socket = json.loads(run.tags.get(GRPC_INFO) or "{}").get("socket")
         if socket and Path(socket).parent == folder:
             yield run
 
