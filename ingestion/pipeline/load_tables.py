@@ -29,13 +29,13 @@ from ingestion.pipeline.session import (
 )
 from ingestion.pipeline.survey import Outlook, survey
 from ingestion.pipeline.together import HELD_SECONDS, first_together
-from ingestion.schema.evolve import steps
+from ingestion.schema.evolve import changes, steps
 from ingestion.schema.facts import TableFacts
 from ingestion.schema.positions import Position
 from ingestion.schema.problem import TableProblem
 from ingestion.sink.publication import Publication
 from ingestion.sink.publish import publish
-from ingestion.sink.raw_tables import ensure_raw_table, follow_source
+from ingestion.sink.raw_tables import ensure_raw_table, follow_source, landed_facts
 from ingestion.sink.writer import Written, merge
 from ingestion.sources.base import InTheWay, NotThere, OpenSource, Point
 from ingestion.state import chunks, progress, store
@@ -234,8 +234,13 @@ def _begin(
     table, facts = outlook.table, outlook.facts
     assert facts is not None
     source.check_readable(table, facts)
-    before = position.facts if position.versions else replace(facts, columns=())
     iceberg = ensure_raw_table(session.catalog, table, facts)
+    if not source.holds_tables and not position.versions:
+        landed = landed_facts(iceberg, table, facts)
+        if changes(landed, facts):  # no row is read again: the next read follows, or parks the table
+            at = replace(position, position=point.position, point=point.position, reason=None)
+            return _Loading(table, iceberg, replace(at, state="loading", versions=(landed,)), landed, [], afresh=True)
+    before = position.facts if position.versions else replace(facts, columns=())
     to_take = steps(table, before, facts, consent=True)
     iceberg = follow_source(iceberg, table, to_take, before, facts, store.ingestion_clock(states, session.name))
     described = replace(position, versions=(facts,), fingerprint=outlook.fingerprint, unfollowed=0, resync_reason=None)

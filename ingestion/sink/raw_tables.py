@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from hashlib import md5
 from typing import cast
@@ -22,10 +23,11 @@ from pyiceberg.types import (
 )
 
 from ingestion.schema.evolve import Step, lake_type, widens
-from ingestion.schema.facts import TableFacts
+from ingestion.schema.facts import ColumnFacts, TableFacts
 from ingestion.schema.former_names import renamed, sourced
 from ingestion.schema.lake_columns import LakeColumn, stepped
 from ingestion.schema.problem import TableProblem
+from ingestion.schema.types.declared import declared_type, is_known, source_type_of
 from ingestion.sink.publish import TABLE_PROPERTIES, ensure_table
 from lakehouse.catalog.private_pyiceberg import Staging
 from lakehouse.catalog.views.current_views import view_of
@@ -43,6 +45,7 @@ METADATA_TYPES: Mapping[str, IcebergType] = {
 }
 PARTITION_BY = "_committed_at"
 BEGUN = "lakehouse.altered-from"  # property of a raw table: what the newest alteration began with
+_SAID = {"long": "bigint", "float": "real", "double": "double precision", "string": "text", "binary": "bytea"}
 KEYED_BY = "lakehouse.keyed-by"  # property of a raw table of events: the columns of the key under which they landed
 
 
@@ -71,6 +74,29 @@ def keyed_as_declared(table: RawTable) -> dict[str, str]:
 def landed_key(iceberg: Table) -> tuple[str, ...]:
     """The key under which events have landed; none where that is not known."""
     return tuple(json.loads(iceberg.properties.get(KEYED_BY, "[]")))
+
+
+def landed_facts(iceberg: Table, table: RawTable, facts: TableFacts) -> TableFacts:
+    """A topic by the columns that its raw table has: how it was described, where no description is kept."""
+    there = {field.name.lower(): field for field in iceberg.schema().fields}
+    known = [column for column in facts.columns if column.lake.lower() in there]
+    return replace(facts, columns=tuple(_landed(table, column, there[column.lake.lower()]) for column in known))
+
+
+def _landed(table: RawTable, column: ColumnFacts, field: NestedField) -> ColumnFacts:
+    """A column as its values have landed."""
+    column = replace(column, lake=field.name)
+    if lake_type(table, column) == field.field_type:
+        return column
+    said, is_text = field.doc or "", isinstance(field.field_type, StringType)
+    is_masked = is_text and is_known(said) and declared_type(said) != field.field_type
+    if is_masked or not is_known(said) or declared_type(said) != field.field_type:
+        said = _SAID.get(str(field.field_type), str(field.field_type))
+    found, mask = source_type_of(said), "" if column.mask == "sha256" else column.mask
+    return replace(
+        column, declared_type=said, type_oid=found.oid, type_name=found.name, typmod=found.typmod,
+        stream_oid=found.oid, stream_typmod=found.typmod, mask="sha256" if is_masked else mask,
+    )  # fmt: skip
 
 
 def ensure_raw_table(catalog: SqlCatalog, table: RawTable, facts: TableFacts) -> Table:

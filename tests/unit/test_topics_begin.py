@@ -12,7 +12,7 @@ from ingestion.run import operate
 from ingestion.run.recover import begin_next_epoch
 from ingestion.state import store
 from lakehouse.catalog.lake_catalog import LakeCatalog
-from lakehouse.declarations import RawTable
+from lakehouse.declarations import Column, RawTable
 from lakehouse.declarations.policies import RawPolicy
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
@@ -345,3 +345,80 @@ def test_a_topic_that_is_declared_later_is_read_from_its_beginning(lake: Lake) -
 
 def replace_topic(table: RawTable, topic: str) -> RawTable:
     return table.model_copy(update={"raw": RawPolicy(topic=topic)})
+
+
+AGAIN = ["recovered", "recovered twice", "declared again"]
+
+
+def begin_again(lake: Lake, how: str, *columns: Column) -> None:
+    """Declares views with these columns, and has it begin again."""
+    if how == "declared again":
+        lake.source = CLICKS
+        lake.once()
+    declare(lake, ALL.table("views").model_copy(update={"columns": columns}))
+    for _ in range({"declared again": 0, "recovered": 1, "recovered twice": 2}[how]):
+        lake.once(begin_next_epoch)
+
+
+def typed(data_type: str) -> Column:
+    return Column(name="id", data_type=data_type, description="")
+
+
+def altered(lake: Lake) -> list[tuple[str, str | None, str | None]]:
+    found = lake.catalog.load_table(("meta", "schema_changes")).scan().to_arrow().to_pylist()
+    return [(row["before"], row["after"], row["effect"]) for row in found if row["kind"] == "type changed"]
+
+
+@pytest.mark.parametrize("aside", [False, True])
+@pytest.mark.parametrize("how", AGAIN)
+def test_a_type_that_the_lake_cannot_follow_parks_a_table_that_begins_again(lake: Lake, how: str, aside: bool) -> None:
+    """The column began anew without a word, and every row that had landed lacked its value."""
+    if aside:
+        operate.pause(lake.settings, ALL.table("views"))
+        lake.broker.send("views", 2)
+        lake.once()
+        operate.resume(lake.settings, ALL.table("views"))
+    begin_again(lake, how, typed("numeric"))
+    lake.broker.send("views", 3)
+    lake.broker.send("clicks", 3)
+    lake.once()
+    with store.connect_catalog(lake.settings) as states:
+        position = store.read_positions(states, "web")["views"]
+    assert position.state == "parked"
+    assert "column id was bigint and is numeric, which the lake's type cannot become" in str(position.reason)
+    assert altered(lake) == [("bigint", "numeric", "parked")]
+    assert lake.committed("views") == [*range(10, 20)] and len(lake.committed("clicks")) == 13
+    lake.broker.send("views", 3)
+    lake.once()
+    assert spooled(lake) == 6 + 2 * aside
+    operate.resume(lake.settings, ALL.table("views"))
+    lake.once()
+    raw = lake.catalog.load_table(("raw_web", "views")).scan().to_arrow().to_pylist()
+    assert reason(lake, "views") == "" and spooled(lake) == 0
+    assert sorted(int(row["id"] or row["id__long"]) for row in raw) == sent(lake)
+    assert [row["id__long"] for row in raw if row["id__long"] is not None] != []
+
+
+@pytest.mark.parametrize("how", AGAIN)
+def test_a_type_that_the_lake_can_follow_is_followed_by_a_table_that_begins_again(lake: Lake, how: str) -> None:
+    narrow = replace_topic(renamed("new"), "later").model_copy(update={"columns": (typed("integer"),)})
+    lake.broker.create("later")
+    lake.broker.send("later", 4)
+    declare(lake, narrow)
+    lake.once()
+    if how == "declared again":
+        lake.source = CLICKS
+        lake.once()
+    wide = (typed("bigint"), Column(name="page", data_type="text", description=""))
+    declare(lake, narrow.model_copy(update={"columns": wide}))
+    for _ in range({"declared again": 0, "recovered": 1, "recovered twice": 2}[how]):
+        lake.once(begin_next_epoch)
+    lake.broker.says = "p"
+    lake.broker.send("later", 2)
+    lake.once()
+    assert reason(lake, "new") == "" and altered(lake) == [("integer", "bigint", "applied")]
+    raw = lake.catalog.load_table(("raw_web", "new"))
+    assert str(raw.schema().find_field("id").field_type) == "long"
+    assert sorted((row["id"], row["page"]) for row in raw.scan().to_arrow().to_pylist()) == [
+        *((number, None) for number in range(20, 24)), (24, "p"), (25, "p"),
+    ]  # fmt: skip
