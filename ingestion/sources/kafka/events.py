@@ -13,7 +13,8 @@ from ingestion.schema.types.model import Form, SourceType
 from ingestion.schema.types.table import target_type
 from ingestion.sources.kafka.json_columns import json_columns
 from ingestion.sources.kafka.json_values import JsonValues
-from ingestion.sources.kafka.shape import Shape
+from ingestion.sources.kafka.key_forms import in_key_form
+from ingestion.sources.kafka.shape import Field, Shape
 from ingestion.sources.kafka.values import Row, Unread, Values, text
 
 EVENTS_SCHEMA = pa.schema(
@@ -71,7 +72,7 @@ def _ordinary(shape: Shape, events: pa.Table, values: Values) -> Decoded | None:
         return None
     columns = {}
     for field in shape.fields:
-        columns[field.name], unfit = _fitted(parsed[field.name], field.source_type)
+        columns[field.name], unfit = _fitted(shape, field, parsed[field.name])
         if unfit:
             return None
     if any(columns[name].null_count for name in shape.key):
@@ -162,7 +163,7 @@ def _columns(shape: Shape, rows: Sequence[Row]) -> tuple[dict[str, pa.Array], di
     unfit: dict[int, str] = {}
     for field in shape.fields:
         values = _as_read(field.source_type, [row.get(field.name) for row in rows])
-        columns[field.name], bad = _fitted(values, field.source_type)
+        columns[field.name], bad = _fitted(shape, field, values)
         unfit |= dict.fromkeys(bad, f"column {field.name!r}: a value that is no {field.type_name}")
     return columns, unfit
 
@@ -181,8 +182,11 @@ def _as_read(source: SourceType, values: Sequence[Any]) -> pa.Array:
     return pa.array([None if value is None else printed(value) for value in values], pa.string())
 
 
-def _fitted(values: pa.Array, source: SourceType) -> tuple[pa.Array, list[int]]:
+def _fitted(shape: Shape, field: Field, values: pa.Array) -> tuple[pa.Array, list[int]]:
     """Values in their type, or as text where the lake's type cannot hold one; and the rows whose text is of another."""
+    source = field.source_type
+    if field.name in shape.key:
+        values = in_key_form(values, source)
     if target_type(source).form is Form.TEXT or not pa.types.is_string(values.type):
         return values, _infinite(values)  # no number of JSON is
     try:
