@@ -188,7 +188,10 @@ def _where_it_went(source: OpenSource, table: RawTable, before: TableFacts | Non
     where = f"source {table.source!r}, table {table.name!r}: "
     name = source.name_of(before.oid)
     if table.raw.topic and name is None:
-        return f"{where}topic {table.raw.topic} was deleted: remove its declaration, or create it again and --recover"
+        return (
+            f"{where}topic {table.raw.topic} was deleted: remove its declaration, or create it again, then `lakehouse "
+            f"ingest --recover {table.source}` and `lakehouse ingest --resume {table.source}.{table.name}`"
+        )
     where += f"relation {table.raw.relation}"
     if name is None:
         return f"{where} was dropped: remove its declaration, or make it again and resume the table"

@@ -422,3 +422,19 @@ def test_a_type_that_the_lake_can_follow_is_followed_by_a_table_that_begins_agai
     assert sorted((row["id"], row["page"]) for row in raw.scan().to_arrow().to_pylist()) == [
         *((number, None) for number in range(20, 24)), (24, "p"), (25, "p"),
     ]  # fmt: skip
+
+
+def test_a_table_whose_topic_was_deleted_goes_on_by_what_its_reason_says(lake: Lake) -> None:
+    """It named the recovery alone, which leaves a parked table parked, with the same words."""
+    lake.broker.delete("views")
+    lake.once()
+    with store.connect_catalog(lake.settings) as states:
+        says = str(store.read_positions(states, "web")["views"].reason)
+    assert "topic views was deleted" in says
+    assert "`lakehouse ingest --recover web` and `lakehouse ingest --resume web.views`" in says
+    lake.broker.create_again("views")
+    lake.broker.send("views", 4)
+    recover(lake)
+    operate.resume(lake.settings, ALL.table("views"))
+    lake.once()
+    assert reason(lake, "views") == "" and [n for epoch, n in rows(lake, "views") if epoch == 2] == sent(lake)
