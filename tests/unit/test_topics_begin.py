@@ -438,3 +438,16 @@ def test_a_table_whose_topic_was_deleted_goes_on_by_what_its_reason_says(lake: L
     operate.resume(lake.settings, ALL.table("views"))
     lake.once()
     assert reason(lake, "views") == "" and [n for epoch, n in rows(lake, "views") if epoch == 2] == sent(lake)
+
+
+def test_what_a_topic_had_that_was_created_again_is_told_by_the_recovery_once(
+    lake: Lake, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A table without a key went on as if it had every event."""
+    lake.broker.delete("views")
+    lake.broker.create_again("views")
+    for _ in range(2):
+        lake.once(begin_next_epoch)
+    says = "topic views was deleted and created again: what the former one had from these offsets on is in no table"
+    assert caplog.text.count(says) == 1 and f"{says}: 5 of partition 0, 5 of partition 1" in caplog.text
+    assert "topic clicks" not in caplog.text

@@ -76,6 +76,20 @@ def gone_unread(source: str, reached: Mapping[Partition, int], starts: Mapping[P
             )
 
 
+def former_unread(
+    source: str, begun: Iterable[TableFacts], found: Mapping[str, Topic | str], reached: Mapping[Partition, int]
+) -> Iterator[str]:
+    """What people are told of topics that were created again: nobody knows whether the former one had more events."""
+    for facts in begun:
+        topic = present(found, facts.relation[1])
+        if topic is not None and topic.id != facts.oid:
+            read = (f"{offset} of partition {n}" for (name, n), offset in sorted(reached.items()) if name == topic.name)
+            yield (
+                f"source {source!r}: topic {topic.name} was deleted and created again: what the former one had from "
+                f"these offsets on is in no table: {', '.join(read) or 'the first one'}"
+            )
+
+
 def check_reach(
     source: str, reached: Offsets, starts: Mapping[Partition, int], ends: Mapping[Partition, int],
     shown: Offsets = NOWHERE,

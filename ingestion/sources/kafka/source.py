@@ -26,6 +26,7 @@ from ingestion.sources.kafka.history import (
     check_reach,
     check_same_table,
     check_topics,
+    former_unread,
     gone_unread,
     read_late,
 )
@@ -303,6 +304,8 @@ class OpenKafka:
         at = POSITIONS[self.kind].start().join(Offsets.of(starts | kept | unseen))
         cluster, slot = store.Cluster(self._brokers.cluster_id, 0), stream.slot if stream else ""
         for says in gone_unread(self._name, reached, {p: starts[p] for p in partitions}):
+            log.warning(says)
+        for says in former_unread(self._name, self._begun(), found, reached):
             log.warning(says)
 
         def begin(states: CatalogConnection) -> None:
