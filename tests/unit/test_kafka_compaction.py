@@ -11,7 +11,7 @@ from held_topics import PARTITIONS, Broker, declared, make_lake
 
 from ingestion.schema.offsets import Offsets
 from ingestion.sources.debezium import check as of_debezium
-from ingestion.sources.kafka.history import read_late
+from ingestion.sources.kafka.history import a_time, read_late
 from ingestion.sources.kinds import check_source
 from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.declarations import Source
@@ -116,3 +116,12 @@ def keyed(source: Source) -> Source:
     return source.model_copy(
         update={"tables": (of.model_copy(update={"raw": of.raw.model_copy(update={"key": ("id",)})}),)}
     )
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "says"),
+    [(0, "0 s"), (500, "0.5 s"), (1000, "1 s"), (90_000, "1.5 min"), (21_600_000, "6 h"), (86_400_000, "24 h")],
+)
+def test_a_time_is_told_in_a_unit_that_fits(milliseconds: int, says: str) -> None:
+    """A second was 0.0002778 h."""
+    assert a_time(milliseconds) == says

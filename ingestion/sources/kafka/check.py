@@ -9,7 +9,7 @@ from ingestion.schema.problem import TableProblem
 from ingestion.sources.findings import Finding, Positions, in_two, known_positions, of_stream
 from ingestion.sources.kafka.connection import Brokers, Topic
 from ingestion.sources.kafka.formats import check_format, formats_of
-from ingestion.sources.kafka.history import hours
+from ingestion.sources.kafka.history import a_time
 from ingestion.sources.kafka.registry import UnknownSchema, registry_of
 from ingestion.sources.kafka.shape import facts_of
 from ingestion.sources.kafka.source import OpenKafka
@@ -36,7 +36,7 @@ def check_source(settings: Settings, source: Source) -> list[Finding]:
         check_format(table, formats)
         return facts_of(table, topic.id)
 
-    lost = {topic: f"within {hours(kept_ms)} (delete.retention.ms)" for topic, kept_ms in compacted.items()}
+    lost = {topic: f"within {a_time(kept_ms)} (delete.retention.ms)" for topic, kept_ms in compacted.items()}
     return [
         *of_stream(settings, source.name, lambda states: OpenKafka(settings, source.name, states).check_only(states)),
         *of_tables(source, found, CREATE, describe, known_positions(settings, source.name)),

@@ -131,15 +131,17 @@ def read_late(
         starts, young = brokers.starts(unread), brokers.since(unread, now - kept_ms * MILLISECOND)
         if any(starts[p] < at[p] and young.get(p) != at[p] for p in unread):
             yield (
-                f"topic {topic} is compacted and keeps deletes for {hours(kept_ms)} (delete.retention.ms), and had "
+                f"topic {topic} is compacted and keeps deletes for {a_time(kept_ms)} (delete.retention.ms), and had "
                 "events for longer that were not read: deletes may be lost, and their rows stay current: compare with "
                 "who writes it, and raise delete.retention.ms, or ingest more often"
             )
 
 
-def hours(milliseconds: int) -> str:
+def a_time(milliseconds: int) -> str:
     """A time for people."""
-    return f"{milliseconds / 3_600_000:,.4g} h"
+    seconds = milliseconds / 1000
+    count, unit = (seconds, "s") if seconds < 60 else (seconds / 60, "min") if seconds < 3600 else (seconds / 3600, "h")
+    return f"{count:,.4g} {unit}"
 
 
 def _recover(source: str) -> str:
