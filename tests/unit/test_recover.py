@@ -33,7 +33,9 @@ def erased(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(erasure.run, "remembered", lambda settings, name: ("a subject",) if name != "empty" else ())
     monkeypatch.setattr(erasure.run, "repeat", repeat)
     monkeypatch.setattr(ingest, "load_manifest", lambda settings: {})
-    monkeypatch.setattr(ingest, "load_settings", lambda: SimpleNamespace(connection=lambda name: None))
+    monkeypatch.setattr(
+        ingest, "load_settings", lambda: SimpleNamespace(connection=lambda name: None, export=SimpleNamespace(url=None))
+    )
     monkeypatch.setattr(ingest, "load_declarations", lambda settings: SimpleNamespace(source=_declared))
     monkeypatch.setattr(ingestion, "recover_source", _recover)
     return found
