@@ -65,7 +65,9 @@ def erase(
 ) -> Erasure:  # fmt: skip
     """Erases the subject that `column=value` words name in `source.table`; raises LakehouseError where it refuses."""
     table = declarations.named(name)
-    return _erase(settings, declarations, manifest, table, [parse_key(table, key)], session, say)
+    given = parse_key(table, key)
+    earlier, _ = _named(settings, table, _stones_of(settings, table))
+    return _erase(settings, declarations, manifest, table, [given], earlier, session, say)
 
 
 def repeat(
@@ -90,7 +92,8 @@ def repeat(
             named, foreign = _named(settings, tables[name], stones)
             problems += foreign.values()
             if named:
-                done.append(_erase(settings, declarations, manifest, tables[name], list(named.values()), session, say))
+                keys = [key for key, _ in named]
+                done.append(_erase(settings, declarations, manifest, tables[name], keys, named, session, say))
         except LakehouseError as error:
             problems.append(str(error))
     problems += [reason for erasure in done for reason in erasure.refused]
@@ -132,7 +135,7 @@ def preview(
 
 def verify(settings: Settings, manifest: Mapping[str, Any], table: RawTable) -> Search:
     """Searches for erased subjects of a table; changes nothing and needs no lease."""
-    stones = [stone for stone in remembered(settings, table.source) if stone.table == table.name]
+    stones = _stones_of(settings, table)
     if not stones:
         return Search()
     named, foreign = _named(settings, table, stones)
@@ -140,9 +143,8 @@ def verify(settings: Settings, manifest: Mapping[str, Any], table: RawTable) -> 
     if named:
         with closing(open_catalog(settings)) as catalog:
             facts = _position(settings, table).facts
-            plan = make_plan(
-                settings, catalog, manifest, table, facts, list({spelled(key): key for key in named.values()}.values())
-            )
+            keys = {spelled(key): key for key, _ in named}
+            plan = make_plan(settings, catalog, manifest, table, facts, list(keys.values()))
             io = open_io(settings)
             found = search(io, parts_of(catalog, plan.parts))
             found.traces += strays_of(settings, catalog, io, plan)
@@ -157,17 +159,22 @@ def remembered(settings: Settings, source: str | None = None) -> tuple[Tombstone
         return tuple(s for s in tombstones.read(settings, open_io(settings), states) if source in (None, s.source))
 
 
+def _stones_of(settings: Settings, table: RawTable) -> list[Tombstone]:
+    return [stone for stone in remembered(settings, table.source) if stone.table == table.name]
+
+
 def _named(
     settings: Settings, table: RawTable, stones: Iterable[Tombstone]
-) -> tuple[dict[str, SourceKey], dict[str, str]]:
-    """By tombstone, the key as its columns are named now, or why there is none."""
+) -> tuple[list[tuple[SourceKey, Tombstone]], dict[str, str]]:
+    """The tombstones, each with the key as its columns are named now; by id of the others why there is none."""
     facts = _position(settings, table).facts
     with closing(open_catalog(settings)) as catalog:
         properties = catalog.load_table(table.identifier).properties
-    named, foreign = dict[str, SourceKey](), dict[str, str]()
+    named, foreign = list[tuple[SourceKey, Tombstone]](), dict[str, str]()
     for stone in stones:
         try:
-            named[stone.id] = named_now(table, facts, properties, stone.key, datetime.fromisoformat(stone.asked_at))
+            asked_at = datetime.fromisoformat(stone.asked_at)
+            named.append((named_now(table, facts, properties, stone.key, asked_at), stone))
         except LakehouseError as error:
             foreign[stone.id] = str(error)
     return named, foreign
@@ -175,7 +182,7 @@ def _named(
 
 def _erase(
     settings: Settings, declarations: Declarations, manifest: Mapping[str, Any], table: RawTable,
-    keys: list[dict[str, str]], session: SparkSession | None, say: Say,
+    keys: list[dict[str, str]], earlier: Iterable[tuple[SourceKey, Tombstone]], session: SparkSession | None, say: Say,
 ) -> Erasure:  # fmt: skip
     started = time.monotonic()
     refused: list[str] = []
@@ -184,8 +191,7 @@ def _erase(
         there = facts_there(source, table, facts)
         keys = _printed(source, table, there, keys, refused)
         keys = _allowed(table, keys, (_held(source, table, there, [key]) for key in keys), refused)
-        earlier = {stone.id: stone for stone in remembered(settings, table.source) if stone.table == table.name}
-        stones = {spelled(key): earlier[id] for id, key in _named(settings, table, earlier.values())[0].items()}
+        stones = {spelled(key): stone for key, stone in earlier}
         say("bringing the lake up to date")
         with up_to_date_alone(settings, declarations, table.source, session) as writer:
             facts = _position(settings, table).facts
