@@ -146,8 +146,6 @@ class SubjectRecords:
 
     def _named(self, columns: Collection[str]) -> dict[str, str]:
         """What a record of these columns calls those of the key; nothing where it lacks one, or cannot tell them."""
-        if set(self.key) <= set(columns):
-            return {name: name for name in self.key}
         found = {
             name: next((known for known in (name, *self.called.get(name, ())) if known in columns), None)
             for name in self.key
