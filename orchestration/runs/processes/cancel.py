@@ -27,6 +27,6 @@ def _runs_of(instance: dg.DagsterInstance, folder: Path) -> Iterator[dg.DagsterR
 
 
 def _cancel(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str:
-    with suppress(Exception):  # its code server is gone: it is marked all the same, and the signal reaches its process
+    with suppress(dg.DagsterError):  # its code server is gone: it is marked all the same, and its process is ended
         instance.run_launcher.terminate(run.run_id)
     return f"run {run.run_id[:8]} of {run.job_name}"
