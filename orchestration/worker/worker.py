@@ -38,13 +38,13 @@ from orchestration.worker.budget import TestBudget
 from orchestration.worker.dbt.many_tests import run_tests
 from orchestration.worker.dbt.statements import Interrupted
 from orchestration.worker.dbt.warm_dbt import NodeResult, WarmDbt
+from orchestration.worker.left import left_by_runs, left_red
 from orchestration.worker.loads.loads import Loads
 from orchestration.worker.marts.marts import Marts
 from orchestration.worker.mirrors import Mirrors
 from orchestration.worker.plan import Graph, Task, all_loads, table_of, tasks
 from orchestration.worker.reports import (
     days_left_failed,
-    red_tables,
     report_arrivals,
     report_tables,
     report_tests,
@@ -354,7 +354,9 @@ class Worker:
         begun, at, newest = time.monotonic(), datetime.now(UTC), self._newest(task.watched)
         seen = newest | self._unpublished(task)
         changed = self._changed(task, state, seen)
-        red, left = ([], set[str]()) if task.marts else self._left_by_runs(task, state)
+        red, left = list[TableKey](), set[str]()
+        if not task.marts:
+            red, left = left_by_runs(self._instance, self._graph, task, is_last=bool(state.loaded))
         reached = state.held | set(self._graph.models_of(task, changed, with_views=True)) - state.views | left
         reached |= self._of_a_new_day(task, state)
         absent = self._unloaded(task)
@@ -456,7 +458,7 @@ class Worker:
         results: Sequence[NodeResult],
         changed: Sequence[TableKey],
         red: Sequence[TableKey] = (),
-        left_by_runs: AbstractSet[str] = frozenset(),
+        to_make: AbstractSet[str] = frozenset(),
     ) -> None:
         """Tells Dagster what was built and tested. Where a mart is held back, it is not the record of a load.
 
@@ -469,13 +471,13 @@ class Worker:
         left = [] if task.marts or state.loaded else [model for model in models if model not in loaded]
         done = {table_of(self._graph.nodes[model]) for model in loaded if model in self._graph.nodes}
         raw = set() if task.marts or not state.loaded else set(task.tables)
-        red = self._red(task)[0] if task.marts else red  # nobody waits for it here
+        red = left_red(self._instance, self._graph, task)[0] if task.marts else red  # nobody waits for it here
         green = [table for table in red if table in done | raw]
         now = {**self._newest([*watched, *green]), **after}
         facts: dict[TableKey, SnapshotFact | None] = {
             table: now[_name(table)] for table in (*watched, *green, *built) if _name(table) in now
         }
-        made = sorted(table_of(self._graph.nodes[model]) for model in left_by_runs & loaded)
+        made = sorted(table_of(self._graph.nodes[model]) for model in to_make & loaded)
         facts |= {table: now.get(_name(table)) for table in made}  # also a view, which has no snapshot
         seconds = {
             table_of(self._graph.nodes[r.unique_id]): r.seconds for r in results if r.unique_id in self._graph.nodes
@@ -491,29 +493,6 @@ class Worker:
             ids = [model for model in models if table_of(self._graph.nodes[model]) in built]
             ids += self._graph.ids_of(watched) if state.loaded else []
             self._tests.changed(self._graph.tests_of(ids))
-
-    def _red(self, task: Task) -> tuple[list[TableKey], bool]:
-        """The task's tables that a run has left failed in the UI, and whether the last run of each has succeeded."""
-        models = self._graph.models_of(task, task.tables)
-        own = [] if task.marts else task.tables
-        return red_tables(self._instance, [*own, *(table_of(self._graph.nodes[model]) for model in models)])
-
-    def _left_by_runs(self, task: Task, state: _State) -> tuple[list[TableKey], set[str]]:
-        """The tables of a load that a run has left failed in the UI, and the models that it was to make and has not.
-
-        Without them the load would be one of what has changed, and not of the job. Those that the job itself tries
-        again, after a pause, are not among the models, nor is what is made of them.
-        """
-        red, is_made = self._red(task)
-        if is_made:
-            return red, set()
-        keys = list(map(dg.AssetKey, self._graph.tables_of(task)))
-        graph = runs_from_the_graph(self._instance)
-        behind = find_behind(self._instance, task.job, keys, graph, alone=True, is_last=bool(state.loaded))
-        rest = [(key.path[0], key.path[1]) for key, found in behind.items() if found.is_retried]
-        left = [*(set(red) - set(task.tables)), *((key.path[0], key.path[1]) for key in behind)]
-        downstream = partial(self._graph.models_of, task, with_views=True)
-        return red, set(downstream(left)) - set(downstream(rest))
 
     def _held(self, task: Task) -> set[str]:
         """The marts downstream of a table that a load has left behind, or whose blocking test fails.

@@ -96,11 +96,12 @@ def test_the_views_of_each_table_are_made_once_and_again_where_that_failed(
         "_loads": Loads(),
         "_newest": newest,
         "_untold": told,
-        "_left_by_runs": lambda *_: ([], set()),
+        "_instance": None,
         "_reads": dict.fromkeys(graph.nodes, frozenset()),
         "_last_loads": deque[float](maxlen=2),
     }.items():
         monkeypatch.setattr(worker, name, value, raising=False)
+    monkeypatch.setattr("orchestration.worker.worker.left_by_runs", lambda *_, **__: ([], set()))
     assert {"current_retail__stores", "stg_retail__stores"} <= views_made("stores")
     assert {"current_retail__products", "stg_retail__products"} <= views_made("products")
     assert not views_made("products")
