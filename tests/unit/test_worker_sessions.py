@@ -1,7 +1,7 @@
 """Who serves a job and who writes, by sessions of the catalog's database, and the bell that a publish rings."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Event, Thread
 from types import SimpleNamespace
@@ -190,10 +190,7 @@ def test_one_writes_at_a_time_and_a_run_that_waits_comes_before_the_worker(setti
 
         with writing_if_free(one, lake, {"shop": ["shop"]}) as free:  # type: ignore[arg-type]
             assert free == {"shop"}
-            thread = Thread(target=run)
-            thread.start()
-            while not is_waiting(settings):
-                time.sleep(0.05)
+            thread = waiting(settings, run)
             order.append("worker")
         thread.join(timeout=30)
         assert order == ["worker", "run"]
@@ -217,10 +214,7 @@ def test_who_waits_for_one_of_several_sources_keeps_no_other_waiting(settings: S
 
         for busy, free in (("bank", "shop"), ("shop", "bank")):
             with writing_if_free(one, lake, {busy: [busy]}):  # type: ignore[arg-type]
-                thread = Thread(target=marts)
-                thread.start()
-                while not is_waiting(settings):
-                    time.sleep(0.05)
+                thread = waiting(settings, marts)
                 with writing_if_free(one, lake, {free: [free]}) as found:  # type: ignore[arg-type]
                     assert found == {free}
                 order.append(busy)
@@ -248,15 +242,21 @@ def test_a_group_that_has_got_another_name_is_not_written_beside_a_run_of_before
                 order.append(f"run beside {len(free)}")
 
         with writing(one, lake, of_before):  # type: ignore[arg-type]
-            thread = Thread(target=run)
-            thread.start()
-            while not is_waiting(settings):
-                time.sleep(0.05)
+            thread = waiting(settings, run)
             order.append("load")
         thread.join(timeout=30)
         assert order == ["load", "run beside 0"]
         with writing_if_free(one, lake, of_now) as free:  # type: ignore[arg-type]
             assert free == of_now.keys(), "all is given back"
+
+
+def waiting(settings: Settings, work: Callable[[], None]) -> Thread:
+    """Begins the work in a thread, which by now waits for a lock."""
+    thread = Thread(target=work)
+    thread.start()
+    while not is_waiting(settings):
+        time.sleep(0.05)
+    return thread
 
 
 def is_waiting(settings: Settings) -> bool:
