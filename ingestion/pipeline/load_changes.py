@@ -153,7 +153,7 @@ def _read(
     plan = ChangePlan(
         **session.task_settings,
         reader=reader,
-        records=source.records,
+        records=source.records({name: courses[name].position.facts for name in tables}),
         targets=tuple(_target(cycle, courses[name], outlooks[name], icebergs[name]) for name in tables),
         aside={name: course.aside for name, course in courses.items() if course.aside is not None and name in tables},
         meta=meta,

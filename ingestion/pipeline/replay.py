@@ -169,7 +169,7 @@ def _plans(
             meta=meta,
             io_properties=session.task_settings["io_properties"],
             file_bytes=session.limits.file_bytes,
-            records=source.records,
+            records=source.records({table.name: course.position.facts}),
         )
         for epoch in epochs
     ]

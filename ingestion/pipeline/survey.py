@@ -153,7 +153,7 @@ def inspect(
         return Outlook(table, fingerprint, problem=_where_it_went(source, table, before) or str(problem))
     try:
         check_withheld(table, position, described)
-        facts = name_columns(table, before, described)
+        facts = name_columns(table, _going_on(source, position), described)
         check_names(table, facts, position.landed if position else ())
         check_columns(table, facts)
     except TableProblem as other:
@@ -162,6 +162,13 @@ def inspect(
         renamed = _where_it_went(source, table, before) if described.relation != table.relation else None
         return Outlook(table, fingerprint, facts, renamed or str(problem))
     return Outlook(table, fingerprint, facts)
+
+
+def _going_on(source: OpenSource, position: store.TablePosition | None) -> TableFacts | None:
+    """The description that the table goes on from: of a topic's, no event is of one that was not followed."""
+    if position is None or not position.versions:
+        return None
+    return position.facts if source.holds_tables else position.followed
 
 
 def _described(
@@ -187,7 +194,9 @@ def _where_it_went(source: OpenSource, table: RawTable, before: TableFacts | Non
         return None
     where = f"source {table.source!r}, table {table.name!r}: "
     name = source.name_of(before.oid)
-    if table.raw.topic and name is None:
+    if table.raw.topic and name is not None:
+        return None
+    if table.raw.topic:
         return (
             f"{where}topic {table.raw.topic} was deleted: remove its declaration, or create it again, then `lakehouse "
             f"ingest --recover {table.source}` and `lakehouse ingest --resume {table.source}.{table.name}`"

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from ingestion.pipeline.survey import Outlook
 from ingestion.schema.evolve import Change, Step, Versions, changes, prune, rename_in, resync_reason, steps
+from ingestion.schema.facts import TOPIC
 from ingestion.schema.positions import Position
 from ingestion.schema.problem import TableProblem
 from ingestion.state.store import TablePosition
@@ -46,16 +47,24 @@ def plan_course(position: TablePosition, outlook: Outlook, *, consent: bool = Fa
 
 def _follow(position: TablePosition, outlook: Outlook, consent: bool) -> tuple[Versions, tuple[Step, ...]]:
     """The descriptions, as the raw table's columns will be called, and the steps from the first unfollowed one on."""
-    assert outlook.facts is not None
-    known = position.fingerprint == outlook.fingerprint
-    versions = position.versions if known else (*position.versions, outlook.facts)
+    position = _without_unread(_noted(position, outlook))
+    versions = position.versions
     taken: tuple[Step, ...] = ()
-    for after in range(len(position.versions) - position.unfollowed, len(versions)):
+    for after in range(len(versions) - position.unfollowed, len(versions)):
         earlier, before, now = versions[: after - 1], versions[after - 1], versions[after]
         found = steps(outlook.table, before, now, consent=consent, earlier=earlier)
         versions = (*rename_in(versions[:after], found), *versions[after:])
         taken += found
     return versions, taken
+
+
+def _without_unread(position: TablePosition) -> TablePosition:
+    """Without the descriptions of a topic of which there is nothing: kept events are read by the newest one, which is
+    the declaration, so none is of an earlier one that was not followed."""
+    versions, unfollowed = position.versions, position.unfollowed
+    while unfollowed > 1 and versions[-1].relkind == TOPIC and versions[-2].oid == versions[-1].oid:
+        versions, unfollowed = (*versions[:-2], versions[-1]), unfollowed - 1
+    return replace(position, versions=versions, unfollowed=unfollowed)
 
 
 def _noted(position: TablePosition, outlook: Outlook) -> TablePosition:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing, contextmanager
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ingestion.pipeline.cycle import connections, run_cycle
@@ -132,16 +133,19 @@ def _change(
 def replay(
     settings: Settings, declarations: Declarations, source: str, tables: list[str], spark: SparkSession | None = None
 ) -> SourceReport:
-    """Tries quarantined records of the named tables again; raises LakehouseError while another writer is at work."""
+    """Tries quarantined records of the named tables again, as they are declared now; raises LakehouseError while
+    another writer is at work."""
     names = [declarations.source(source).table(name).name for name in tables]
+    return _alone(settings, declarations, source, spark, partial(try_again, names=names))
 
-    def land(session: Session) -> None:
-        with connections(session) as (opened, states):
-            outlooks = survey(session, opened, store.read_positions(states, session.name))
-            for name in names:
-                replay_kept(session, opened, states, outlooks[name])
 
-    return _alone(settings, declarations, source, spark, land)
+def try_again(session: Session, names: Collection[str]) -> None:
+    """Lands the quarantined records of the named tables that can be read; raises LakehouseError."""
+    run_cycle(session)  # the raw tables follow what has been declared since the last one
+    with connections(session) as (opened, states):
+        outlooks = survey(session, opened, store.read_positions(states, session.name))
+        for name in names:
+            replay_kept(session, opened, states, outlooks[name])
 
 
 def _committed(settings: Settings, source: str) -> Position:

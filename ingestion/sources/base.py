@@ -233,9 +233,8 @@ class LiveStream(Protocol[P]):
 class OpenSource(Protocol[P]):
     """A source with its connections, used by one thread. Every method may raise LakehouseError."""
 
-    @property
-    def records(self) -> Records:
-        """How its records are kept."""
+    def records(self, described: Mapping[str, TableFacts]) -> Records:
+        """How its records are kept. Those of a log of events are read as their tables are `described`."""
 
     @property
     def holds_tables(self) -> bool:

@@ -257,7 +257,6 @@ class Live:
 class MemorySource:
     """The base's `Source`, and its `OpenSource` at once."""
 
-    records = MemoryRecords()
     holds_tables = True
 
     def __init__(self, log: Log) -> None:
@@ -267,6 +266,9 @@ class MemorySource:
     @contextmanager
     def open(self) -> Iterator["MemorySource"]:
         yield self
+
+    def records(self, described: Any) -> MemoryRecords:
+        return MemoryRecords()
 
     def check(self, states: Any, live: Any = None) -> Any:
         self._log.is_kept = True

@@ -609,6 +609,11 @@ def test_the_ranges_of_a_table_are_as_many_as_its_size_says(place: Place, source
         assert 1 <= len(ranges) == max(1, sum(source.ranges_of(size, chunk_bytes) for size in sizes))
 
 
+def records_of(source: OpenSource[Any]) -> Any:
+    """How its records are kept, and read as its table is described now."""
+    return source.records({"t": described(source)})
+
+
 def kept_records(source: OpenSource[Any], place: Place) -> pa.Table:
     """All records that a read keeps, as they are stored."""
     found: list[Any] = []
@@ -623,12 +628,12 @@ def test_kept_records_become_the_rows_that_a_read_lands(place: Place, source: Op
     landed = rows_of(source.change_reader(now_of(source, place), None))
     records = kept_records(source, place)
     [relation] = set(records["relation"].to_pylist())
-    assert source.records.relation(relation).oid == described(source).oid
-    batches = list(unpack(pack(source.records)).decode(relation, records, {}, ()))  # type: ignore
+    assert records_of(source).relation(relation).oid == described(source).oid
+    batches = list(unpack(pack(records_of(source))).decode(relation, records, {}, ()))  # type: ignore
     assert rows_in(batches) == landed
-    emptied = [source.records.without(message, relation, {"v"}) for message in records["message"].to_pylist()]
+    emptied = [records_of(source).without(message, relation, {"v"}) for message in records["message"].to_pylist()]
     without = records.set_column(records.schema.get_field_index("message"), "message", pa.array(emptied, pa.binary()))
-    values = {row[3] for row in rows_in(source.records.decode(relation, without, {}, ()))}
+    values = {row[3] for row in rows_in(records_of(source).decode(relation, without, {}, ()))}
     assert values == {None}
 
 
@@ -638,7 +643,7 @@ def test_a_kept_record_that_cannot_be_read_is_told_by_its_number(place: Place, s
     broken = [b"?" if n == 3 else message for n, message in enumerate(records["message"].to_pylist())]
     records = records.set_column(records.schema.get_field_index("message"), "message", pa.array(broken, pa.binary()))
     with pytest.raises(UnreadableRecord) as failure:
-        list(source.records.decode(records["relation"][0].as_py(), records, {}, ()))
+        list(records_of(source).decode(records["relation"][0].as_py(), records, {}, ()))
     assert failure.value.index == 3 and failure.value.reason
 
 

@@ -4,11 +4,12 @@ Where the stream stands in a topic outlasts the table that was read from it.
 """
 
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 from held_topics import Lake, declared, make_lake
 
-from ingestion.run import operate
+from ingestion.run import api, operate
 from ingestion.run.recover import begin_next_epoch
 from ingestion.state import store
 from lakehouse.catalog.lake_catalog import LakeCatalog
@@ -451,3 +452,92 @@ def test_what_a_topic_had_that_was_created_again_is_told_by_the_recovery_once(
     says = "topic views was deleted and created again: what the former one had from these offsets on is in no table"
     assert caplog.text.count(says) == 1 and f"{says}: 5 of partition 0, 5 of partition 1" in caplog.text
     assert "topic clicks" not in caplog.text
+
+
+def parked_for(lake: Lake, *columns: Column) -> None:
+    """Declares table views with these columns, which the lake cannot follow, and lets events come meanwhile."""
+    declare(lake, ALL.table("views").model_copy(update={"columns": columns}))
+    lake.broker.send("views", 3)
+    lake.once()
+    with store.connect_catalog(lake.settings) as states:
+        assert store.read_positions(states, "web")["views"].state == "parked"
+
+
+@pytest.mark.parametrize("noticed", [False, True])
+@pytest.mark.parametrize("mistaken", [1, 2])
+def test_a_type_that_is_declared_as_it_was_again_leaves_the_values_where_they_are(
+    lake: Lake, mistaken: int, noticed: bool
+) -> None:
+    """They were set aside, by way of the mistaken type, of which no event had ever been read."""
+    for data_type in ("numeric", "text")[:mistaken]:
+        parked_for(lake, typed(data_type))
+    lake.source = ALL
+    if noticed:
+        lake.broker.send("views", 2)
+        lake.once()
+    operate.resume(lake.settings, ALL.table("views"))
+    lake.broker.send("views", 2)
+    lake.once()
+    raw = lake.catalog.load_table(("raw_web", "views"))
+    assert reason(lake, "views") == "" and spooled(lake) == 0
+    assert {field.name for field in raw.schema().fields if not field.name.startswith("_")} == {"id"}
+    assert lake.committed("views") == sent(lake)
+
+
+def test_a_type_that_is_declared_in_place_of_a_mistaken_one_is_followed_from_what_has_landed(lake: Lake) -> None:
+    parked_for(lake, typed("numeric"), Column(name="page", data_type="text", description=""))
+    parked_for(lake, typed("text"))
+    operate.resume(lake.settings, ALL.table("views"))
+    lake.once()
+    raw = lake.catalog.load_table(("raw_web", "views"))
+    assert {field.name for field in raw.schema().fields if not field.name.startswith("_")} == {"id", "id__long"}
+    rows = raw.scan().to_arrow().to_pylist()
+    assert sorted(int(row["id"] or row["id__long"]) for row in rows) == sent(lake)
+
+
+def test_a_topic_that_the_login_may_not_describe_is_not_called_deleted(lake: Lake) -> None:
+    lake.broker.closed.add("views")
+    declare(lake, ALL.table("views").model_copy(update={"columns": (typed("integer"),)}))
+    lake.once()
+    with store.connect_catalog(lake.settings) as states:
+        says = str(store.read_positions(states, "web")["views"].reason)
+    assert "topic views: the login may not describe and read it" in says and "deleted" not in says
+
+
+PAGE = Column(name="page", data_type="text", description="")
+
+
+def pages(lake: Lake) -> dict[int, str | None]:
+    return {
+        row["id"]: row["page"] for row in lake.catalog.load_table(("raw_web", "views")).scan().to_arrow().to_pylist()
+    }
+
+
+def test_kept_events_have_the_columns_that_are_declared_when_they_land(lake: Lake) -> None:
+    """Those of a table that was resumed before a cycle had seen its new declaration lacked the values of new columns,
+    and those whose type had changed became dead letters."""
+    operate.pause(lake.settings, ALL.table("views"))
+    lake.once()
+    lake.broker.says = "p"
+    lake.broker.send("views", 4)
+    lake.once()
+    assert spooled(lake) == 4
+    declare(lake, ALL.table("views").model_copy(update={"columns": (typed("bigint"), PAGE)}))
+    operate.resume(lake.settings, ALL.table("views"))
+    lake.once()
+    assert pages(lake) == dict.fromkeys(range(10, 20)) | dict.fromkeys(range(20, 24), "p")
+
+
+def test_a_dead_letter_is_tried_again_as_its_table_is_declared_now(lake: Lake) -> None:
+    """It was by the columns of the last cycle: the corrected type was not there yet, nor a column that was added."""
+    narrow = replace_topic(renamed("new"), "later").model_copy(update={"columns": (typed("integer"),)})
+    lake.broker.create("later")
+    lake.broker.logs["later", 0] += [{"id": 1, "page": "a"}, {"id": 1 << 40, "page": "b"}]
+    declare(lake, narrow)
+    lake.once()
+    assert lake.committed("new") == [1]
+    declare(lake, narrow.model_copy(update={"columns": (typed("bigint"), PAGE)}))
+    lake.once(partial(api.try_again, names=["new"]))
+    rows = lake.catalog.load_table(("raw_web", "new")).scan().to_arrow().to_pylist()
+    assert [(row["id"], row["page"]) for row in sorted(rows, key=lambda row: row["id"])] == [(1, None), (1 << 40, "b")]
+    assert lake.catalog.load_table(("meta", "quarantine")).scan().to_arrow().num_rows == 0

@@ -63,12 +63,11 @@ class OpenDebezium(OpenKafka):
         self._modes, self._end = modes_of(self._of), Offsets.start()
         self._registry = registry_of(name, self._of, settings.home)
 
-    @property
-    def records(self) -> EnvelopeRecords:  # type: ignore[override]  # of envelopes instead of events
-        """Kept envelopes are read as their tables are described now."""
-        begun = [p for p in store.read_positions(self._states, self._name).values() if p.versions]
-        shapes = {p.facts.oid: shape_of(p.facts, self._modes) for p in begun}
-        return EnvelopeRecords(shapes, self._name, {p.facts.oid: p.table for p in begun}, self._registry)
+    def records(self, described: Mapping[str, TableFacts]) -> EnvelopeRecords:  # type: ignore[override]  # of envelopes
+        """The envelopes of topics, which a number tells apart."""
+        shapes = {facts.oid: shape_of(facts, self._modes) for facts in described.values()}
+        names = {facts.oid: name for name, facts in described.items()}
+        return EnvelopeRecords(shapes, self._name, names, self._registry)
 
     def check(self, states: CatalogConnection, live: LiveStream[Offsets] | None = None) -> store.Stream:
         """As of kind kafka; the transaction topic is the one that was read before, too."""

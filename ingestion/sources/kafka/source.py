@@ -89,10 +89,9 @@ class OpenKafka:
         retention has passed the latter."""
         self._ahead, self._hurry = ahead, hurry
 
-    @property
-    def records(self) -> EventRecords:
-        """Kept events are read as their tables are described now."""
-        return EventRecords({facts.oid: shape_of(facts) for facts in self._begun()}, self._formats)
+    def records(self, described: Mapping[str, TableFacts]) -> EventRecords:
+        """The events of topics, which a number tells apart."""
+        return EventRecords({facts.oid: shape_of(facts) for facts in described.values()}, self._formats)
 
     def check(self, states: CatalogConnection, live: LiveStream[Offsets] | None = None) -> store.Stream:
         """The stream; its cluster and topics are those that the lake was read from, and have what comes next."""
@@ -209,10 +208,10 @@ class OpenKafka:
             return None, problem
 
     def name_of(self, oid: int) -> tuple[str, str] | None:
-        """The topic of that number, if it is still there: topics are never renamed."""
+        """The topic of that number, if it is still there, or may not be described: topics are never renamed."""
         named = {facts.oid: facts.relation for facts in self._begun()}
-        topic = present(self._brokers.topics([named[oid][1]]), named[oid][1]) if oid in named else None
-        return named[oid] if topic is not None and topic.id == oid else None
+        found = self._brokers.topics([named[oid][1]]).get(named[oid][1]) if oid in named else None
+        return named[oid] if isinstance(found, str) or (found is not None and found.id == oid) else None
 
     def check_readable(self, table: RawTable, facts: TableFacts) -> None:
         """What may not be read is not described either."""

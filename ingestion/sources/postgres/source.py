@@ -1,6 +1,6 @@
 """Postgres as a source: a slot that pgoutput decodes, and exported snapshots. The base's `Source` and `OpenSource`."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from threading import Event
@@ -77,7 +77,6 @@ class PostgresSource(Configured):
 class OpenPostgres:
     """A source with a connection, and one to its primary where it is a standby; all may raise LakehouseError."""
 
-    records = PgoutputRecords()
     holds_tables = PostgresSource.holds_tables
 
     def __init__(self, of: PostgresSource, connection: SourceConnection, primary: SourceConnection) -> None:
@@ -85,6 +84,10 @@ class OpenPostgres:
         self.connection = connection
         self._primary = primary
         self.snapshot = of.snapshot
+
+    def records(self, described: Mapping[str, TableFacts]) -> PgoutputRecords:
+        """Messages of the stream, which tell how they are to be read."""
+        return PgoutputRecords()
 
     def check(self, states: CatalogConnection, live: LiveStream[Lsn] | None = None) -> store.Stream:
         """The stream, whose slot and identity are those that the lake was read from."""
