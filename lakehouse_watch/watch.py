@@ -19,10 +19,11 @@ import psycopg
 from lakehouse.declarations.changes import changes_of_settings
 from lakehouse.errors import LakehouseError
 from lakehouse.metrics import METRICS, REGISTRY, Sample, sample
-from lakehouse.migrations import ensure_state
+from lakehouse.migrations import ensure_state, refuse_former_state
 from lakehouse.servers.database import CatalogConnection, connect_catalog
 from lakehouse.servers.exporter import served
 from lakehouse.servers.outage import expected
+from lakehouse.servers.retry import Unreachable
 from lakehouse.settings import DebeziumSettings, Settings, connected_now
 from lakehouse_watch import asking, store
 from lakehouse_watch.alerts import Occasion, State, advance
@@ -284,5 +285,10 @@ def _unreadable(probe: Probe, error: Exception) -> Occasion:
 
 
 def look_once(settings: Settings) -> list[Occasion]:
-    """What needs attention at this moment; nothing is told or stored."""
+    """What needs attention at this moment; nothing is told or stored.
+
+    Raises LakehouseError if the state is of another release.
+    """
+    with suppress(Unreachable):  # which is among what needs attention
+        refuse_former_state(settings)
     return new_watch(settings).peek()

@@ -2,7 +2,9 @@
 
 A step is a file `<number>_<name>.sql` of this folder, for the tables of every package: one order for all. Steps only
 add (a table, a column with a default, an index), so a process of the release before goes on beside them, and every
-command may run them by itself. Applied together in one transaction, each leaves a row in `lakehouse.schema_version`.
+command that works with the lake may run them by itself. Once they are applied that release does not start again, so
+commands that only look refuse the state instead. Applied together in one transaction, each leaves a row in
+`lakehouse.schema_version`.
 """
 
 from __future__ import annotations
@@ -19,11 +21,16 @@ from lakehouse.errors import LakehouseError
 if TYPE_CHECKING:
     import psycopg
 
+    from lakehouse.settings import Settings
+
 _STAMP: LiteralString = """CREATE TABLE IF NOT EXISTS lakehouse.schema_version (
   version integer PRIMARY KEY, name text NOT NULL, release text NOT NULL,
   applied_at timestamptz NOT NULL DEFAULT clock_timestamp())"""
 # to_regclass would answer a session that has waited for the lock from its cache, which lacks what was made meanwhile
 _HAS_SCHEMA: LiteralString = "SELECT FROM pg_namespace WHERE nspname = 'lakehouse'"
+_HAS_TABLES: LiteralString = (
+    "SELECT FROM pg_class JOIN pg_namespace n ON n.oid = relnamespace WHERE nspname = 'lakehouse' LIMIT 1"
+)
 _HAS_STAMP: LiteralString = (
     "SELECT FROM pg_class JOIN pg_namespace n ON n.oid = relnamespace"
     " WHERE nspname = 'lakehouse' AND relname = 'schema_version'"
@@ -66,7 +73,7 @@ def migrate(connection: psycopg.Connection[Any], steps: Sequence[Step]) -> tuple
     with connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock(hashtext('lakehouse.state'))")
         missing = pending(connection, steps)
-        if is_new(connection):
+        if connection.execute(_HAS_SCHEMA).fetchone() is None:
             connection.execute("CREATE SCHEMA lakehouse")
         connection.execute(_STAMP)
         for step in missing:
@@ -79,8 +86,23 @@ def migrate(connection: psycopg.Connection[Any], steps: Sequence[Step]) -> tuple
 
 
 def is_new(connection: psycopg.Connection[Any]) -> bool:
-    """Whether nothing was stored yet: the first command that writes makes the state, and nothing is to be migrated."""
-    return connection.execute(_HAS_SCHEMA).fetchone() is None
+    """Whether nothing was stored yet: the first command makes the state, and nothing is to be migrated."""
+    return connection.execute(_HAS_TABLES).fetchone() is None
+
+
+def refuse_former_state(settings: Settings) -> None:
+    """For a command that only looks, before anything that would migrate the state.
+
+    Raises LakehouseError if the state is of another release, and Unreachable if the catalog does not answer.
+    """
+    from lakehouse.servers.database import connect_catalog
+
+    with connect_catalog(settings) as connection:
+        if not is_new(connection) and pending(connection, known_steps()):
+            raise LakehouseError(
+                "the catalog's state is of an earlier release, and this command changes nothing: make a backup, then "
+                "run `lakehouse upgrade`"
+            )
 
 
 def pending(connection: psycopg.Connection[Any], steps: Sequence[Step]) -> tuple[Step, ...]:

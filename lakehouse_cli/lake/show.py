@@ -8,6 +8,7 @@ import typer
 
 from lakehouse.catalog.open import newest_data_snapshot, open_catalog
 from lakehouse.declarations.yaml_files import declared_sources
+from lakehouse.migrations import refuse_former_state
 from lakehouse.settings import Settings, load_settings
 from lakehouse.text.shown import console, say_json, table
 
@@ -42,6 +43,7 @@ class LakeCut:
 def show(json: Annotated[bool, typer.Option("--json", help="print JSON")] = False) -> None:
     """Show the lake: rows per table and layer, and the age of each source's cut."""
     settings = load_settings()
+    refuse_former_state(settings)
     tables, cuts = lake_tables(settings), newest_cuts(settings)
     if json:
         shown = {"tables": [asdict(t) for t in tables], "cuts": [asdict(c) for c in cuts]}

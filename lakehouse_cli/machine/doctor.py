@@ -16,6 +16,7 @@ from lakehouse.declarations.access import policies_of
 from lakehouse.declarations.manifest import load_manifest
 from lakehouse.declarations.unread import unread_tables
 from lakehouse.extras import installed, missing_extra
+from lakehouse.migrations import refuse_former_state
 from lakehouse.servers.embedded import is_sample
 from lakehouse.servers.java import java_version, spark_java_home
 from lakehouse.servers.outage import expected
@@ -42,7 +43,7 @@ class Line(NamedTuple):
 def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """Check this machine, the servers, the sources and the pipeline, and name the remedy of what is wrong.
 
-    Changes nothing. Exits 1 if there is an error; warnings alone are none.
+    Changes nothing in the lake and its sources. Exits 1 if there is an error; warnings alone are none.
     """
     from lakehouse_watch.targets.text import hider
 
@@ -61,14 +62,15 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] 
 
 
 def examine(settings: Settings) -> Iterator[Line]:
-    """Every line; what needs the catalog is left out where there is none."""
+    """Every line; what needs the catalog is left out where there is none, or its state is of another release."""
     for about, look in (("python", _python), ("java", _java), ("ports", _ports)):
         yield from _looked(about, partial(look, settings))
     catalog = _looked("catalog", partial(_catalog, settings))
     yield from catalog
     answers = all(line.state != "error" for line in catalog)
+    refused = _looked("release", partial(_state, settings)) if answers else []
     if answers:
-        yield from _looked("release", partial(_release, settings))
+        yield from refused or _looked("release", partial(_release, settings))
         yield from _looked("object store", partial(_object_store, settings))
         yield from _looked("trino", partial(_trino, settings))
     declared: list[Declarations] = []
@@ -78,7 +80,7 @@ def examine(settings: Settings) -> Iterator[Line]:
         yield from _looked(source.name, partial(_source, settings, declared[0], source.name, said))
     named = {source.name for source in declared[0].sources} if declared else set(settings.sources)
     unused = {name for name in settings.sources if name not in named and is_sample(settings, name)}
-    yield from _watched(settings, answers, unused)
+    yield from _watched(settings, answers and not refused, unused)
 
 
 def _looked(about: str, look: Callable[[], Iterable[Line]]) -> list[Line]:
@@ -118,6 +120,11 @@ def _catalog(settings: Settings) -> Iterator[Line]:
     with connect_catalog(settings) as connection:
         server = connection.info
         yield Line("catalog", "ok", f"Postgres {server.server_version // 10_000} at {server.host}:{server.port}")
+
+
+def _state(settings: Settings) -> Iterable[Line]:
+    refuse_former_state(settings)
+    return ()
 
 
 def _release(settings: Settings) -> Iterator[Line]:

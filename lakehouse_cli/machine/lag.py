@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from lakehouse.declarations import load_declarations
 from lakehouse.errors import LakehouseError
+from lakehouse.migrations import refuse_former_state
 from lakehouse.servers.embedded import is_sample
 from lakehouse.settings import Settings
 from lakehouse.text.shown import table
@@ -47,6 +48,7 @@ def _lag(settings: Settings, name: str) -> dict[str, Any]:
     from ingestion import source_status, why_refused
 
     try:
+        refuse_former_state(settings)
         status, refused = source_status(settings, name), why_refused(settings, name)
     except (LakehouseError, psycopg.Error) as error:
         return {"source": name, "trouble": _line(error)}

@@ -13,7 +13,8 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from lakehouse.declarations.project import project_maintenance
-from lakehouse.settings import load_settings
+from lakehouse.migrations import refuse_former_state
+from lakehouse.settings import Settings, load_settings
 from lakehouse.text.shown import console, say, say_json
 from maintenance.actions.registry import ACTIONS
 from maintenance.command import restore as restore_command
@@ -57,7 +58,7 @@ def maintain(
         if table or group or dry_run or as_json or (budget_minutes, max_failed_share) != (None, None):
             raise typer.BadParameter(f"options follow the command: see {command} --help")
         return
-    with closing(Session(load_settings(), dry_run)) as session, _progress() as report, _interrupts_told():
+    with _session(load_settings(), dry_run) as session, _progress() as report, _interrupts_told():
         done = plan_and_act(session, table or (), group, budget_minutes, report)
     if as_json:
         say_json(done.as_dict())
@@ -71,7 +72,7 @@ def maintain(
 @app.command()
 def status(table: Tables = None, group: Group = None, as_json: Json = False) -> None:
     """Show each table's files, deletes, snapshots, metadata, orphans, last action and estimated gain."""
-    with closing(Session(load_settings(), dry_run=True)) as session:
+    with _session(load_settings(), dry_run=True) as session:
         seen = survey(session, table or (), group)
     say_json(seen.as_dict()) if as_json else print_status(seen)
 
@@ -85,7 +86,7 @@ def _by_name(*actions: str) -> Callable[..., None]:
         as_json: Json = False,
     ) -> None:
         settings = load_settings()
-        with closing(Session(settings, dry_run)) as session, _progress() as report, _interrupts_told():
+        with _session(settings, dry_run) as session, _progress() as report, _interrupts_told():
             result = run(session, actions, table or (), group, report)
         say_json(result.as_dict()) if as_json else print_outcomes(result)
         declared = project_maintenance(settings.dbt_project_dir).max_failed_share
@@ -101,6 +102,12 @@ for subcommand in restore_command.COMMANDS:
 app.command("all", help="Run all actions on all tables, without a plan.")(
     _by_name(*(action.name for action in ACTIONS))
 )
+
+
+def _session(settings: Settings, dry_run: bool) -> closing[Session]:
+    if dry_run:
+        refuse_former_state(settings)
+    return closing(Session(settings, dry_run))
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from ingestion.state import store
 from lakehouse.errors import LakehouseError
 from lakehouse.files.private_files import write_private
-from lakehouse.migrations import ensure_state, known_steps, pending, stamp
+from lakehouse.migrations import ensure_state, known_steps, newest_version, pending, refuse_former_state, stamp
 from lakehouse.migrations import migrate as migrate_state
 from lakehouse.servers.database import CatalogConnection
 from lakehouse.servers.worker_sessions import CLASS, WORKER
@@ -21,8 +21,8 @@ from lakehouse.settings import Settings, load_settings
 from lakehouse.text.urls import parse_url
 from lakehouse_backup.dump import dump_catalog, load_catalog
 from lakehouse_cli.alone import alone
-from lakehouse_cli.commands import _root
-from lakehouse_cli.machine.upgrade import sources_to_recover, upgrade
+from lakehouse_cli.commands import _root, command_line
+from lakehouse_cli.machine.upgrade import planned, sources_to_recover, upgrade
 from lakehouse_stack.control.postgres_upgrade import identify
 from lakehouse_stack.home.instance import with_driver, write_instance
 from lakehouse_stack.home.pathnames import credentials_file, ports_file
@@ -102,6 +102,37 @@ def test_it_says_what_it_would_do_does_it_and_then_has_nothing_to_do(mine: Setti
     status, output = typed()
     assert status == 0 and output.endswith("upgraded\n")
     assert typed() == (0, "nothing to do\n") and typed("--check") == (0, "nothing to do\n")
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["doctor", "status", "show", "watch --once", "maintain --dry-run", "maintain status", "maintain compact --dry-run"],
+)
+def test_a_command_that_only_looks_leaves_the_state_of_an_earlier_release_as_it_is(
+    mine: Settings, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    """The release before refused the state after a `lakehouse doctor` of the new one, which says that it changes
+    nothing."""
+    monkeypatch.setenv("LAKEHOUSE_SOURCES__SHOP__URL", mine.catalog_dsn())
+    with psycopg.connect(mine.catalog_dsn(), autocommit=True) as connection:
+        migrate_state(connection, known_steps()[:-1])
+    name, *arguments = command.split()
+    result = CliRunner().invoke(command_line([name]), [name, *arguments])
+    said = " ".join(f"{result.output} {result.exception}".split())
+    assert "of an earlier release" in said and "`lakehouse upgrade`" in said
+    with psycopg.connect(mine.catalog_dsn()) as connection:
+        assert stamp(connection)[0] == newest_version() - 1
+
+
+def test_a_catalog_in_which_nothing_was_stored_yet_needs_no_upgrade(mine: Settings) -> None:
+    """`lakehouse up` makes the schema, without a table: `doctor` named every step there was."""
+    with psycopg.connect(mine.catalog_dsn(), autocommit=True) as connection:
+        connection.execute("CREATE SCHEMA lakehouse")
+    refuse_former_state(mine)
+    assert not [line for line in planned(mine) if line.startswith("state")] and sources_to_recover(mine) == []
+    with psycopg.connect(mine.catalog_dsn(), autocommit=True) as connection:
+        ensure_state(connection)
+        assert stamp(connection)[0] == newest_version()
 
 
 def test_it_refuses_in_one_line_while_somebody_is_at_work(mine: Settings) -> None:
