@@ -15,6 +15,7 @@ from pathlib import Path
 from psycopg.conninfo import make_conninfo
 
 from lakehouse.errors import LakehouseError
+from lakehouse.extras import installed
 from lakehouse.servers.outage import is_full, no_room
 from lakehouse.settings import Settings
 from lakehouse.text.urls import parse_url
@@ -93,8 +94,8 @@ def _reason(errors: str) -> str:
 
 def _program(name: str) -> str:
     """The program of the embedded Postgres, or else of the system; raises LakehouseError."""
-    packaged = packaged_programs() / name
-    found = str(packaged) if packaged.exists() else shutil.which(name)
+    packaged = packaged_programs() / name if "embedded" in installed() else None
+    found = str(packaged) if packaged and packaged.exists() else shutil.which(name)
     if found is None:
         raise LakehouseError(f"{name} was not found: install Postgres's client programs")
     return found

@@ -16,11 +16,12 @@ from sqlalchemy import text
 from ingestion.mirrors.write import BRANCH
 from ingestion.schema.positions import Lsn
 from ingestion.state.store import Stream, TablePosition
+from lakehouse import extras
 from lakehouse.catalog.writing.next_tables import BUILT_FROM
 from lakehouse.declarations.access import ABOVE, REMEMBERED, read_remembered, write_remembered
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings, TrinoSettings
-from lakehouse_backup import run
+from lakehouse_backup import dump, run
 from lakehouse_backup.cuts import Cut, choose, diverging_states
 from lakehouse_backup.metadata_files import metadata_files, version
 from lakehouse_backup.objects import Saved, load_objects, save_objects
@@ -400,3 +401,12 @@ def test_a_restore_tells_of_erasures_to_repeat_and_of_sources_that_are_not_decla
             assert json.loads(said)["erasures_to_repeat"] == erasures
         else:
             assert ("lakehouse erase --repeat, for 2 erasures" in said) == bool(erasures)
+
+
+def test_without_embedded_servers_the_systems_programs_dump_the_catalog(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`lakehouse backup` asked for the extra that brings servers, though the catalog was somebody's own."""
+    monkeypatch.setitem(extras.PACKAGES, "embedded", ("not_installed",))
+    monkeypatch.setattr(dump.shutil, "which", {"pg_dump": "/usr/bin/pg_dump"}.get)
+    assert dump._program("pg_dump") == "/usr/bin/pg_dump"
+    with pytest.raises(LakehouseError, match="psql was not found: install Postgres's client programs"):
+        dump._program("psql")
