@@ -1,6 +1,6 @@
 """The pages of metrics and of metadata columns."""
 
-from lakehouse.declarations.metadata_columns import METADATA, PARSED_METADATA
+from lakehouse.declarations.metadata_columns import METADATA, OF_TOPICS, PARSED_METADATA
 from lakehouse.metrics import METRICS
 from lakehouse_cli.reference.text import code, markdown_table
 
@@ -21,6 +21,13 @@ Every raw table has the source's columns, and then these. (`_epoch`, `_commit_ls
 the order in which the source committed. [Types](../types.md) has the types of the source's own columns.
 
 """
+TOPICS = """
+## Of topics
+
+The raw tables of sources in Kafka, Debezium's topics among them, also have the place of each event. Parsed tables do
+not have these columns.
+
+"""
 PARSED = """
 ## Of parsed tables
 
@@ -37,10 +44,10 @@ def metrics_page() -> str:
 
 def columns_page() -> str:
     """What ingestion and parsed add to a source's columns."""
-    raw, parsed = (
+    raw, of_topics, parsed = (
         markdown_table(
             ("column", "type", "meaning"), ((code(name), kind, said) for name, (kind, said) in columns.items())
         )
-        for columns in (METADATA, PARSED_METADATA)
+        for columns in (METADATA, OF_TOPICS, PARSED_METADATA)
     )
-    return COLUMNS_PAGE + raw + PARSED + parsed
+    return COLUMNS_PAGE + raw + TOPICS + of_topics + PARSED + parsed
