@@ -181,7 +181,7 @@ def test_a_declared_key_of_several_rows_is_refused_by_name(settings: Settings, s
     world = make_world(settings, DDL + "; INSERT INTO bare VALUES (2, 'twice')", TABLES)
     report = world.ingest(spark)
     (aside,) = report.aside
-    assert "several rows of public.bare have one declared key (id) (2)" in str(aside)
+    assert "several rows of public.bare have one declared key (id), and" in str(aside)
     assert_right(world, "k")
     world.sql("DELETE FROM bare WHERE pay = 'twice'")
     resume(world.settings, world.declarations, world.source.name, ["bare"], spark)

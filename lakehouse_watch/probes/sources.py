@@ -37,7 +37,7 @@ def read_source(settings: Settings, source: str) -> Reading:
         *judge(status, declared_limits(settings, source), settings.alerts),
         *_refused(status, why_refused(settings, source)),
     )
-    errors = [occasion.summary for occasion in found if occasion.severity == "error"]
+    errors = [occasion.key.replace("/", ": ", 1) for occasion in found if occasion.severity == "error"]
     return Reading(found, tuple(measure(status, datetime.now(UTC))), {source: "; ".join(errors)})
 
 

@@ -12,6 +12,7 @@ from pgoutput_record import scratch_database
 from ingestion.schema.evolve import name_columns, resync_reason
 from ingestion.schema.problem import TableProblem
 from ingestion.sources.postgres.catalog.describe import describe, fingerprints, read_facts
+from ingestion.sources.postgres.catalog.enforced import check_key_is_one
 from ingestion.sources.postgres.connection import create_slot, peek
 from ingestion.sources.postgres.pgoutput.relations import parse_relation
 from ingestion.sources.postgres.points import Patience
@@ -214,3 +215,20 @@ def test_waiting_for_a_slot_leaves_the_connection_its_lock_timeout(cluster: str)
         create_slot(connection, "made_in_a_test", Patience(settings, "shop", 60).execute)
         assert connection.execute("SHOW lock_timeout").fetchone() == ("1min",)
         connection.execute("SELECT pg_drop_replication_slot('made_in_a_test')")
+
+
+def test_a_key_of_several_rows_is_told_with_the_query_that_shows_it_and_no_value(
+    connection: psycopg.Connection[Any],
+) -> None:
+    """The keys, such as addresses of mail, were in the reason of the park: in alerts, at `/ready` and in the UI."""
+    connection.execute("""ALTER TABLE items DROP CONSTRAINT items_pkey, ADD "e%s" text, REPLICA IDENTITY FULL""")
+    table = TABLE.model_copy(update={"raw": RawPolicy(relation="public.items", key=("id", "e%s"))})
+    connection.execute("INSERT INTO items VALUES (1, 'ann@example.org'), (1, 'bob@example.org')")
+    facts = describe(connection, table, "p")
+    check_key_is_one(connection, table, facts)
+    connection.execute("INSERT INTO items VALUES (1, 'ann@example.org')")
+    with pytest.raises(TableProblem) as refused:
+        check_key_is_one(connection, table, facts)
+    assert "ann" not in str(refused.value) and "one declared key (id, e%s)" in str(refused.value)
+    [query] = re.findall(r"`(SELECT .*?)` shows the keys", str(refused.value))
+    assert connection.execute(query.encode()).fetchall() == [(1, "ann@example.org", 2)]

@@ -270,3 +270,14 @@ def test_a_source_that_is_removed_and_retains_nothing_needs_no_attention(monkeyp
     assert told("missing", "shop") == ["slot", "lag", "parked"]
     assert told("missing", "bank") == []
     assert told("reserved", "bank") == ["lag", "parked"], "its slot retains WAL"
+
+
+def test_what_keeps_a_source_from_being_ready_is_told_without_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`/ready` has no login, and showed the keys of rows that a table was parked for."""
+    monkeypatch.setattr(sources, "declared_limits", lambda settings, source: {})
+    monkeypatch.setattr(sources, "declared_still", lambda settings: None)
+    monkeypatch.setattr(sources, "why_refused", lambda *_: None)
+    monkeypatch.setattr(sources, "source_status", lambda *_: status(0, 0, "lost", sound=False))
+    reading = read_source(load_settings(), "shop")
+    assert any("a reason" in occasion.summary for occasion in reading.occasions)
+    assert reading.not_ready == {"shop": "slot: shop; parked: shop.things"}

@@ -1,14 +1,14 @@
-"""Whether a declared key is one, where no index says so."""
+"""Whether a declared key is one, where no index says so.
 
-from psycopg import sql
+What is told names the query that shows the rows, never their keys: they may be private, and alerts and assets show it.
+"""
 
 from ingestion.schema.facts import TableFacts
 from ingestion.schema.problem import TableProblem
 from ingestion.sources.postgres.catalog.indexes import enforcing_indexes
 from lakehouse.declarations import RawTable
 from lakehouse.servers.database import SourceConnection
-
-SHOWN = 3
+from lakehouse.text.sql import typed_ident, typed_relation
 
 
 def check_key_is_one(connection: SourceConnection, table: RawTable, facts: TableFacts) -> None:
@@ -17,19 +17,13 @@ def check_key_is_one(connection: SourceConnection, table: RawTable, facts: Table
         return
     if enforcing_indexes(connection, facts.oid, table.key, at_once=False):
         return
-    key = sql.SQL(", ").join(map(sql.Identifier, table.key))
-    found = connection.execute(
-        sql.SQL("SELECT ROW({key})::text FROM {table} GROUP BY {key} HAVING count(*) > 1 LIMIT {shown}").format(
-            key=key, table=sql.Identifier(*facts.relation), shown=sql.Literal(SHOWN)
-        )
-    ).fetchall()
-    if found:
-        shown = ", ".join(values for (values,) in found)
+    key = ", ".join(map(typed_ident, table.key))
+    doubles = f"SELECT {key}, count(*) FROM {typed_relation(*facts.relation)} GROUP BY {key} HAVING count(*) > 1"
+    if connection.execute(f"{doubles} LIMIT 1".encode()).fetchone():
         raise TableProblem(
             table.source,
             table.name,
-            f"several rows of {table.raw.relation} have one declared "
-            f"key ({', '.join(table.key)}) {shown}, and the lake would show one of them: declare a key that tells rows "
-            "apart, or delete the rows that are too many and add a unique index; then "
-            f"`lakehouse ingest --resume {table.source}.{table.name}`",
+            f"several rows of {table.raw.relation} have one declared key ({', '.join(table.key)}), and the lake would "
+            "show one of them: declare a key that tells rows apart, or delete the rows that are too many and add a "
+            f"unique index; then `lakehouse ingest --resume {table.source}.{table.name}`; `{doubles}` shows the keys",
         )
