@@ -67,15 +67,22 @@ class State:
 
 
 def advance(
-    state: State, found: Mapping[str, Iterable[Occasion] | None], targets: Collection[str], now: datetime
+    state: State,
+    found: Mapping[str, Iterable[Occasion] | None],
+    targets: Collection[str],
+    now: datetime,
+    unknown: tuple[str, ...] = (),
 ) -> State:
-    """The state after a look. `found` is by probe; None if it could not tell, which changes nothing of its alerts."""
+    """The state after a look. `found` is by probe; None if it could not tell, which changes nothing of its alerts. Nor
+    does a look change those whose keys begin as one of `unknown`, of which it could not tell.
+    """
     seen = {occasion.key: (probe, occasion) for probe, occasions in found.items() for occasion in occasions or ()}
     alerts: dict[str, Alert] = {}
     messages: list[Message] = []
     for key in {**state.alerts, **seen}:
         before = state.alerts.get(key)
-        after = _seen(before, *seen[key], now) if key in seen else _missed(before, found, now)
+        is_left = before is not None and key.startswith(unknown)
+        after = _seen(before, *seen[key], now) if key in seen else before if is_left else _missed(before, found, now)
         if after is not None:
             alerts[key] = after
         messages += _news(before, after, targets, now)

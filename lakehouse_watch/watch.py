@@ -28,7 +28,8 @@ from lakehouse.settings import DebeziumSettings, Settings, connected_now
 from lakehouse_watch import asking, store
 from lakehouse_watch.alerts import Occasion, State, advance
 from lakehouse_watch.asking import Asking, NoAnswer
-from lakehouse_watch.probes import dagster_state, exports, lake, loads, models, servers, sources, worker
+from lakehouse_watch.parsing import keep_parsed
+from lakehouse_watch.probes import dagster_state, exports, lake, loads, models, project, servers, sources, worker
 from lakehouse_watch.probes.limits import Misdeclared
 from lakehouse_watch.probes.reading import Probe, Reading
 from lakehouse_watch.targets.delivery import Delivery, declared_targets
@@ -55,6 +56,7 @@ def declared_probes(settings: Settings) -> list[Probe]:
     probes += [
         Probe("lake", partial(lake.read_lake, settings), every=60, needs_catalog=True),
         Probe("loads", partial(loads.read_loads, settings), every=60, needs_catalog=True),
+        Probe("project", partial(project.read_project, settings)),
         Probe("models", partial(models.read_models, settings)),
         Probe("worker", partial(worker.read_worker, settings), needs_catalog=True),
         Probe("exports", partial(exports.read_exports, settings), needs_catalog=True),
@@ -98,7 +100,8 @@ class Watch:
         tells, down = self._take_lock()  # another one may have told meanwhile, while this one was suspended
         if tells:
             before = self.state
-            self.state = advance(before, found, self.delivery.targets, datetime.now(UTC))
+            unknown = tuple(key for reading in self.readings.values() if reading for key in reading.unknown)
+            self.state = advance(before, found, self.delivery.targets, datetime.now(UTC), unknown)
             _log(before, self.state)
             self._save(down)  # first: a message that was sent and not stored would be sent again
             self.state = replace(self.state, outbox=self.delivery.deliver(self.state.outbox, time.monotonic()))
@@ -156,6 +159,9 @@ class Watch:
                     self.readings[probe.name] = self.asking.ask(
                         probe.name, probe.read, max(asking.LEAST, until - time.monotonic())
                     )
+                except Misdeclared as error:
+                    self.readings[probe.name] = None  # one alert tells it: see probes/project.py
+                    own[answers] = [_unreadable(probe, error)] if probe.source else []
                 except Exception as error:
                     self.readings[probe.name] = None
                     own[answers] = [_unreadable(probe, error)]
@@ -235,6 +241,12 @@ def watch(settings: Settings, stop: threading.Event) -> None:
     changes, this = changes_of_settings(settings), new_watch(settings)
     if not this.delivery.targets:
         log.warning("no alert target is set: nobody is told; set LAKEHOUSE_ALERTS__WEBHOOK or …MAIL")
+    if settings.dagster.storage_url is None:
+        log.warning(
+            "Dagster's database is not set: nobody is told of its runs, checks, sensors and daemon; set "
+            "LAKEHOUSE_DAGSTER__STORAGE_URL"
+        )
+    threading.Thread(target=keep_parsed, args=(settings, stop), name="parsing", daemon=True).start()
     with served(settings.metrics.host, settings.metrics.watch_port, this.ready) as port:
         log.info("watching%s", f"; metrics at http://{settings.metrics.host}:{port}/metrics" if port else "")
         while not stop.is_set():

@@ -19,6 +19,7 @@ from lakehouse.declarations.folders import project_folders
 from lakehouse.declarations.lines import PROJECT_FILE
 from lakehouse.declarations.yaml_files import check_yaml
 from lakehouse.errors import LakehouseError
+from lakehouse.files.atomic import write_atomically
 from lakehouse.files.private_files import private_dir
 from lakehouse.servers.tethered import tethered
 from lakehouse.servers.trino import is_here
@@ -56,10 +57,27 @@ def ensure_manifest(settings: Settings) -> Path:
         stamp = target.with_suffix(".key")
         key = project_fingerprint(settings)
         if not (target.exists() and stamp.exists() and stamp.read_text() == key):
-            parsed = _parse(settings, target.parent / "target")
+            try:
+                parsed = _parse(settings, target.parent / "target")
+            except LakehouseError as error:
+                write_atomically(_failure(target), f"{key}\n{error}")
+                raise
             parsed.replace(target)
             stamp.write_text(key)
+        _failure(target).unlink(missing_ok=True)
     return target
+
+
+def why_unparsed(settings: Settings) -> str | None:
+    """Why the project does not parse as it is now, for those who run no dbt; None if it does, or nobody has tried."""
+    with suppress(OSError):
+        key, _, why = _failure(manifest_path(settings)).read_text().partition("\n")
+        return why if key == project_fingerprint(settings) else None
+    return None
+
+
+def _failure(target: Path) -> Path:
+    return target.with_suffix(".error")
 
 
 def dbt_environment(settings: Settings) -> dict[str, str]:

@@ -47,6 +47,7 @@ BEGUN = ".dagster/lakehouse_begun"  # by a run that has begun to load parsed and
 BY_HAND = "__ASSET_JOB"  # materialized in the UI: whoever did it looks at it, but for what it leaves half loaded
 BELOW_MARTS = ("raw_", "parsed.", "vault.")
 FOUND = re.compile(r"Got (\d+) results?, configured to \w+ if != 0")
+OUTDATED = "code/project"
 JUDGED_HERE = "lag_within_limits"  # the watch judges lag itself, also where no daemon runs
 
 # The newest of each job, however many runs of others have ended since: one that runs once a night has failed until it
@@ -160,7 +161,8 @@ def read_runs(settings: Settings) -> Reading:
     lives = beat_samples and not heartbeat and not silent
     outdated = judge_sensors(there.sensors - sensors) if there and lives else []
     found = (*failed, *ticking, *heartbeat, *silent, *outdated)
-    return Reading(found, (*measure_runs(runs), *tick_samples, *beat_samples))
+    samples = (*measure_runs(runs), *tick_samples, *beat_samples)
+    return Reading(found, samples, unknown=() if there else (OUTDATED,))
 
 
 def read_checks(settings: Settings) -> Reading:
@@ -324,7 +326,7 @@ def judge_sensors(missing: Collection[str]) -> list[Occasion]:
     if not missing:
         return []
     unknown = Occasion(
-        "code/project",
+        OUTDATED,
         f"Dagster does not know {', '.join(sorted(missing))}: it has loaded the project as it was before",
         "have it load the code location again, in the UI at Deployment; `lakehouse dev` does so by itself, and its"
         " dagster-code.log says why where it could not", patience=UNKNOWN_SECONDS,

@@ -25,6 +25,7 @@ Name = tuple[str, str]
 SCHEMA_CHANGES, MAINTENANCE = ("meta", "schema_changes"), ("meta", "maintenance")
 QUARANTINE, SPOOL = ("meta", "quarantine"), ("meta", "spool")
 META = {SCHEMA_CHANGES, QUARANTINE, SPOOL}
+UNMADE = "unmade/"
 EDITED_SECONDS = 600.0  # somebody may be renaming a model
 FAILURES = 3  # of an action in a row: one may be a conflict with a load, and the next run tries again
 WEEKS, TRIED_AGAIN = timedelta(days=22), timedelta(days=8)  # of a weekly schedule: so many runs, and the next one
@@ -52,7 +53,8 @@ def read_lake(settings: Settings) -> Reading:
             *_unmade(derived(catalog, _of_no_model(names, there), was_published)),
             *_failures(done.failing, {".".join(name) for name in names}, datetime.now(UTC)),
         )
-        return Reading(occasions, (*_sizes(sizes), *done.samples))
+        unknown = () if there else (UNMADE,)
+        return Reading(occasions, (*_sizes(sizes), *done.samples), unknown=unknown)
 
 
 def size_of(table: Table) -> tuple[int, int]:
@@ -101,7 +103,7 @@ def _unmade(published: Mapping[Name, bool]) -> Iterator[Occasion]:
     """Marts whose model was renamed or removed: a table of one's own was never published."""
     for schema, name in sorted(table for table, is_mart in published.items() if is_mart):
         yield Occasion(
-            f"unmade/{schema}.{name}", f"no model makes {schema}.{name} any more: readers see it as it was built last",
+            f"{UNMADE}{schema}.{name}", f"no model makes {schema}.{name} any more: readers see it as it was built last",
             "drop the table, or have a model make it", "warning", patience=EDITED_SECONDS,
         )  # fmt: skip
 

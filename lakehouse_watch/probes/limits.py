@@ -1,4 +1,4 @@
-"""The limits that tables declare, from the manifest as it was parsed last: the watch never runs dbt."""
+"""What the project declares, from the manifest as it was parsed last: no look runs dbt (see `parsing.py`)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any
 
 from lakehouse.declarations import Declarations, RawTable, declarations_from
 from lakehouse.declarations.built_by_key import built_by_key
-from lakehouse.declarations.manifest import manifest_path
+from lakehouse.declarations.manifest import manifest_path, why_unparsed
 from lakehouse.declarations.models import APPENDED
 from lakehouse.declarations.policies import LagPolicy
 from lakehouse.errors import LakehouseError
-from lakehouse.settings import Settings
+from lakehouse.settings import Settings, check_project
 from lakehouse_watch.probes.still_there import Declared, declared_in
 
 
@@ -50,14 +50,28 @@ class Project:
 
 
 class Misdeclared(LakehouseError):
-    """The project was parsed, and cannot be read: a declaration is wrong."""
+    """The project cannot be read: it does not parse, or a declaration is wrong."""
+
+
+class NotParsed(Misdeclared):
+    """Nobody has parsed it in this home."""
+
+
+def check_readable(settings: Settings) -> None:
+    """Raises LakehouseError where the project is not there, and Misdeclared where it cannot be read as it is now."""
+    check_project(settings.project_dir)
+    if (why := why_unparsed(settings)) is not None:
+        raise Misdeclared(in_one_line(why))
+    _parsed_last(settings)
 
 
 def declared_limits(settings: Settings, source: str) -> Mapping[str, LagPolicy]:
-    """The limits of the source's tables that declare some, by table, as they could be read last. Raises Misdeclared
-    where they never could since the watch has begun.
+    """The limits of the source's tables that declare some, by table, as they could be read last; the usual ones hold
+    until the project is parsed. Raises Misdeclared where they never could since the watch has begun.
     """
-    return _readable_last(settings).limits.get(source, {})
+    with suppress(NotParsed):
+        return _readable_last(settings).limits.get(source, {})
+    return {}
 
 
 def declared_loads(settings: Settings) -> tuple[Loaded, ...]:
@@ -99,12 +113,12 @@ def _readable_last(settings: Settings) -> Project:
 
 
 def _parsed_last(settings: Settings) -> Project:
-    """Nothing where no project was parsed yet. Raises Misdeclared with file and line."""
+    """Raises Misdeclared with file and line, and NotParsed."""
     path = manifest_path(settings)
     try:
         written = path.stat().st_mtime_ns
     except FileNotFoundError:
-        return Project()
+        raise NotParsed(f"nobody has parsed it in {settings.home} yet") from None
     except OSError as error:
         raise Misdeclared(f"{path}: {error.strerror}") from None
     project = _read(path, written, settings.dbt_project_dir, frozenset(settings.sources))
@@ -122,14 +136,19 @@ def _read(path: Path, written: int, project_dir: Path, connected: frozenset[str]
         there = declared_in(manifest, declared.among(connected), project_dir)
         _, wrong = built_by_key(manifest, project_dir)
     except LakehouseError as error:
-        first, *others = str(error).splitlines()
-        return f"{first}; and {len(others)} more" if others else first
+        return in_one_line(str(error))
     except (OSError, ValueError) as error:
         return f"{path}: {error}"
     limits = {s.name: {table.name: table.lag for table in s.tables if table.lag is not None} for s in declared.sources}
     named = tuple((manifest["nodes"][unique_id]["name"], line) for unique_id, line in wrong.items())
     tables = {(table.source, table.name): table for table in declared.tables}
     return Project(limits, tuple(_loads(manifest, declared)), there, named, tables)
+
+
+def in_one_line(lines: str) -> str:
+    """The first of several mistakes, and how many more there are."""
+    first, *others = lines.splitlines()
+    return f"{first}; and {len(others)} more" if others else first
 
 
 def _loads(manifest: Mapping[str, Any], declared: Declarations) -> Iterator[Loaded]:

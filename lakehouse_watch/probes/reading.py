@@ -11,11 +11,12 @@ from lakehouse_watch.alerts import Occasion
 
 @dataclass(frozen=True)
 class Reading:
-    """One look."""
+    """One look; `unknown` is how the keys begin of occasions of which it could not tell."""
 
     occasions: tuple[Occasion, ...] = ()
     samples: tuple[Sample, ...] = ()
     not_ready: Mapping[str, str] = field(default_factory=dict)
+    unknown: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

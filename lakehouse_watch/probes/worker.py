@@ -3,10 +3,12 @@ the sensors, which are slower."""
 
 from __future__ import annotations
 
+from lakehouse.declarations.manifest import why_unparsed
 from lakehouse.metrics import sample
 from lakehouse.servers.worker_sessions import RESTART_SECONDS, state_of
 from lakehouse.settings import Settings
 from lakehouse_watch.alerts import Occasion
+from lakehouse_watch.probes.limits import in_one_line
 from lakehouse_watch.probes.reading import Reading
 
 
@@ -16,10 +18,12 @@ def read_worker(settings: Settings) -> Reading:
     samples = (sample("lakehouse_worker_up", state == "alive"),)
     if state != "killed":
         return Reading(samples=samples)
+    why = why_unparsed(settings)
+    unread = f"it cannot read the project ({in_one_line(why)})" if why else None
+    gone = unread or "it was killed, lost its machine, or cannot read the project"
     dead = Occasion(
         "worker/lake",
-        "no worker is at work: it was killed, lost its machine, or cannot read the project; sensors load in its place,"
-        " and a commit takes minutes to its mart",
+        f"no worker is at work: {gone}; sensors load in its place, and a commit takes minutes to its mart",
         "look at its log: correct the project where that says so, else start `lakehouse worker` again; nothing is lost"
         " meanwhile",
         "warning", patience=RESTART_SECONDS,

@@ -1,5 +1,6 @@
 """What the watch reads in the lake's own tables: dead letters and failed maintenance were told to nobody."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -20,6 +21,7 @@ from lakehouse.catalog.open import PUBLISHED
 from lakehouse.declarations import Column, RawTable
 from lakehouse.declarations.policies import LoadPolicy, RawPolicy
 from lakehouse.settings import Settings
+from lakehouse_watch.alerts import Alert, Occasion, State, advance
 from lakehouse_watch.probes import lake
 from lakehouse_watch.probes.lake import read_lake
 from lakehouse_watch.probes.schema_changes import Standing, is_over
@@ -207,6 +209,25 @@ def test_a_mart_that_no_model_makes_any_more_is_told_and_no_table_of_ones_own(
     assert list(told(catalog_settings)) == ["unmade/marts.dim_user"]
     postgres_catalog.drop_table(("marts", "dim_user"))
     assert told(catalog_settings) == {}
+
+
+def test_while_the_project_cannot_be_read_no_mart_without_a_model_is_over(
+    postgres_catalog: LakeCatalog, catalog_settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A watch that was restarted meanwhile told that it was over: it knew of no model."""
+    assert read_lake(catalog_settings).unknown == ("unmade/",)
+    nothing = frozenset[Any]()
+    there = Declared(nothing, nothing, nothing, models=frozenset({("marts", "dim_person")}))
+    monkeypatch.setattr("lakehouse_watch.probes.lake.declared_still", lambda _: there)
+    assert read_lake(catalog_settings).unknown == ()
+    occasion = Occasion("unmade/marts.dim_user", "no model makes it", "drop it")
+    open_alert = Alert(occasion, "lake", NOW - DAY, told=True)
+    state = State(
+        {occasion.key: open_alert, "parked/x": Alert(replace(occasion, key="parked/x"), "lake", NOW, told=True)}
+    )
+    for minutes in range(5):
+        state = advance(state, {"lake": []}, ["webhook"], NOW + timedelta(minutes=minutes), ("unmade/",))
+    assert state.alerts == {occasion.key: open_alert} and [m.body["key"] for m in state.outbox] == ["parked/x"]
 
 
 def maintained(catalog: LakeCatalog, table: str, action: str, *outcomes: str, ago: timedelta = timedelta()) -> None:

@@ -3,6 +3,10 @@
 import json
 import os
 import re
+import shutil
+import threading
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -16,11 +20,15 @@ from held_topics import make_lake
 
 from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.catalog.open import ERASURE
+from lakehouse.declarations import manifest
 from lakehouse.declarations.manifest import load_manifest, manifest_path
+from lakehouse.errors import LakehouseError
 from lakehouse.migrations import ensure_state
 from lakehouse.servers.database import connect_catalog
 from lakehouse.settings import Settings, load_settings
-from lakehouse_watch.probes import limits, loads
+from lakehouse_watch import parsing
+from lakehouse_watch.alerts import Occasion
+from lakehouse_watch.probes import limits, loads, worker
 from lakehouse_watch.probes.limits import (
     Loaded,
     Misdeclared,
@@ -31,6 +39,7 @@ from lakehouse_watch.probes.limits import (
 )
 from lakehouse_watch.probes.loads import arrivals_of, is_quiet, judge, passed_over, read_loads, waiting_since
 from lakehouse_watch.probes.models import read_models
+from lakehouse_watch.probes.project import read_project
 from lakehouse_watch.probes.reading import Probe
 from lakehouse_watch.targets.delivery import Delivery
 from lakehouse_watch.watch import Watch
@@ -172,25 +181,93 @@ def test_a_mistake_in_a_declaration_ends_no_alert_and_is_told(
     settings = catalog_settings
     with connect_catalog(settings) as connection:
         ensure_state(connection)
-    manifest, path = load_manifest(load_settings(home=home)), manifest_path(settings)
+    parsed, path = load_manifest(load_settings(home=home)), manifest_path(settings)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(manifest))
+    path.write_text(json.dumps(parsed))
     readable = declared_limits(settings, "retail"), declared_still(settings), declared_tables(settings)
     assert all(readable) and declared_loads(settings)
-    manifest["sources"]["source.lakehouse.retail.stores"]["meta"]["laad"] = {}
-    path.write_text(json.dumps(manifest))
+    parsed["sources"]["source.lakehouse.retail.stores"]["meta"]["laad"] = {}
+    path.write_text(json.dumps(parsed))
     os.utime(path, (1, 1))
-    probes = [Probe("loads", partial(read_loads, settings)), Probe("models", partial(read_models, settings))]
-    found = Watch(settings, probes, Delivery({}), str)._read(None)
-    assert found["loads"] is None and found["models"] is None
-    [told] = found["unreadable/loads"] or ()
-    assert re.match(r"loads cannot be read: \S+retail\.yml:\d+: .*laad", told.summary) and told.to_do == "correct it"
+    found = look_at_project(settings)
+    assert found["loads"] is None and found["models"] is None and not found["unreadable/loads"]
+    [told] = found["project"] or ()
+    assert re.match(r"the project cannot be read: \S+retail\.yml:\d+: .*laad", told.summary)
+    assert told.key == "unreadable/project" and told.to_do.startswith("correct it")
     assert (declared_limits(settings, "retail"), declared_still(settings), declared_tables(settings)) == readable
     monkeypatch.setattr(limits, "_readable", {})
     with pytest.raises(Misdeclared, match="laad"):
         declared_limits(settings, "retail")
-    path.unlink()
-    assert declared_limits(settings, "retail") == {} and declared_loads(settings) == (), "none was parsed yet"
+
+
+def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come about in time"
+        time.sleep(0.05)
+
+
+def look_at_project(settings: Settings) -> dict[str, Sequence[Occasion] | None]:
+    """What the looks find that need nothing but the project."""
+    reads = {"loads": read_loads, "models": read_models, "project": read_project}
+    probes = [Probe(name, partial(read, settings)) for name, read in reads.items()]
+    return Watch(settings, probes, Delivery({}), str)._read(None)
+
+
+def test_a_project_that_nobody_has_parsed_is_told_and_parsed_by_the_watch(
+    home: Path, catalog_settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a pod of its own, the watch knew no table, and told for ever that nothing needed attention."""
+    settings = catalog_settings.model_copy(update={"home": tmp_path})
+    with connect_catalog(settings) as connection:
+        ensure_state(connection)
+    found = look_at_project(settings)
+    assert found["loads"] is None and found["models"] is None, "what was open stays open"
+    assert [told.summary for told in found["project"] or ()] == [
+        f"the project cannot be read: nobody has parsed it in {settings.home} yet"
+    ]
+    assert declared_limits(settings, "retail") == {}, "a source is looked at all the same"
+    stop, asked = threading.Event(), []
+    parsed = manifest.ensure_manifest(load_settings(home=home))
+
+    def parse(settings: Settings, target: Path) -> Path:
+        asked.append(settings)
+        if len(asked) == 1:
+            raise LakehouseError("the dbt project does not parse: no such macro")
+        target.mkdir(exist_ok=True)
+        return Path(shutil.copy(parsed, target))
+
+    monkeypatch.setattr(manifest, "_parse", parse)
+    monkeypatch.setattr(parsing, "AGAIN_SECONDS", 2.0)
+    thread = threading.Thread(target=parsing.keep_parsed, args=(settings, stop))
+    thread.start()
+    try:
+        until(lambda: "no such macro" in str(look_at_project(settings)["project"]))
+        until(lambda: not look_at_project(settings)["project"])
+    finally:
+        stop.set()
+        thread.join()
+    assert declared_limits(settings, "retail") and declared_loads(settings) and len(asked) == 2
+
+
+def test_a_worker_that_cannot_parse_the_project_is_told_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stood in the worker's log alone."""
+    settings = load_settings(home=tmp_path)
+    monkeypatch.setattr(worker, "state_of", lambda settings: "killed")
+    assert "it was killed, lost its machine, or" in worker.read_worker(settings).occasions[0].summary
+
+    def fails(*_: object) -> Path:
+        raise LakehouseError("the dbt project does not parse: no such macro")
+
+    monkeypatch.setattr(manifest, "_parse", fails)
+    with pytest.raises(LakehouseError):
+        manifest.ensure_manifest(settings)
+    [told] = worker.read_worker(settings).occasions
+    assert "no worker is at work: it cannot read the project (the dbt project does not parse: no such" in told.summary
+    monkeypatch.setattr(manifest, "project_fingerprint", lambda settings: "another")
+    assert "it was killed" in worker.read_worker(settings).occasions[0].summary, "it was changed since"
 
 
 def test_the_parsed_tables_of_the_samples_are_watched(home: Path) -> None:
