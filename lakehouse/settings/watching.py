@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 
 from lakehouse.settings.section import Port, Section
 
@@ -46,7 +46,15 @@ class AlertSettings(Section):
         10 * 1024**3, gt=0, description="WAL that a source may retain for tables that declare no `lag`"
     )
     disk_free_bytes: int = Field(5 * 1024**3, ge=0, description="space that must be free on the home's disk")
-    backup_hours: float = Field(50.0, gt=0, description="age of the last backup, once one was made")
+    backup_hours: float = Field(
+        50.0, ge=0, description="age of the last backup, or of a lake that was never backed up; 0: nobody is told"
+    )
+
+    @field_validator("webhook", mode="before")
+    @classmethod
+    def _is_unset_if_empty(cls, given: object) -> object:
+        """A compose file can leave a variable empty, but not away."""
+        return None if given == "" else given
 
 
 class MetricsSettings(Section):

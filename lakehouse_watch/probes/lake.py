@@ -6,11 +6,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from shlex import quote
+from typing import TYPE_CHECKING, Any, LiteralString, NamedTuple
 
 from lakehouse.catalog.open import PUBLISHED, total
 from lakehouse.metrics import Sample, sample
-from lakehouse.servers.database import CatalogConnection, connect_catalog
+from lakehouse.servers.database import connect_catalog
 from lakehouse.settings import Settings
 from lakehouse_watch.alerts import Occasion
 from lakehouse_watch.probes.limits import declared_still
@@ -28,6 +29,12 @@ META = {SCHEMA_CHANGES, QUARANTINE, SPOOL}
 UNMADE = "unmade/"
 EDITED_SECONDS = 600.0  # somebody may be renaming a model
 FAILURES = 3  # of an action in a row: one may be a conflict with a load, and the next run tries again
+HOUR = timedelta(hours=1)
+_BACKUP: LiteralString = """SELECT made_at, folder, clock_timestamp() - made_at FROM lakehouse.backups
+ ORDER BY made_at DESC LIMIT 1"""
+# Since its state was made, where something was ever ingested: before, there is nothing to lose.
+_LAKE_AGE: LiteralString = """SELECT clock_timestamp() - min(applied_at) FROM lakehouse.schema_version
+ WHERE EXISTS (SELECT FROM lakehouse.streams)"""
 WEEKS, TRIED_AGAIN = timedelta(days=22), timedelta(days=8)  # of a weekly schedule: so many runs, and the next one
 
 
@@ -193,25 +200,22 @@ def _failures(failing: Sequence[Act], tables: Collection[str], now: datetime) ->
 
 
 def read_backups(settings: Settings) -> Reading:
-    """The age of the last backup; no word where none was ever made."""
+    """The age of the last backup, or of a lake of which none was ever made."""
     with connect_catalog(settings) as connection:
-        newest = _newest_backup(connection)
-    if newest is None:
-        return Reading()
-    made_at, age = newest
-    samples = (sample("lakehouse_last_backup_timestamp_seconds", made_at.timestamp()),)
-    if age < timedelta(hours=settings.alerts.backup_hours):
-        return Reading(samples=samples)
-    hours = age.total_seconds() / 3600
-    late = Occasion(
-        "backup/age",
-        f"the last backup was made {hours:,.0f} hours ago",
-        "run `lakehouse backup`; see why it did not run",
-    )
-    return Reading((late,), samples)
-
-
-def _newest_backup(connection: CatalogConnection) -> tuple[datetime, timedelta] | None:
-    query = "SELECT made_at, clock_timestamp() - made_at FROM lakehouse.backups ORDER BY made_at DESC LIMIT 1"
-    row = connection.execute(query).fetchone()
-    return (row[0], row[1]) if row else None
+        newest, lake_age = connection.execute(_BACKUP).fetchone(), connection.execute(_LAKE_AGE).fetchone()
+    samples, limit = [], timedelta(hours=settings.alerts.backup_hours)
+    if newest is not None:
+        made_at, folder, age = newest
+        samples = [sample("lakehouse_last_backup_timestamp_seconds", made_at.timestamp())]
+        late = Occasion(
+            "backup/age", f"the last backup was made {age / HOUR:,.0f} hours ago",
+            f"run `lakehouse backup {quote(folder)}`; see why it did not run",
+        )  # fmt: skip
+    else:
+        age = lake_age[0] if lake_age and lake_age[0] else timedelta()
+        late = Occasion(
+            "backup/age", f"the lake is {age / HOUR:,.0f} hours old, and no backup has succeeded yet",
+            "run `lakehouse backup FOLDER`, and see why the one that runs every night does not; with "
+            "LAKEHOUSE_ALERTS__BACKUP_HOURS=0 nobody is told", "warning",
+        )  # fmt: skip
+    return Reading((late,) if limit and age >= limit else (), tuple(samples))

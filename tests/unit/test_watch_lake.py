@@ -2,11 +2,14 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
+import psycopg
 import pyarrow as pa
 import pytest
 from held_topics import make_lake
+from pgoutput_record import scratch_database
 from pyiceberg.expressions import EqualTo
 from pyiceberg.schema import Schema
 
@@ -20,10 +23,11 @@ from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.catalog.open import PUBLISHED
 from lakehouse.declarations import Column, RawTable
 from lakehouse.declarations.policies import LoadPolicy, RawPolicy
-from lakehouse.settings import Settings
+from lakehouse.migrations import ensure_state
+from lakehouse.settings import AlertSettings, Settings, load_settings
 from lakehouse_watch.alerts import Alert, Occasion, State, advance
 from lakehouse_watch.probes import lake
-from lakehouse_watch.probes.lake import read_lake
+from lakehouse_watch.probes.lake import read_backups, read_lake
 from lakehouse_watch.probes.schema_changes import Standing, is_over
 from lakehouse_watch.probes.still_there import Declared
 from maintenance.planning import history
@@ -266,3 +270,34 @@ def test_what_fails_on_a_table_in_each_run_is_told_though_the_runs_succeed(
     assert set(told(catalog_settings)) == {"maintenance/vault.sat_store"}
     fewer = {dict(s.labels)["action"]: s.value for s in read_lake(catalog_settings).samples if "removed" in s.name}
     assert fewer == {"compact": 5, "expire_snapshots": 5}
+
+
+def test_a_lake_that_was_never_backed_up_is_told_and_a_late_backup_with_its_folder(
+    cluster: str, tmp_path: Path
+) -> None:
+    """A timer whose folder was missing failed every night, and nobody was told."""
+    with scratch_database(cluster) as url, psycopg.connect(url, autocommit=True) as connection:
+        settings = load_settings(home=tmp_path, catalog_url=url)
+        ensure_state(connection)
+        connection.execute("UPDATE lakehouse.schema_version SET applied_at = now() - interval '60 hours'")
+        assert read_backups(settings).occasions == (), "nothing was ever ingested"
+        connection.execute(
+            "INSERT INTO lakehouse.streams (source, epoch, lsn, slot, system_identifier, timeline, publication_oid)"
+            " VALUES ('shop', 1, 1, 'slot', '1', 1, 1)"
+        )
+        [never] = read_backups(settings).occasions
+        assert (never.key, never.severity) == ("backup/age", "warning")
+        assert never.summary == "the lake is 60 hours old, and no backup has succeeded yet"
+        quiet = settings.model_copy(update={"alerts": AlertSettings(backup_hours=0)})
+        assert read_backups(quiet).occasions == ()
+        for hours, late in ((70, "70"), (51, "51"), (2, None)):
+            connection.execute(
+                "INSERT INTO lakehouse.backups VALUES (now() - %s * interval '1 hour', '/backups/my lake', false)",
+                [hours],
+            )
+            found = read_backups(settings)
+            assert found.samples and [told.summary for told in found.occasions] == (
+                [f"the last backup was made {late} hours ago"] if late else []
+            )
+            assert all("`lakehouse backup '/backups/my lake'`" in told.to_do for told in found.occasions)
+            assert read_backups(quiet).occasions == ()
