@@ -30,6 +30,7 @@ from lakehouse.settings import Settings, load_settings
 from lakehouse_stack.control.containers import container_files, write_access_files, write_container_files
 from lakehouse_stack.home.certificate import make_certificate
 from lakehouse_stack.servers.s3 import check_health
+from lakehouse_watch.watch import declared_probes
 from orchestration.web.login import ui_secret
 from tests.ports import free_port
 from tests.test_stack import Home
@@ -166,6 +167,7 @@ SECRETS_OF = {
     "spark-worker": {"SPARK_SECRET"},
     "ingestion": OF_THE_LAKE | {"INGEST_PASSWORD"},
     "worker": OF_THE_LAKE | {"DAGSTER_PASSWORD"},
+    "watch": OF_THE_LAKE | {"DAGSTER_PASSWORD", "INGEST_PASSWORD"},
     "setup": OF_THE_LAKE | {"APP_PASSWORD", "INGEST_PASSWORD"},
     "dagster-code": OF_THE_LAKE | {"DAGSTER_PASSWORD", "INGEST_PASSWORD"},
     "dagster-webserver": {"DAGSTER_PASSWORD", "UI_SECRET"},
@@ -216,7 +218,7 @@ def test_networks_lead_to_those_who_are_needed_only() -> None:
 def test_the_sample_topic_is_read_only_where_the_broker_runs() -> None:
     added = yaml.safe_load(TOPICS.read_text())["services"]
     assert all(SERVICES[name]["profiles"] == ["kafka"] for name in ("kafka", "connect"))
-    assert set(added) == {"ingestion", "worker", "setup", "dagster-code"}
+    assert set(added) == {"ingestion", "worker", "watch", "setup", "dagster-code"}
     for name, more in added.items():
         assert name == "worker" or "kafka" in reached_from(name), name
         assert more["environment"]["LAKEHOUSE_SOURCES__CLICKS__BOOTSTRAP_SERVERS"] == "kafka:9092"
@@ -348,6 +350,23 @@ def test_the_environment_of_our_services_is_made_of_settings_that_exist(monkeypa
     assert settings.trino.http_scheme == "https" and settings.trino.login("reader").user == "reader"
     assert settings.s3.endpoint == "http://s3:9000"
     assert settings.spark.master == "spark://spark-master:7077"
+
+
+def test_the_watch_knows_all_that_it_tells_of_and_has_no_port_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There was none; one that lacks a source, Dagster's database or the project is blind to it and says nothing."""
+    monkeypatch.setenv("LAKEHOUSE_CONFIG", os.devnull)
+    for name, value in SERVICES["watch"]["environment"].items():
+        filled = REFERENCE.sub(lambda found: "" if (found[2] or "").startswith(":-") else "x" * 32, value)
+        monkeypatch.setenv(name, filled)
+    settings, ingesting = load_settings(), SERVICES["ingestion"]["environment"]
+    assert settings.alerts.webhook is None, "none is set by default"
+    assert settings.dagster.storage_url is not None
+    assert {"dagster", "dagster checks", "project"} <= {probe.name for probe in declared_probes(settings)}
+    for name, value in ingesting.items():
+        assert name == "LAKEHOUSE_SPARK__CONF" or SERVICES["watch"]["environment"][name] == value, name
+    assert SERVICES["watch"]["volumes"] == SERVICES["worker"]["volumes"], "where the project is parsed"
+    assert {"sources", "catalog", "s3"} <= reached_from("watch") and "ports" not in SERVICES["watch"]
+    assert (settings.metrics.host, settings.metrics.watch_port) == ("0.0.0.0", 9102)
 
 
 # ---- the commands themselves, with the addresses of a stack of this machine ----

@@ -185,6 +185,15 @@ def test_what_the_manifests_set_are_settings_and_every_secret_of_theirs_is_there
         assert name in made or f"`{name}`" in page, name
 
 
+def test_the_watch_of_the_manifests_sees_dagster() -> None:
+    """It had a variable that no setting reads, so no failed run or check was told."""
+    [watch] = DEPLOYMENTS["lakehouse-watch"]["spec"]["template"]["spec"]["containers"]
+    [storage] = [variable for variable in watch["env"] if variable["name"] == "LAKEHOUSE_DAGSTER__STORAGE_URL"]
+    key = storage["valueFrom"]["secretKeyRef"]
+    [secret] = [each for each in MANIFESTS if each["kind"] == "Secret" and each["metadata"]["name"] == key["name"]]
+    assert secret["stringData"][key["key"]].startswith("postgresql://")
+
+
 def _manifest_text() -> str:
     return (PROJECT_DIR / "docker" / "kubernetes.yaml").read_text()
 
