@@ -12,6 +12,7 @@ from contextlib import ExitStack, suppress
 from typing import Any
 
 import pytest
+import yaml
 
 from lakehouse.metrics import METRICS, Registry, sample
 from lakehouse.servers.exporter import AT_ONCE, served
@@ -154,6 +155,21 @@ def test_alert_rules_name_metrics_that_exist() -> None:
     """Promtool knows the syntax, not our names."""
     named = re.findall(r"lakehouse_[a-z_]+", (PROJECT_DIR / "docker" / "prometheus-rules.yml").read_text())
     assert len(set(named)) > 10 and not set(named) - set(METRICS)
+
+
+def test_the_labels_of_a_metric_are_scraped_as_they_are() -> None:
+    """Prometheus has a label `job` of its own: rules named the job of the scrape, and the dashboard added all jobs."""
+    rules = (PROJECT_DIR / "docker" / "prometheus-rules.yml").read_text()
+    page = (PROJECT_DIR / "docs" / "operations.md").read_text()
+    [example] = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(scrape_configs:.*?)```", page, re.DOTALL)]
+    assert {"job"} <= {label for metric in METRICS.values() for label in metric.labels}
+    assert example["scrape_configs"][0]["honor_labels"] is True and "$labels.job" in rules
+
+
+def test_a_watch_that_is_not_there_is_told_by_a_rule_of_its_own() -> None:
+    """The others compare with numbers that are not there then."""
+    rules = yaml.safe_load((PROJECT_DIR / "docker" / "prometheus-rules.yml").read_text())["groups"][0]["rules"]
+    assert "absent(lakehouse_source_up)" in {rule["expr"] for rule in rules}
 
 
 def used(expression: str) -> Iterator[tuple[str, set[str]]]:
