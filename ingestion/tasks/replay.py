@@ -81,7 +81,8 @@ def _replay_relation(plan: ReplayPlan, lanes: Lanes, relation: bytes, records: p
         reason = "of the kind of source that the table was read from before a move, and is not replayed"
     if reason is not None:
         of_another = _picked(relation, records, min(plan.target.oids))
-        lanes.keep("quarantine", of_another, dict.fromkeys(_places(of_another), reason))
+        beside = (_beside(first, reason) for first in records.column("reason").to_pylist())
+        lanes.keep("quarantine", of_another, dict(zip(_places(of_another), beside, strict=True)))
         return
     while records.num_rows:
         try:
@@ -98,6 +99,11 @@ def _replay_relation(plan: ReplayPlan, lanes: Lanes, relation: bytes, records: p
         if lanes.aside:
             lanes.keep("spool", _picked(relation, records.slice(0, end), oid))
         records = records.slice(end + 1 if end < records.num_rows else end)
+
+
+def _beside(first: str | None, reason: str) -> str:
+    """Why a record was kept, and why it is kept again; the first reason is what tells how it went wrong."""
+    return first if first and first.endswith(reason) else "; ".join(filter(None, (first, reason)))
 
 
 def _decoded(plan: ReplayPlan, relation: bytes, records: pa.Table) -> list[Batch]:
