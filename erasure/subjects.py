@@ -50,7 +50,7 @@ def parse_key(table: RawTable, words: Iterable[str]) -> dict[str, str]:
     if set(given) != set(table.key):
         wanted = " ".join(f"{name}=…" for name in table.key)
         raise LakehouseError(f"{table.source}.{table.name}: name the subject by its key: {wanted}")
-    if not (table.personal or table.raw.personal):
+    if not table.has_personal:
         raise LakehouseError(
             f"{table.source}.{table.name} declares no personal data: mark a satellite `personal: true` or list columns "
             "in meta.raw.personal"

@@ -68,6 +68,11 @@ class RawTable(Declared):
         return tuple(name for name in self.landed if name in named)
 
     @property
+    def has_personal(self) -> bool:
+        """Whether it has personal data, or had: what is excluded by now is still in rows from before."""
+        return bool(self.personal or self.raw.personal)
+
+    @property
     def namespace(self) -> str:
         """The Iceberg namespace, `raw_<source>`."""
         return f"raw_{self.source}"

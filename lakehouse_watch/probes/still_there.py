@@ -61,7 +61,7 @@ def _checks(table: RawTable, is_unread: bool) -> Iterator[tuple[str, str]]:
     yield from ((raw, name) for name in (IN_THE_CUT, "columns_as_declared"))
     yield from [(raw, "read_by_a_model")] if is_unread else []
     yield from [(raw, "reconciles_with_source")] if table.is_compared else []
-    yield from [(raw, "erasures_hold")] if table.personal else []
+    yield from [(raw, "erasures_hold")] if table.has_personal else []
     yield from [(mirror, "at_the_newest_cut")] if table.is_mirrored else []
 
 
@@ -70,7 +70,7 @@ def _jobs(sources: Iterable[Source]) -> Iterator[str]:
         yield _load(table)
         yield from [f"mirror_{table.source}"] if table.is_mirrored else []
         yield from [f"reconcile_{table.source}"] if table.is_compared else []
-        yield from [f"verify_erasures_{table.source}"] if table.personal else []
+        yield from [f"verify_erasures_{table.source}"] if table.has_personal else []
 
 
 def _load(table: RawTable) -> str:

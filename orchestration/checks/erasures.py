@@ -29,7 +29,7 @@ def check_keys(tables: Sequence[TableKey]) -> list[dg.AssetCheckKey]:
 
 def erasing_definitions(source: Source) -> dg.Definitions:
     """The checks, their job `verify_erasures_<source>` and its schedule; empty for a source without personal data."""
-    tables = [table for table in source.tables if table.personal]
+    tables = [table for table in source.tables if table.has_personal]
     if not tables:
         return dg.Definitions()
     keys = check_keys([table.identifier for table in tables])

@@ -64,7 +64,7 @@ def _load(source: str, name: str, tables: Sequence[RawTable]) -> Load:
         tables=tuple(table.identifier for table in tables),
         apart=(
             *reconciliation.check_keys([table.identifier for table in tables if table.is_compared]),
-            *erasures.check_keys([table.identifier for table in tables if table.personal]),
+            *erasures.check_keys([table.identifier for table in tables if table.has_personal]),
         ),
         trigger=tables[0].load.trigger,
         confirm_after=timedelta(minutes=min(freshness)) / 2 if freshness else None,
