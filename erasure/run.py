@@ -111,7 +111,7 @@ def end(settings: Settings, name: str, key: Sequence[str]) -> Tombstone:
         io = open_io(settings)
         for stone in tombstones.read(settings, io, states):
             if (f"{stone.source}.{stone.table}", stone.key) == (name, given):
-                tombstones.remove(settings, io, states, stone)
+                tombstones.end(settings, io, states, stone)
                 return stone
     raise LakehouseError(f"{name} {' '.join(key)}: no such erasure; `lakehouse erase --list` lists them in this form")
 

@@ -121,7 +121,8 @@ class Erasing:
             if (there := load_table(self.catalog, *dropped.identifier)) is not None:
                 expire.check_references(there)
         expire.check_copies(self.catalog, [part.target.identifier for part in plan.parts])
-        tombstones.keep(self.settings, io, self.states, [stone for stone in stones if stone.id not in known])
+        new = tombstones.add(self.settings, io, self.states, [stone for stone in stones if stone.id not in known])
+        stones = [*(stone for stone in stones if stone.id in known), *new]
         self._raw([part for part in plan.raw if str(part.target) in concerned], erasure)
         for mirror in mirrors:
             self._mirror(mirror, erasure)

@@ -2,7 +2,8 @@
 
 A tombstone contains table, key, time and who asked, and no personal data. It has three copies: in the catalog database,
 in the warehouse and in the home. A restore may return one of these stores to an older state, so each read merges the
-copies and writes them back.
+copies and writes them back. So an ended tombstone is marked and not deleted: the mark wins over the copies that other
+homes hold, and only a later erasure of the same person, which has a higher number, wins over the mark.
 
 The table `condemned` of the catalog lists the files that an erasure will delete. It is written before the last snapshot
 that names them expires, so that the next run can finish after a kill.
@@ -14,7 +15,7 @@ import getpass
 import hashlib
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -30,11 +31,17 @@ if TYPE_CHECKING:
     from lakehouse.settings import Settings
 
 FOLDER = "erasures"
+_RANK = """(coalesce(({0}->>'ends_before')::int, 0), {0}->>'ended_at' IS NOT NULL, {0}->>'done_at' IS NOT NULL)"""
+KEEP = (
+    "INSERT INTO lakehouse.erasures AS kept VALUES (%s, %s) ON CONFLICT (id) DO UPDATE SET tombstone ="
+    f" excluded.tombstone WHERE {_RANK.format('kept.tombstone')} <= {_RANK.format('excluded.tombstone')}"
+)  # as Tombstone.rank: another home may have ended it since it was read here
 
 
 @dataclass(frozen=True)
 class Tombstone:
-    """One erasure: `key` has the source's column names and texts. `done_at` is the time of the first proof."""
+    """One erasure: `key` has the source's column names and texts. `done_at` is the time of the first proof, `ended_at`
+    of its end; `ends_before` counts the ends of earlier erasures of the same subject."""
 
     source: str
     table: str
@@ -42,6 +49,13 @@ class Tombstone:
     asked_at: str
     asked_by: str
     done_at: str | None = None
+    ended_at: str | None = None
+    ends_before: int = 0
+
+    @property
+    def rank(self) -> tuple[int, bool, bool]:
+        """Of two copies the one with the higher rank is the newer one; clocks of different machines do not count."""
+        return self.ends_before, self.ended_at is not None, self.done_at is not None
 
     @property
     def id(self) -> str:
@@ -57,53 +71,62 @@ def tombstone(source: str, table: str, key: dict[str, str]) -> Tombstone:
     return Tombstone(source, table, key, datetime.now(UTC).isoformat(timespec="seconds"), getpass.getuser())
 
 
+def add(
+    settings: Settings, io: PyArrowFileIO, states: CatalogConnection, stones: Iterable[Tombstone]
+) -> tuple[Tombstone, ...]:
+    """Writes new tombstones, each above the ended one of its subject, and returns them; raises LakehouseError."""
+    ended = {stone.id: stone for stone in _merged(settings, io, states) if stone.ended_at is not None}
+    added = tuple(
+        replace(stone, ends_before=ended[stone.id].ends_before + 1) if stone.id in ended else stone for stone in stones
+    )
+    keep(settings, io, states, added)
+    return added
+
+
 def keep(settings: Settings, io: PyArrowFileIO, states: CatalogConnection, stones: Iterable[Tombstone]) -> None:
-    """Writes tombstones to all three stores; raises LakehouseError if one cannot be written."""
-    for stone in stones:
-        text = json.dumps(asdict(stone), sort_keys=True)
-        states.execute(
-            "INSERT INTO lakehouse.erasures VALUES (%s, %s)"
-            " ON CONFLICT (id) DO UPDATE SET tombstone = excluded.tombstone",
-            (stone.id, text),
-        )
+    """Writes tombstones to all three stores, the catalog first; one that the catalog knows more newly is written as it
+    is there. Raises LakehouseError if one cannot be written."""
+    for given in stones:
+        states.execute(KEEP, (given.id, _text(given)))
+        row = states.execute("SELECT tombstone FROM lakehouse.erasures WHERE id = %s", (given.id,)).fetchone()
+        stone = _parsed(json.dumps(row[0])) if row else given
         try:
             with io.new_output(_object(settings, stone)).create(overwrite=True) as stream:
-                stream.write(text.encode())
+                stream.write(_text(stone).encode())
             folder = settings.home / FOLDER
             private_dir(folder)
-            write_private(folder / f"{stone.id}.json", text)
+            write_private(folder / f"{stone.id}.json", _text(stone))
         except OSError as error:
-            raise LakehouseError(f"tombstone of {stone}: {error}; nothing is erased without a tombstone") from None
+            raise LakehouseError(f"tombstone of {stone}: {error}; run this again") from None
 
 
 def read(settings: Settings, io: PyArrowFileIO, states: CatalogConnection) -> tuple[Tombstone, ...]:
-    """All tombstones of the three stores, oldest first; writes those that a store lacks."""
+    """The tombstones of the three stores that are not ended, oldest first; writes those that a store lacks."""
+    return tuple(stone for stone in _merged(settings, io, states) if stone.ended_at is None)
+
+
+def end(settings: Settings, io: PyArrowFileIO, states: CatalogConnection, stone: Tombstone) -> None:
+    """Marks a tombstone as ended in all three stores; raises LakehouseError if one cannot be written.
+
+    The mark in the catalog, which comes first, ends it; after a kill the next read writes the others.
+    """
+    keep(settings, io, states, [replace(stone, ended_at=datetime.now(UTC).isoformat(timespec="seconds"))])
+
+
+def _merged(settings: Settings, io: PyArrowFileIO, states: CatalogConnection) -> tuple[Tombstone, ...]:
     stored_texts = [
         [json.dumps(row[0]) for row in states.execute("SELECT tombstone FROM lakehouse.erasures").fetchall()],
         [_content(io, stored.path) for stored in list_objects(io, f"{settings.warehouse.rstrip('/')}/{FOLDER}")],
         [path.read_text() for path in sorted((settings.home / FOLDER).glob("*.json"))],
     ]
-    known = [
-        {stone.id: stone for stone in (Tombstone(**known_fields(Tombstone, json.loads(text))) for text in texts)}
-        for texts in stored_texts
-    ]
+    known = [{stone.id: stone for stone in map(_parsed, texts)} for texts in stored_texts]
     found: dict[str, Tombstone] = {}
     for copies in known:
         for stone in copies.values():
-            if stone.id not in found or found[stone.id].done_at is None:
+            if stone.id not in found or found[stone.id].rank < stone.rank:
                 found[stone.id] = stone
     keep(settings, io, states, [stone for stone in found.values() if any(p.get(stone.id) != stone for p in known)])
     return tuple(sorted(found.values(), key=lambda stone: (stone.asked_at, stone.id)))
-
-
-def remove(settings: Settings, io: PyArrowFileIO, states: CatalogConnection, stone: Tombstone) -> None:
-    """Deletes a tombstone from all three stores; raises LakehouseError if one cannot be written."""
-    states.execute("DELETE FROM lakehouse.erasures WHERE id = %s", (stone.id,))
-    try:
-        io.delete(_object(settings, stone))
-        (settings.home / FOLDER / f"{stone.id}.json").unlink(missing_ok=True)
-    except OSError as error:
-        raise LakehouseError(f"tombstone of {stone}: {error}; it still exists: run this again") from None
 
 
 def record_files_to_delete(states: CatalogConnection, table: tuple[str, str], paths: Iterable[str]) -> None:
@@ -124,6 +147,14 @@ def files_to_delete(states: CatalogConnection, table: tuple[str, str]) -> set[st
 def forget_files_to_delete(states: CatalogConnection, table: tuple[str, str]) -> None:
     """Removes the records of a table: its unreferenced files are deleted, the others are still in use."""
     states.execute('DELETE FROM lakehouse.condemned WHERE namespace = %s AND "table" = %s', table)
+
+
+def _text(stone: Tombstone) -> str:
+    return json.dumps(asdict(stone), sort_keys=True)
+
+
+def _parsed(text: str) -> Tombstone:
+    return Tombstone(**known_fields(Tombstone, json.loads(text)))
 
 
 def _object(settings: Settings, stone: Tombstone) -> str:

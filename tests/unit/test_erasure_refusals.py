@@ -37,6 +37,7 @@ def test_a_pin_on_a_table_that_dbt_builds_whole_is_refused_before_anything_is_wr
     monkeypatch.setattr(tombstones, "read", lambda *_: ())
     monkeypatch.setattr(tombstones, "files_to_delete", lambda *_: set())
     monkeypatch.setattr(tombstones, "keep", lambda *_: pytest.fail("a tombstone was written"))
+    monkeypatch.setattr(tombstones, "add", lambda *_: pytest.fail("a tombstone was written"))
     plan = Plan(cast(Any, None), {}, (), (SubjectRows(PIT, ()),), 0, {})
     erasing = Erasing(
         cast(Any, None), cast(Any, SimpleNamespace(catalog=catalog)), cast(Any, None), plan, print, cast(Any, None)

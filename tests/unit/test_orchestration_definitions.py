@@ -115,7 +115,7 @@ def test_checks_that_scan_whole_tables_are_in_no_load(defs: dg.Definitions) -> N
 def test_the_check_of_erasures_stays_where_a_personal_column_is_excluded_later(
     personal: tuple[str, ...], exclude: tuple[str, ...]
 ) -> None:
-    """Rows from before still have the column. The check and its job went, and what a restore brought back was not told."""
+    """Rows from before still have it. The check and its job went, so what a restore brought back was not told."""
     people = table("people")
     columns = (*people.columns, Column(name="email", data_type="text", description="address"))
     raw = people.raw.model_copy(update={"personal": personal, "exclude": exclude})
