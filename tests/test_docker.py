@@ -146,7 +146,7 @@ def test_a_key_for_tls_gets_into_no_image_and_no_commit() -> None:
 
 # ---- who has what, and reaches whom ----
 
-TRINO_LOGINS = {"TRINO_PASSWORD", "TRINO_READER_PASSWORD"}
+TRINO_LOGINS = {"TRINO_PASSWORD", "TRINO_READER_PASSWORD", "TRINO_PRIVACY_PASSWORD"}
 OF_THE_LAKE = TRINO_LOGINS | {"CATALOG_PASSWORD", "S3_ACCESS_KEY", "S3_SECRET_KEY", "SPARK_SECRET"}
 SECRETS_OF = {
     "config": set(),
@@ -312,7 +312,10 @@ def test_rendered_files_hold_no_secret_and_can_be_read_by_other_users(rendered: 
 
 
 def test_trino_gets_a_certificate_logins_and_rules_that_nobody_else_reads(tmp_path: Path) -> None:
-    logins = {"password": "p" * 16, "reader_user": "reader", "reader_password": "q" * 16, "http_scheme": "https"}
+    logins = {"http_scheme": "https", "password": "p" * 16, "reader_user": "reader", "reader_password": "q" * 16}
+    with pytest.raises(LakehouseError, match="LAKEHOUSE_TRINO__PRIVACY_USER"):
+        write_access_files(tmp_path / "access", tmp_path / "certs", Settings.model_validate({"trino": logins}))
+    logins |= {"privacy_user": "privacy", "privacy_password": "r" * 16}
     settings = Settings.model_validate({"trino": logins})
     made, given = tmp_path / "access", tmp_path / "certs"
     write_access_files(made, given, settings)
@@ -321,6 +324,7 @@ def test_trino_gets_a_certificate_logins_and_rules_that_nobody_else_reads(tmp_pa
     assert {name: login.role for name, login in read_logins(made).items()} == {
         "lakehouse": "writer",
         "reader": "reader",
+        "privacy": "privacy",
     }
     ours, theirs = make_certificate(("lake.example.com",), datetime.now(UTC))
     given.mkdir()

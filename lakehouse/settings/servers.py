@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple
 
 from pydantic import Field, SecretStr, model_validator
 
+from lakehouse.errors import LakehouseError
 from lakehouse.settings.section import Port, Section
 
 
@@ -47,7 +48,13 @@ class TrinoSettings(Section):
         None,
         description="PEM file of the authority that signed Trino's certificate; unset means those that Python trusts",
     )
-    reader_user: str | None = Field(None, description="the login of `lakehouse sql`; unset means the pipeline's")
+    reader_user: str | None = Field(
+        None,
+        description=(
+            "the login of `lakehouse sql`, of charts and questions at `/lake`, and of `lakehouse env --for`, which "
+            "refuse without it"
+        ),
+    )
     reader_password: SecretStr | None = Field(None, description="its password")
     privacy_user: str | None = Field(
         None, description="the login of `lakehouse sql --role privacy`, which reads personal data as well"
@@ -64,13 +71,33 @@ class TrinoSettings(Section):
             raise ValueError("a password needs http_scheme = https")
         return self
 
+    @model_validator(mode="after")
+    def _has_whole_logins(self) -> "TrinoSettings":
+        for role, user, password in (
+            ("reader", self.reader_user, self.reader_password), ("privacy", self.privacy_user, self.privacy_password)
+        ):  # fmt: skip
+            if password is not None and user is None:
+                raise ValueError(f"{role}_password needs {role}_user")
+        return self
+
     def login(self, role: Literal["writer", "reader", "privacy"]) -> Login:
-        """User and password of a role; a Trino that is told no others has one login for all."""
-        if role == "reader" and self.reader_user is not None:
-            return Login(self.reader_user, self.reader_password)
-        if role == "privacy" and self.privacy_user is not None:
-            return Login(self.privacy_user, self.privacy_password)
-        return Login(self.user, self.password)
+        """User and password of a role; raises LakehouseError where a role other than the writer has none.
+
+        The pipeline's login would do in its place whatever was meant to be forbidden.
+        """
+        logins = {
+            "writer": (self.user, self.password),
+            "reader": (self.reader_user, self.reader_password),
+            "privacy": (self.privacy_user, self.privacy_password),
+        }
+        user, password = logins[role]
+        if user is None:
+            variable = f"LAKEHOUSE_TRINO__{role.upper()}_USER"
+            raise LakehouseError(
+                f"Trino: the role {role} has no login: set {variable} and …_PASSWORD, "
+                "or ask as the pipeline with `lakehouse sql --role writer`"
+            )
+        return Login(user, password)
 
 
 class SparkSettings(Section):

@@ -15,10 +15,12 @@ from lakehouse.declarations import Declarations, load_declarations
 from lakehouse.declarations.access import policies_of
 from lakehouse.declarations.manifest import load_manifest
 from lakehouse.declarations.unread import unread_tables
+from lakehouse.errors import LakehouseError
 from lakehouse.extras import installed, missing_extra
 from lakehouse.migrations import refuse_former_state
 from lakehouse.servers.embedded import is_sample
 from lakehouse.servers.java import java_version, spark_java_home
+from lakehouse.servers.logins import Role
 from lakehouse.servers.outage import expected
 from lakehouse.settings import Settings, load_settings
 from lakehouse.text.shown import say, say_json
@@ -153,10 +155,16 @@ def _object_store(settings: Settings) -> Iterator[Line]:
 def _trino(settings: Settings) -> Iterator[Line]:
     from lakehouse.servers.trino import answering, query
 
+    asked: list[Role] = ["writer"]
+    try:
+        settings.trino.login("reader")
+        asked.append("reader")
+    except LakehouseError as error:  # nothing that loads needs it
+        yield Line("trino", "warning", str(error))
     with answering(settings):
-        for role in ("writer", "reader"):
+        for role in asked:
             query(settings, "SELECT 1", role=role)
-    yield Line("trino", "ok", f"{settings.trino.host}:{settings.trino.port} answers writer and reader")
+    yield Line("trino", "ok", f"{settings.trino.host}:{settings.trino.port} answers {' and '.join(asked)}")
 
 
 def _declarations(settings: Settings, declared: list[Declarations]) -> Iterator[Line]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from lakehouse.declarations.access import ensure_rules
 from lakehouse.errors import LakehouseError
 from lakehouse.files.private_files import write_private
-from lakehouse.servers.logins import ensure_own_logins
+from lakehouse.servers.logins import ROLES, ensure_own_logins
 from lakehouse.settings import Settings
 from lakehouse_stack.home.certificate import ensure_certificate
 from lakehouse_stack.home.config import SAMPLE_DATABASES
@@ -77,8 +77,8 @@ def write_access_files(folder: Path, given: Path, settings: Settings) -> None:
         write_private(folder / file.name, file.read_text())
     if not found:
         ensure_certificate(folder / CERTIFICATE, folder / AUTHORITY, TRINO)
-    logins = (settings.trino.login("writer"), settings.trino.login("reader"))
+    logins = [settings.trino.login(role) for role in ROLES]
     if any(login.password is None for login in logins):
-        raise LakehouseError("set LAKEHOUSE_TRINO__PASSWORD and LAKEHOUSE_TRINO__READER_PASSWORD")
+        raise LakehouseError("set LAKEHOUSE_TRINO__PASSWORD, …__READER_PASSWORD and …__PRIVACY_PASSWORD")
     ensure_own_logins(folder, {login.user: login.password.get_secret_value() for login in logins if login.password})
     ensure_rules(folder)

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from lakehouse.settings import load_settings
+from lakehouse.settings import Settings, load_settings
 from lakehouse_cli.commands import command_line
-from lakehouse_cli.machine.doctor import Line, examine
+from lakehouse_cli.machine.doctor import Line, _trino, examine
 from lakehouse_project import create_project
 
 
@@ -95,3 +95,12 @@ def test_a_source_in_kafka_is_looked_at_as_one(
     lines = found()
     file.unlink()
     assert lines["clicks"].state == "ok", lines
+
+
+def test_a_reader_without_a_login_is_a_warning_and_not_said_to_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It said `answers writer and reader` where both were the writer."""
+    asked: list[str] = []
+    monkeypatch.setattr("lakehouse.servers.trino.query", lambda settings, sql, role: asked.append(role))
+    warned, answered = _trino(Settings.model_validate({"trino": {"host": "trino.example.com"}}))
+    assert (warned.state, answered.state) == ("warning", "ok") and asked == ["writer"]
+    assert "LAKEHOUSE_TRINO__READER_USER" in warned.says and answered.says.endswith("answers writer")

@@ -2,11 +2,14 @@
 
 import os
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from lakehouse.errors import LakehouseError
+from lakehouse.servers.trino import connect
 from lakehouse.settings import Settings, load_settings
+from lakehouse_cli.machine.clients import client_text
 from lakehouse_stack.home.config import stack_settings
 
 SECRET = "hunter2"
@@ -123,7 +126,31 @@ def test_a_trino_of_ones_own_takes_nothing_over_of_the_embedded_one(
     monkeypatch.setenv("LAKEHOUSE_TRINO__PORT", "8443")
     trino = load_settings().trino
     assert (trino.host, trino.port, trino.http_scheme) == ("trino.example.com", 8443, "http")
-    assert trino.password is None and trino.ca is None and trino.login("reader").user == trino.user
+    assert trino.password is None and trino.ca is None and trino.login("writer").user == trino.user
+
+
+@pytest.mark.parametrize("role", ["reader", "privacy"])
+def test_a_role_without_a_login_is_refused_and_never_the_writer(
+    monkeypatch: pytest.MonkeyPatch, role: Literal["reader", "privacy"]
+) -> None:
+    """`lakehouse sql` dropped tables and charts showed personal data, on a Trino of one's own with one login."""
+    monkeypatch.setenv("LAKEHOUSE_TRINO__HOST", "trino.example.com")
+    monkeypatch.setenv("LAKEHOUSE_TRINO__HTTP_SCHEME", "https")
+    monkeypatch.setenv("LAKEHOUSE_TRINO__PASSWORD", SECRET)
+    settings = load_settings()
+    refusal = rf"the role {role} has no login: set LAKEHOUSE_TRINO__{role.upper()}_USER .*`lakehouse sql --role writer`"
+    for ask in (settings.trino.login, lambda asked: connect(settings, asked)):
+        with pytest.raises(LakehouseError, match=refusal) as refused:
+            ask(role)
+        assert SECRET not in str(refused.value)
+    if role == "reader":
+        with pytest.raises(LakehouseError, match=refusal):
+            client_text(settings, "duckdb")
+    monkeypatch.setenv(f"LAKEHOUSE_TRINO__{role.upper()}_PASSWORD", SECRET)
+    with pytest.raises(LakehouseError, match=f"{role}_password needs {role}_user"):
+        load_settings()
+    monkeypatch.setenv(f"LAKEHOUSE_TRINO__{role.upper()}_USER", "ada")
+    assert load_settings().trino.login(role).user == "ada"
 
 
 @pytest.mark.parametrize(
