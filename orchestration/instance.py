@@ -40,9 +40,13 @@ def _has_tables(settings: Settings) -> bool:
         return False
     storage = InstanceRef.from_dir(str(settings.dagster_home)).storage_data
     configured = storage.config_dict["postgres_url"] if storage else None
-    url = os.environ.get(configured["env"]) if isinstance(configured, dict) else configured
+    variable = configured["env"] if isinstance(configured, dict) else None
+    url = os.environ.get(variable) if variable else configured
     if not url:
-        raise LakehouseError(f"{settings.dagster_home / 'dagster.yaml'} names no database: set the variable it names")
+        missing = f"{variable} is not set here. In docker/, run this in `worker`; in Kubernetes, in the pod of Dagster"
+        raise LakehouseError(
+            f"{settings.dagster_home / 'dagster.yaml'} names no database" + (f": {missing}" if variable else "")
+        )
     engine = create_engine(url)
     try:
         return inspect(engine).has_table("alembic_version")
