@@ -10,6 +10,8 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from psycopg.conninfo import make_conninfo
@@ -18,10 +20,11 @@ from lakehouse.errors import LakehouseError
 from lakehouse.extras import installed
 from lakehouse.servers.outage import is_full, no_room
 from lakehouse.settings import Settings
-from lakehouse.text.urls import parse_url
+from lakehouse.text.urls import parse_url, secret_options
 from lakehouse_stack.processes.accounts import packaged_programs
 
 STATE = "lakehouse"
+SERVICE = "lakehouse"
 ICEBERG = ("iceberg_tables", "iceberg_namespace_properties")
 DROP_STATE = f"SELECT format('DROP TABLE {STATE}.%I', tablename) FROM pg_tables WHERE schemaname = '{STATE}' \\gexec\n"
 
@@ -76,15 +79,34 @@ def _lacks_schema(settings: Settings) -> bool:
 
 def _run(settings: Settings, program: str, *arguments: str, given: str | None = None) -> str:
     url = parse_url(settings.catalog_dsn())
-    conninfo = make_conninfo(
-        host=url.host, port=url.port, dbname=url.database, user=url.user, connect_timeout=10, **dict(url.options)
-    )
-    command = [_program(program), f"--dbname={conninfo}", "--no-password", *arguments]
-    environment = {**os.environ, "PGPASSWORD": url.password}
-    done = subprocess.run(command, env=environment, input=given, capture_output=True, text=True)
+    shown = {key: value for key, value in url.options if key not in secret_options()}
+    secret = {key: value for key, value in url.options if key not in shown}
+    with _service(secret) as (service, descriptors, variables):
+        conninfo = make_conninfo(
+            host=url.host, port=url.port, dbname=url.database, user=url.user,
+            **{"connect_timeout": "10", **shown, **service},
+        )  # fmt: skip
+        done = subprocess.run(
+            [_program(program), f"--dbname={conninfo}", "--no-password", *arguments],
+            env={**os.environ, "PGPASSWORD": url.password, **variables},
+            pass_fds=descriptors, input=given, capture_output=True, text=True,
+        )  # fmt: skip
     if done.returncode:
         raise LakehouseError(f"{program} of {url.database} at {url.host}:{url.port}: {_reason(done.stderr)}")
     return done.stdout
+
+
+@contextmanager
+def _service(secret: Mapping[str, str]) -> Iterator[tuple[dict[str, str], tuple[int, ...], dict[str, str]]]:
+    """How a program gets options that no command line may show, and libpq takes from no variable: by a service file,
+    which is in memory alone. Yields the option that names the service, the file's descriptor, and the variable."""
+    if not secret:
+        yield {}, (), {}
+        return
+    with os.fdopen(os.memfd_create(SERVICE), "w") as file:
+        file.write("\n".join((f"[{SERVICE}]", *(f"{key}={value}" for key, value in secret.items()), "")))
+        file.flush()
+        yield {"service": SERVICE}, (file.fileno(),), {"PGSERVICEFILE": f"/proc/self/fd/{file.fileno()}"}
 
 
 def _reason(errors: str) -> str:

@@ -5,6 +5,7 @@ from urllib.parse import quote, urlencode
 
 from psycopg import ProgrammingError
 from psycopg.conninfo import conninfo_to_dict
+from psycopg.pq import Conninfo
 
 from lakehouse.errors import LakehouseError
 
@@ -32,6 +33,11 @@ class PostgresUrl:
         return f"postgresql+psycopg://{login}@{self.host}:{self.port}/{quote(self.database)}" + (
             f"?{query}" if query else ""
         )
+
+
+def secret_options() -> frozenset[str]:
+    """The names of the libpq parameters whose values nobody may see: `password`, `sslpassword` and others."""
+    return frozenset(each.keyword.decode() for each in Conninfo.get_defaults() if each.dispchar == b"*")
 
 
 def parse_url(url: str, setting: str = "a Postgres address") -> PostgresUrl:

@@ -13,46 +13,59 @@ from psycopg.conninfo import conninfo_to_dict
 from lakehouse.errors import LakehouseError
 from lakehouse.files.private_files import write_private
 from lakehouse.settings import Settings
+from lakehouse.text.urls import secret_options
 from lakehouse_stack.templates.render import render
 
 SETTING = "LAKEHOUSE_DAGSTER__STORAGE_URL"
 DRIVER = "postgresql+psycopg2"
+WITH_DRIVER = r"^postgres(ql)?(\+psycopg2)?(?=://)"
 
 
 def write_instance(settings: Settings) -> None:
     """Writes the instance file for the configured database and a password file; raises LakehouseError."""
     if settings.dagster.storage_url is None:
-        raise LakehouseError(f"Dagster's database is not set: run `lakehouse up`, or set {SETTING}")
+        raise LakehouseError(
+            f"Dagster's database is not set: set {SETTING}, or run `lakehouse up` for the embedded stack"
+        )
     url = _hide_password(settings, settings.dagster.storage_url.get_secret_value())
     instance = dagster_yaml(json.dumps(with_driver(url)), settings.home / "logs" / "dagster")
     write_private(_file(settings), instance)
 
 
 def ensure_instance(settings: Settings) -> None:
-    """Writes the instance file if it is missing; removes the password from one of release 0.1.0.
+    """Writes the instance file if it is missing, and the configured URL and password into one that has others.
 
-    Raises LakehouseError if PGPASSWORD is set, because libpq would prefer it.
+    Of the rest of a file it changes nothing, nor of one whose URL is in the environment. It removes the password from
+    one of release 0.1.0. Raises LakehouseError if PGPASSWORD is set, because libpq would prefer it.
     """
     if not _file(settings).exists():
         write_instance(settings)
     else:
-        _hide_stored_password(settings)
+        _renew_url(settings)
     if "PGPASSWORD" in os.environ and str(password_file(settings)) in _file(settings).read_text():
         raise LakehouseError(
             f"PGPASSWORD is set and wins over {password_file(settings)}, which has that of Dagster's database: unset it"
         )
 
 
-def _hide_stored_password(settings: Settings) -> None:
-    """Replaces the URL in the instance file by one without the password; keeps the rest of the file."""
+def _renew_url(settings: Settings) -> None:
+    """Replaces the URL in the instance file by that of the settings, without the password; keeps the rest."""
     text = _file(settings).read_text()
-    url = (yaml.safe_load(text) or {}).get("storage", {}).get("postgres", {}).get("postgres_url")
-    if not isinstance(url, str) or not url.startswith(f"{DRIVER}://"):
+    stored = (yaml.safe_load(text) or {}).get("storage", {}).get("postgres", {}).get("postgres_url")
+    if not isinstance(stored, str) or not re.match(WITH_DRIVER, stored):
         return
-    hidden = with_driver(_hide_password(settings, url.replace(DRIVER, "postgresql", 1)))
-    updated = text.replace(url, hidden).replace(json.dumps(url), json.dumps(hidden))
-    if updated != text:
-        write_private(_file(settings), updated)
+    configured = settings.dagster.storage_url
+    url = re.sub(WITH_DRIVER, "postgresql", stored) if configured is None else configured.get_secret_value()
+    hidden = with_driver(_hide_password(settings, url))
+    if hidden == stored:
+        return
+    quoted = json.dumps(stored)
+    updated = text.replace(quoted, json.dumps(hidden)) if quoted in text else text.replace(stored, hidden)
+    if updated == text:
+        raise LakehouseError(
+            f"{_file(settings)}: its postgres_url is not that of {SETTING}: correct it, or delete the file"
+        )
+    write_private(_file(settings), updated)
 
 
 def password_file(settings: Settings) -> Path:
@@ -83,6 +96,11 @@ def _hide_password(settings: Settings, url: str) -> str:
     # a slash in the password splits it: the part before it parses as the port, the rest as the database
     if not re.match("postgres(ql)?://", url) or not re.fullmatch("[0-9,]*", str(parts.get("port") or "")):
         raise LakehouseError(f"{SETTING} is not of the form postgresql://user:password@host/database")
+    if shown := sorted(parts.keys() & secret_options() - {"password"}):
+        raise LakehouseError(
+            f"{SETTING} has {', '.join(shown)}, which Dagster would show on command lines: take it out of the URL, "
+            "such as by a key without a passphrase"
+        )
     password = parts.get("password")
     if password is None:
         return url

@@ -1,5 +1,6 @@
-"""A backup's disk is full: one line, no half file, and what a former backup wrote stays."""
+"""A backup on a full disk is one line, leaves no half file and what was there; and no command shows a password."""
 
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -9,7 +10,9 @@ import pytest
 
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings, load_settings
-from lakehouse_backup.dump import dump_catalog
+from lakehouse.text.urls import secret_options
+from lakehouse_backup import dump
+from lakehouse_backup.dump import dump_catalog, load_catalog
 from lakehouse_backup.objects import save_objects
 from lakehouse_backup.run import locked_folder
 from tests.disks import small_disk
@@ -53,6 +56,24 @@ def assert_told(folder: Path, work: Callable[[], Any]) -> None:
 def test_a_dump_that_does_not_fit_is_one_line_and_leaves_no_half(mine: Settings, folder: Path) -> None:
     """Half of it stayed on the full disk, and nothing was said of what to do."""
     assert_told(folder, lambda: dump_catalog(mine, folder / "catalog.dump.new"))
+
+
+def test_a_passphrase_is_on_no_command_line_and_libpq_has_it(
+    mine: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`ps` showed the `sslpassword` of a catalog's URL while a backup ran."""
+    commands: list[list[str]] = []
+    run = subprocess.run
+    monkeypatch.setattr(subprocess, "run", lambda command, **how: commands.append(command) or run(command, **how))
+    url = f"{mine.catalog_dsn()}?sslmode=disable&sslpassword=p4ssphrase&application_name=p4ssport"
+    monkeypatch.setenv("LAKEHOUSE_CATALOG_URL", url)
+    dump_catalog(load_settings(), tmp_path / "catalog.dump")
+    load_catalog(load_settings(), tmp_path / "catalog.dump")
+    assert "p4ssport" in str(commands) and "p4ssphrase" not in str(commands)
+    monkeypatch.setattr(dump, "secret_options", lambda: secret_options() | {"application_name"})
+    del commands[:]
+    assert dump._run(load_settings(), "psql", "-Atc", "SHOW application_name") == "p4ssport\n"
+    assert "p4ss" not in str(commands)
 
 
 def test_an_object_that_does_not_fit_is_one_line_and_leaves_no_half(folder: Path, tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from lakehouse_stack.servers.reads import reads_server
 from lakehouse_stack.servers.serve import serve_server
 from lakehouse_stack.servers.trino import trino_files
 from lakehouse_stack.templates.render import render
+from orchestration.instance import outdated
 
 PORTS = {"sources": 21001, "catalog": 21002, "s3": 21003, "trino": 21004, "dagster": 21005,
          "follower_metrics": 21006, "watch_metrics": 21007, "serve": 21008, "worker_metrics": 21009}  # fmt: skip
@@ -204,6 +205,52 @@ def test_the_file_of_an_earlier_release_is_mended_and_otherwise_left_as_it_is(ow
     assert instance["concurrency"]["runs"]["max_concurrent_runs"] == 9
     assert password_file(own).read_text() == "*:*:*:*:" + re.sub(r"([:\\])", r"\\\1", password) + "\n"
     assert mode(own.dagster_home / "dagster.yaml") == 0o600
+
+
+def test_a_database_or_password_that_changes_is_taken_and_the_rest_of_the_file_kept(own, monkeypatch):
+    """`dev` stayed on the former database, while the watch looked into the new, empty one."""
+    file = own.dagster_home / "dagster.yaml"
+
+    def stored(url: str) -> str:
+        monkeypatch.setenv("LAKEHOUSE_DAGSTER__STORAGE_URL", url)
+        ensure_instance(load_settings())
+        return yaml.safe_load(file.read_text())["storage"]["postgres"]["postgres_url"]
+
+    passfile = f"?passfile={own.dagster_home}/pgpass"
+    stored("postgresql://me@db.example/runs")
+    write_private(file, file.read_text().replace("max_concurrent_runs: 4", "max_concurrent_runs: 9"))
+    assert stored("postgresql://me:one@db.example/runs") == f"postgresql+psycopg2://me@db.example/runs{passfile}"
+    kept = file.read_text()
+    assert stored("postgresql://me:two@db.example/runs") == f"postgresql+psycopg2://me@db.example/runs{passfile}"
+    assert password_file(own).read_text() == "*:*:*:*:two\n" and file.read_text() == kept
+    assert stored("postgresql://me:two@other.example/r") == f"postgresql+psycopg2://me@other.example/r{passfile}"
+    assert yaml.safe_load(file.read_text())["concurrency"]["runs"]["max_concurrent_runs"] == 9
+    assert mode(file) == 0o600
+
+
+def test_a_file_whose_url_cannot_be_renewed_is_named(own, monkeypatch):
+    text = r'storage: {postgres: {postgres_url: "postgresql://me@h/\x61"}}'
+    write_private(own.dagster_home / "dagster.yaml", text)
+    monkeypatch.setenv("LAKEHOUSE_DAGSTER__STORAGE_URL", "postgresql://me@h/other")
+    with pytest.raises(LakehouseError, match=r"dagster.yaml: its postgres_url is not that of"):
+        ensure_instance(load_settings())
+
+
+def test_upgrade_says_which_variable_of_dagsters_database_is_missing_and_where_it_is(own, monkeypatch):
+    """In `ingestion` of docker/ it ended with `set the variable it names`."""
+    monkeypatch.delenv("DAGSTER_POSTGRES_URL", raising=False)
+    text = dagster_yaml("{env: DAGSTER_POSTGRES_URL}", Path("/logs"))
+    write_private(own.dagster_home / "dagster.yaml", text)
+    with pytest.raises(LakehouseError, match=r"DAGSTER_POSTGRES_URL is not set here\..* in `worker`"):
+        outdated(own)
+
+
+def test_a_passphrase_that_dagster_would_show_is_refused_without_it(own, monkeypatch):
+    url = "postgresql://me:secret@h/d?sslkey=/k.pem&sslpassword=p4ssphrase"
+    monkeypatch.setenv("LAKEHOUSE_DAGSTER__STORAGE_URL", url)
+    with pytest.raises(LakehouseError, match="has sslpassword, which Dagster would show") as refused:
+        ensure_instance(load_settings())
+    assert "p4ss" not in str(refused.value) and not (own.dagster_home / "dagster.yaml").exists()
 
 
 def test_an_instance_file_without_a_password_is_not_touched(own, monkeypatch):
