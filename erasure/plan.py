@@ -24,6 +24,7 @@ from lakehouse.catalog.open import load_table
 from lakehouse.declarations import RawTable
 from lakehouse.declarations.metadata_columns import OF_KINDS
 from lakehouse.errors import LakehouseError
+from lakehouse.servers.outage import UP
 from lakehouse.servers.trino import connect
 from lakehouse.settings import Settings
 from lakehouse.text.sql import columns, relation
@@ -197,7 +198,7 @@ def ask(settings: Settings, statement: str, values: list[Any] | None = None) -> 
         return cursor.fetchall()
     except Error as error:
         reason = str(error).splitlines()[0][:200]
-        raise LakehouseError(f"Trino cannot search for the subject: {reason}; run `lakehouse up`") from None
+        raise LakehouseError(f"Trino cannot search for the subject: {reason}; start Trino, {UP}") from None
 
 
 def _scan(catalog: SqlCatalog, subject: SubjectRecords) -> pa.Table:

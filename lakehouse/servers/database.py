@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NewType
 
 import psycopg
 
-from lakehouse.servers.outage import ROOM, is_full
+from lakehouse.servers.outage import ROOM, UP, is_full
 from lakehouse.servers.retry import Unreachable
 
 if TYPE_CHECKING:
@@ -35,5 +35,5 @@ def connect_catalog(settings: Settings, **options: str) -> CatalogConnection:
 def unreachable(error: BaseException | None) -> Unreachable:
     """The error for a database that does not answer."""
     reason = str(error).strip().splitlines()[0]
-    remedy = ROOM if is_full(reason) else "check LAKEHOUSE_CATALOG_URL or run `lakehouse up`"
+    remedy = ROOM if is_full(reason) else f"check LAKEHOUSE_CATALOG_URL, {UP}"
     return Unreachable(f"catalog database: {reason}; {remedy}")

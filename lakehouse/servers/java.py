@@ -14,7 +14,7 @@ SPARK_JAVA = (17, 21)
 
 
 def spark_java_home(settings: Settings) -> Path:
-    """A JAVA_HOME for Spark: the configured one, the machine's, or the private one that `lakehouse up` fetched.
+    """A JAVA_HOME for Spark: the configured one, the machine's, or the private one that was downloaded.
 
     Raises LakehouseError when the configured one does not fit or none is found.
     """
@@ -26,7 +26,8 @@ def spark_java_home(settings: Settings) -> Path:
         if java_version(home) in SPARK_JAVA:
             return home
     raise LakehouseError(
-        "no Java 17 or 21 for Spark: run `lakehouse up` (it fetches one) or set LAKEHOUSE_SPARK__JAVA_HOME"
+        "no Java 17 or 21 for Spark: run `python -m lakehouse_stack jars` (it fetches one) or set "
+        "LAKEHOUSE_SPARK__JAVA_HOME"
     )
 
 

@@ -269,7 +269,7 @@ def _known_to_its_peers(properties: dict[str, str]) -> dict[str, str]:
     if properties["spark.master"].startswith("spark://") and authenticated and AUTH_SECRET not in properties:
         raise LakehouseError(
             f"{properties['spark.master']} and this session need a secret in common: set LAKEHOUSE_SPARK__SECRET, "
-            "and start master and workers with it (docs/operations.md, A Spark cluster)"
+            "and start master and workers with it (docs/security.md#spark)"
         )
     return properties
 
@@ -296,7 +296,8 @@ def _jars(settings: Settings) -> list[Path]:
     missing = [path.name for path in (*jars, *fixed) if not path.exists()]
     if missing:
         raise LakehouseError(
-            f"{settings.artifacts}: {', '.join(missing)} missing; run `lakehouse up`, which fetches it"
+            f"{settings.artifacts}: {', '.join(missing)} missing; run `python -m lakehouse_stack jars`, "
+            "which downloads it"
         )
     return jars
 

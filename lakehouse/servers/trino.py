@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from lakehouse.servers.logins import Role
+from lakehouse.servers.outage import UP
 from lakehouse.servers.retry import Unreachable
 from lakehouse.settings import Settings, TrinoSettings
 
@@ -86,8 +87,7 @@ def answering(settings: Settings) -> Iterator[None]:
         where = f"{settings.trino.host}:{settings.trino.port}"
         if "error 401" in str(error):
             raise Unreachable(
-                f"Trino at {where} does not let this login in: check LAKEHOUSE_TRINO__USER and …__PASSWORD, "
-                "or run `lakehouse up`"
+                f"Trino at {where} does not let this login in: check LAKEHOUSE_TRINO__USER and …__PASSWORD, {UP}"
             ) from None
         raise Unreachable(_no_answer(f" at {where}", str(error))) from None
 
@@ -111,7 +111,7 @@ def reason_of(message: str) -> str:
 
 def _no_answer(where: str, message: str) -> str:
     reason = reason_of(message)
-    return f"Trino{where} does not answer ({reason}): check LAKEHOUSE_TRINO__HOST and …__PORT, or run `lakehouse up`"
+    return f"Trino{where} does not answer ({reason}): check LAKEHOUSE_TRINO__HOST and …__PORT, {UP}"
 
 
 def query(

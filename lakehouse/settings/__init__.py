@@ -209,9 +209,11 @@ class Settings(BaseSettings):
         files = SecretFiles(settings_cls, absolute(folder) if folder else None)
         home = filling.home(init_settings, env_settings, toml)
         written = filling.endpoints(settings_cls, home / ENDPOINTS_FILE)
-        own = [source().get("trino") or {} for source in (init_settings, env_settings, files, toml)]
-        if filling.is_another(written.get("trino", {}), own):
+        given = [source() for source in (init_settings, env_settings, files, toml)]
+        if filling.is_another(written.get("trino", {}), [each.get("trino") or {} for each in given]):
             written.pop("trino", None)  # the logins of the embedded Trino are no business of that one
+        if "s3" in written and filling.is_another_store(written, given):
+            del written["s3"]  # nor are the keys of its object store, which no setting could unset
         endpoints = InitSettingsSource(settings_cls, written)
         paths = InitSettingsSource(settings_cls, {"home": home, "cache": filling.cache(env_settings, toml)})
         return paths, init_settings, env_settings, files, toml, endpoints

@@ -4,6 +4,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel
 from pydantic_settings import PydanticBaseSettingsSource
@@ -18,6 +19,21 @@ def is_another(embedded: Mapping[str, Any], given: Sequence[Mapping[str, Any]]) 
     if told["host"] == "localhost":
         told["host"] = "127.0.0.1"
     return any(value not in (None, str(embedded.get(name))) for name, value in told.items())
+
+
+def is_another_store(embedded: Mapping[str, Any], given: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the settings lead to another object store than the embedded one: by its address, or by the bucket."""
+    endpoint = next((part["s3"]["endpoint"] for part in given if (part.get("s3") or {}).get("endpoint")), None)
+    warehouse = next((str(part["warehouse"]) for part in given if part.get("warehouse")), None)
+    store, here = embedded.get("s3", {}), embedded.get("warehouse", "")
+    return (
+        (endpoint is not None and _address(endpoint) != _address(store.get("endpoint", "")))
+        or (warehouse is not None and urlsplit(warehouse)[:2] != urlsplit(here)[:2])
+    )  # fmt: skip
+
+
+def _address(url: str) -> str:
+    return str(url).replace("//localhost", "//127.0.0.1").rstrip("/")
 
 
 def endpoints(model: type[BaseModel], file: Path) -> dict[str, Any]:

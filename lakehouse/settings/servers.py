@@ -122,8 +122,8 @@ class DagsterSettings(Section):
     storage_url: SecretStr | None = Field(
         None,
         description=(
-            "libpq URL of Dagster's database; `up`, `dev` and `run` write `$LAKEHOUSE_HOME/dagster/dagster.yaml` for "
-            "it, with its password in `pgpass` beside it"
+            "libpq URL of Dagster's database; `up`, `dev`, `run` and `worker` write it to "
+            "`$LAKEHOUSE_HOME/dagster/dagster.yaml`, with its password in `pgpass` beside it"
         ),
     )
     ui_secret: SecretStr | None = Field(

@@ -7,6 +7,7 @@ import time
 from dataclasses import asdict
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlsplit
 
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
@@ -16,7 +17,7 @@ from lakehouse.declarations.yaml_files import declared_sources
 from lakehouse.errors import LakehouseError
 from lakehouse.extras import need
 from lakehouse.servers.embedded import is_sample
-from lakehouse.settings import Settings, SourceSettings, check_project, load_settings
+from lakehouse.settings import ENDPOINTS_FILE, Settings, SourceSettings, check_project, load_settings
 from lakehouse.settings.places import absolute
 from lakehouse.text.shown import console, say, say_json, table
 from lakehouse_cli.alone import servers_unused
@@ -70,6 +71,7 @@ def _start(*, with_kafka: bool) -> None:
     settings, begun = load_settings(), time.monotonic()
     if settings.home == absolute(Settings.model_fields["home"].default) and not (settings.home / "data").exists():
         check_project(settings.project_dir)  # a home would be made wherever somebody happened to be
+    _refuse_beside_own_lake(settings)
     out = console()
     download = _DownloadBar(out)
     try:
@@ -78,6 +80,23 @@ def _start(*, with_kafka: bool) -> None:
         download.close()
     settings = load_settings()
     out.print(f"stack is up after {time.monotonic() - begun:.1f} s; home {settings.home}", soft_wrap=True)
+
+
+def _refuse_beside_own_lake(settings: Settings) -> None:
+    """A first `up` would fill what the settings leave unset with addresses and keys of a lake of its own."""
+    if (settings.home / ENDPOINTS_FILE).exists():
+        return
+    own = {
+        "LAKEHOUSE_CATALOG_URL": settings.catalog_url is not None,
+        "LAKEHOUSE_S3__ENDPOINT": settings.s3.endpoint is not None,
+        "LAKEHOUSE_WAREHOUSE": "warehouse" in settings.model_fields_set
+        and urlsplit(settings.warehouse)[:2] != urlsplit(Settings.model_fields["warehouse"].default)[:2],
+    }
+    if named := [name for name, is_set in own.items() if is_set]:
+        raise LakehouseError(
+            f"{', '.join(named)}: the settings name a lake of your own, and `up` starts another one. "
+            "`python -m lakehouse_stack jars` downloads what Spark needs; for the embedded stack, unset these settings"
+        )
 
 
 def down() -> None:

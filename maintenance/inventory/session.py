@@ -16,6 +16,7 @@ from lakehouse.catalog.open import load_table, open_catalog
 from lakehouse.catalog.relations import LISTED
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import unreachable
+from lakehouse.servers.outage import UP
 from lakehouse.servers.spark import spark_session
 from lakehouse.servers.trino import answering, query
 from lakehouse.settings import Settings
@@ -75,7 +76,7 @@ class Session:
             self.io.fs_by_scheme(scheme, authority).get_file_info(path.strip("/"))
         except OSError as error:
             store = f"object store {self.settings.s3.endpoint or 'AWS'}"
-            remedy = "check LAKEHOUSE_S3__ENDPOINT and its keys, or run `lakehouse up`"
+            remedy = f"check LAKEHOUSE_S3__ENDPOINT and its keys, {UP}"
             raise LakehouseError(f"{store}: {one_line(error)}; {remedy}") from None
 
     def load(self, name: TableName) -> Table | None:

@@ -214,7 +214,7 @@ LOST = (
 BROKEN = (
     "failed to execute: ('Connection aborted.', RemoteDisconnected('Remote end closed connection without response'))"
 )
-REMEDY = "check LAKEHOUSE_TRINO__HOST and …__PORT, or run `lakehouse up`"
+REMEDY = "check LAKEHOUSE_TRINO__HOST and …__PORT, or run `lakehouse up` where the embedded stack serves it"
 DBT_RAN = """The dbt CLI process with command
 
 `dbt build --select x`

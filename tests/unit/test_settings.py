@@ -9,6 +9,7 @@ import pytest
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.trino import connect
 from lakehouse.settings import Settings, load_settings
+from lakehouse_cli.machine import stack
 from lakehouse_cli.machine.clients import client_text
 from lakehouse_stack.home.config import stack_settings
 
@@ -127,6 +128,57 @@ def test_a_trino_of_ones_own_takes_nothing_over_of_the_embedded_one(
     trino = load_settings().trino
     assert (trino.host, trino.port, trino.http_scheme) == ("trino.example.com", 8443, "http")
     assert trino.password is None and trino.ca is None and trino.login("writer").user == trino.user
+
+
+STORE = """\
+catalog_url = "postgresql://127.0.0.1/lake"
+warehouse = "s3://warehouse/"
+[s3]
+endpoint = "http://127.0.0.1:9"
+access_key = "embedded"
+secret_key = "embedded"
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "is_embedded"),
+    [
+        ({}, True), ({"WAREHOUSE": "s3://warehouse/shop/"}, True), ({"S3__ENDPOINT": "http://localhost:9/"}, True),
+        ({"WAREHOUSE": "s3://my-lake/"}, False), ({"S3__ENDPOINT": "https://minio.example.com"}, False),
+    ],
+)  # fmt: skip
+def test_a_store_of_ones_own_gets_neither_address_nor_keys_of_the_embedded_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, str], is_embedded: bool
+) -> None:
+    """With a bucket at AWS and its default keys, the local server was asked for it, and nothing could unset that."""
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "endpoints.toml").write_text(STORE)
+    for name, value in given.items():
+        monkeypatch.setenv(f"LAKEHOUSE_{name}", value)
+    s3 = load_settings().s3
+    assert (s3.access_key is not None) == (s3.secret_key is not None) == is_embedded
+    assert (s3.endpoint or "").replace("localhost", "127.0.0.1").startswith("http://127.0.0.1:9") == is_embedded
+
+
+@pytest.mark.parametrize("name", ["CATALOG_URL", "WAREHOUSE", "S3__ENDPOINT"])
+def test_up_starts_no_stack_in_the_home_of_a_lake_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Advised for Spark's jars, it filled the unset settings with those of a lake of its own."""
+    started: list[object] = []
+    monkeypatch.setattr("lakehouse_stack.control.start_stop.up", lambda *given, **named: started.append(given))
+    values = {"CATALOG_URL": "postgresql://db/lake", "WAREHOUSE": "s3://my-lake/", "S3__ENDPOINT": "http://store:9"}
+    monkeypatch.setenv(f"LAKEHOUSE_{name}", values[name])
+    with pytest.raises(LakehouseError, match=rf"^LAKEHOUSE_{name}: .* `python -m lakehouse_stack jars`"):
+        stack.up()
+    assert not started
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "endpoints.toml").write_text("")
+    stack.up()
+    monkeypatch.delenv(f"LAKEHOUSE_{name}")
+    (tmp_path / "home" / "endpoints.toml").unlink()
+    stack.up()
+    assert len(started) == 2, "a stack that is there starts, and so does one of which nothing is set"
 
 
 @pytest.mark.parametrize("role", ["reader", "privacy"])

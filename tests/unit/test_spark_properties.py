@@ -64,7 +64,7 @@ def test_master_and_workers_in_containers_are_told_the_same() -> None:
 def test_without_the_fixed_releases_spark_does_not_start_on_its_own_ones() -> None:
     settings = with_spark()
     (settings.artifacts / OVERRIDES[0]).rmdir()
-    with pytest.raises(LakehouseError, match="missing; run `lakehouse up`"):
+    with pytest.raises(LakehouseError, match="missing; run `python -m lakehouse_stack jars`"):
         spark_properties(settings, "test", LOCAL)
 
 
