@@ -25,8 +25,9 @@ from lakehouse.servers.trino import query
 CHANGES, REFRESHES = 10_000, 3
 PUBLISHES, PER_PUBLISH = 60, 1_000  # an interval of the refresh, at 1,000 changes a second
 Mirror = MirrorPolicy | Literal["none"]
-PACES: dict[str, Mirror] = {"no mirror": "none"} | {
-    f"mirror refreshed each {seconds} s": MirrorPolicy(refresh_seconds=seconds) for seconds in (60, 10)
+PACES: dict[str, Mirror] = {
+    "no mirror": "none",
+    **{f"mirror refreshed each {seconds} s": MirrorPolicy(refresh_seconds=seconds) for seconds in (60, 10)},
 }
 UPDATE = {"narrow": "amount = amount + 1", "wide": "n1 = n1 + 1, s1 = s1 || 'x'"}
 
