@@ -106,7 +106,7 @@ class SubjectEnvelopes(SubjectRecords):
         """What would land of a record; None where it cannot be read."""
         one = pa.table({name: [record[name]] for name in ("message", "commit_lsn", "seq")})
         try:
-            made = list(RECORDS.decode(record["relation"], one, {}, ()))
+            made = list(RECORDS.decode(record["relation"], one, lambda _: None, ()))
         except (UnreadableRecord, LakehouseError, Unread, ValueError, TypeError):
             return None
         pairs = ((batch.values.to_pylist(), batch.meta.to_pylist()) for batch in made)

@@ -24,7 +24,7 @@ from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import CatalogConnection
 
 NEAR = 1 << 24  # bytes of WAL: no commit record is longer, nor further from the one before it that was read with it
-Keys = Mapping[int, tuple[str, ...]]
+Keys = Callable[[Relation], tuple[str, ...] | None]
 Landing = Callable[[], frozenset[int]]  # the relations whose rows land, which a piece may change
 
 
@@ -105,7 +105,10 @@ class ChangeReader(Protocol):
 
     @property
     def relations(self) -> frozenset[int] | None:
-        """The relations that it has changes of, where that is known without a read; else None."""
+        """The relations that it tells of, where that is known without a read; else None.
+
+        Among them are partitions whose rows come as another relation's.
+        """
 
     def parts(self) -> "Sequence[ChangeReader]":
         """Readers for tasks of their own, which together read what this one does: itself alone where the order of all
@@ -117,8 +120,8 @@ class ChangeReader(Protocol):
     def read(self, keys: Keys, landing: Landing, imaged: frozenset[int], take: Callable[[Piece], None]) -> Noticed:
         """Gives each piece to `take`; only relations that are `landing` by then are decoded, the `imaged` with images.
 
-        `keys` names the key of a relation where its changes do not tell it. To read twice gives the same. Raises
-        LakehouseError for what cannot be read.
+        `keys` names the columns of a relation that are its key, which its changes may not tell; None where it lacks
+        some. To read twice gives the same. Raises LakehouseError for what cannot be read.
         """
 
 

@@ -43,7 +43,7 @@ class ChangeResult:
 def read_changes(plan: ChangePlan) -> ChangeResult:
     """Lands what the reader reads; raises LakehouseError for a stream that it cannot read."""
     lanes = Lanes(plan.targets, plan.meta, file_io(plan.io_properties), plan.file_bytes, plan.records, plan.aside)
-    by_source = plan.reader.read(lanes.keys, lambda: lanes.landing, lanes.imaged, partial(land_piece, lanes))
+    by_source = plan.reader.read(lanes.key_in, lambda: lanes.landing, lanes.imaged, partial(land_piece, lanes))
     written, meta_files, noticed = lanes.close(by_source.carried)
     return ChangeResult(written, meta_files, noticed, by_source)
 

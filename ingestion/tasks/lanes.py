@@ -23,6 +23,7 @@ from ingestion.sink.rows import BadRow, Counts, TableTarget, raw_rows
 from ingestion.sink.writer import TableWriter, Written, fitted
 from ingestion.sources.base import OfAnotherKind, Records
 from ingestion.tasks.partitions import carried_resync_reason, partitions_of
+from ingestion.tasks.row_keys import Key, keeps_key, key_in, lacks_key
 from ingestion.tasks.shared_keys.events import Landing
 from ingestion.tasks.shared_keys.hold import SPLIT, Held
 from ingestion.tasks.withheld import Form, form_of, withheld_in
@@ -62,6 +63,7 @@ class Lane:
     truncates: dict[int, bool] = field(default_factory=dict)  # by transaction (32 bits): whether rows followed in it
     held: Held | None = None
     _forms: dict[Relation, Form] = field(default_factory=dict)
+    _keys: dict[Relation, Key] = field(default_factory=dict)
 
     def land(self, batches: Iterable[Batch]) -> dict[tuple[int, int], str]:
         """Lands all batches of a piece of the stream, or none; returns (LSN, place) → reason of the bad records.
@@ -82,7 +84,7 @@ class Lane:
                     self.stale = str(reason)
                     bad |= dict.fromkeys(_places(kept), f"{UNKNOWN_SCHEMA}: {reason}")
                     continue
-                if lacks_key(kept, self.target.key):
+                if lacks_key(kept, self.key_in(kept.relation)):
                     self.stale = self.stale or "rows were changed under a replica identity without the declared key"
                 landings += self._convert(kept, form, counts, bad)
         if self.held is None:
@@ -121,7 +123,7 @@ class Lane:
                 continue
             counts.absorb(tried)
             images = batch.meta.select([name for name in IMAGE_COLUMNS if name in batch.meta.column_names])
-            alone = keeps_key(batch.relation, self.target.key)
+            alone = keeps_key(batch.relation, self.key_in(batch.relation))
             return [Landing(rows, images, batch.relation, tuple(tried.texts), alone)]
         return []
 
@@ -129,6 +131,12 @@ class Lane:
         if relation not in self._forms:
             self._forms[relation] = form_of(self.target, relation)
         return self._forms[relation]
+
+    def key_in(self, relation: Relation) -> Key:
+        """The declared key in the names of a relation."""
+        if relation not in self._keys:
+            self._keys[relation] = key_in(self.target, relation)
+        return self._keys[relation]
 
     def _note_truncates(self, batch: Batch) -> None:
         is_truncate = pc.equal(batch.meta.column("_op"), "t").to_numpy(zero_copy_only=False)
@@ -182,10 +190,10 @@ class Lanes:
         """Oids whose records have to be decoded."""
         return frozenset(oid for oid, lane in self._by_oid.items() if lane.aside is None)
 
-    @property
-    def keys(self) -> dict[int, tuple[str, ...]]:
-        """The declared keys by oid."""
-        return {oid: lane.target.key for oid, lane in self._by_oid.items() if lane.target.key}
+    def key_in(self, relation: Relation) -> Key:
+        """The key of the table that a relation's rows are of, in its names; None where they do not carry it."""
+        lane = self._by_oid.get(relation.oid)
+        return lane.key_in(relation) if lane is not None else None
 
     @property
     def imaged(self) -> frozenset[int]:
@@ -315,20 +323,6 @@ def not_yet_there(batch: Batch, from_lsn: int) -> Batch | None:
         return None
     keep = pc.greater_equal(lsns, from_lsn)
     return Batch(batch.relation, batch.values.filter(keep), batch.meta.filter(keep))
-
-
-def lacks_key(batch: Batch, key: tuple[str, ...]) -> bool:
-    """Whether the batch has updates or deletes that do not tell which row they are of."""
-    relation = batch.relation
-    if relation.replica_identity == "f" or {c.name for c in relation.columns if c.is_key}.issuperset(key):
-        return False
-    return pc.any(pc.is_in(batch.meta.column("_op"), pa.array(["u", "d"]))).as_py() is True
-
-
-def keeps_key(relation: Relation, key: tuple[str, ...]) -> bool:
-    """Whether the replica identity, of which no two rows have the same, lies within the key."""
-    identity = {column.name for column in relation.columns if column.is_key}
-    return relation.replica_identity != "f" and bool(identity) and identity.issubset(key)
 
 
 def _places(batch: Batch) -> list[tuple[int, int]]:

@@ -5,6 +5,7 @@ from collections.abc import Collection
 from ingestion.schema.changes import Relation
 from ingestion.schema.declared_columns import needed_of_partitions
 from ingestion.sink.rows import TableTarget
+from ingestion.tasks.row_keys import key_in
 
 Carried = Collection[tuple[Relation, Relation]]  # a root, and the partition whose rows came as the root's
 
@@ -26,8 +27,9 @@ def carried_resync_reason(target: TableTarget, carried: Carried) -> str | None:
             if leaf.oid in mine:
                 return "rows of it came as those of another table, which it was or had a partition of"
             continue
-        needed = needed_of_partitions(target.key, root.identity, shares_keys=target.shares_keys)
+        key = key_in(target, root) or target.key
+        needed = needed_of_partitions(key, root.identity, shares_keys=target.shares_keys)
         if target.updates and leaf.replica_identity != "f" and not needed <= leaf.identity:
-            lacks = "narrower than the table's" if leaf.identity.issuperset(target.key) else "without the declared key"
+            lacks = "narrower than the table's" if leaf.identity.issuperset(key) else "without the declared key"
             return f"partition {leaf.schema}.{leaf.name} had a replica identity {lacks}"
     return None

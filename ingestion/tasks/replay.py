@@ -86,10 +86,10 @@ def _replay_relation(plan: ReplayPlan, lanes: Lanes, relation: bytes, records: p
         return
     while records.num_rows:
         try:
-            batches, end = _decoded(plan, relation, records), records.num_rows
+            batches, end = _decoded(plan, lanes, relation, records), records.num_rows
         except UnreadableRecord as error:
             end = error.index
-            batches = _decoded(plan, relation, records.slice(0, end))
+            batches = _decoded(plan, lanes, relation, records.slice(0, end))
             rest = _picked(relation, records.slice(end, 1), oid)
             lanes.keep("quarantine", rest, dict.fromkeys(_places(rest), error.reason))
         bad = lanes.land(batches)
@@ -106,10 +106,8 @@ def _beside(first: str | None, reason: str) -> str:
     return first if first and first.endswith(reason) else "; ".join(filter(None, (first, reason)))
 
 
-def _decoded(plan: ReplayPlan, relation: bytes, records: pa.Table) -> list[Batch]:
-    target = plan.target
-    keys = dict.fromkeys(target.oids, target.key) if target.key else {}
-    return list(plan.records.decode(relation, records, keys, target.oids if target.shares_keys else ()))
+def _decoded(plan: ReplayPlan, lanes: Lanes, relation: bytes, records: pa.Table) -> list[Batch]:
+    return list(plan.records.decode(relation, records, lanes.key_in, lanes.imaged))
 
 
 def _picked(relation: bytes, records: pa.Table, oid: int) -> pa.Table:

@@ -3,7 +3,7 @@
 import itertools
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 from pgoutput_reference import ReferenceDecoder
 
-from ingestion.schema.changes import Batch
+from ingestion.schema.changes import Batch, Relation
 from ingestion.sources.postgres.pgoutput import Decoder
 
 FIXTURES = Path(__file__).parent / "fixtures" / "pgoutput"
@@ -55,13 +55,18 @@ def fixture_names() -> list[str]:
 
 def decode(messages: Sequence[bytes], keys: Keys | None = None, cuts: Iterable[int] = ()) -> list[Batch]:
     """Decode a stream, fed in pieces that end at `cuts`."""
-    decoder = Decoder(XID_REFERENCE, keys)
+    decoder = Decoder(XID_REFERENCE, named(keys or {}))
     edges = [0, *sorted(cuts), len(messages)]
     return [
         batch
         for first, last in itertools.pairwise(edges)
         for batch in decoder.feed(pa.array(messages[first:last], pa.binary()))
     ]
+
+
+def named(keys: Keys) -> Callable[[Relation], tuple[str, ...] | None]:
+    """Keys as a decoder asks for them."""
+    return lambda relation: keys.get(relation.oid)
 
 
 def by_oid(messages: Iterable[bytes], keys: Mapping[tuple[str, str], tuple[str, ...]]) -> Keys:

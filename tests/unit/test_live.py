@@ -7,14 +7,14 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pgoutput_encode import Stream, begin, commit, insert, relation, streams
-from pgoutput_support import XID_REFERENCE, Row, by_table, decode, rows_of
+from pgoutput_support import XID_REFERENCE, Row, by_table, decode, named, rows_of
 
 from ingestion.sources.postgres.live import Received
 from ingestion.sources.postgres.pgoutput import Decoder
 
 
 def handed_over(received: Received, lsn: int, stream: Stream) -> list[Row]:
-    decoder = Decoder(XID_REFERENCE, stream.keys)
+    decoder = Decoder(XID_REFERENCE, named(stream.keys))
     rows = rows_of(decoder.feed(received.below(lsn)))
     assert not decoder.in_transaction
     return rows

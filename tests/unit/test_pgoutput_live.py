@@ -8,7 +8,7 @@ import pytest
 from pgoutput_record import SLOT, peek, record, scratch_database
 from pgoutput_reference import ReferenceDecoder
 from pgoutput_scenarios import SCENARIOS
-from pgoutput_support import XID_REFERENCE, Keys, assert_agrees, by_oid, by_table, rows_of
+from pgoutput_support import XID_REFERENCE, Keys, assert_agrees, by_oid, by_table, named, rows_of
 from test_pgoutput_facts import replay
 
 from ingestion.schema.changes import Batch
@@ -76,7 +76,7 @@ def _statement(chance: random.Random) -> str:
 
 def _decode_in_small_batches(database: str, keys: Keys) -> list[Batch]:
     arguments = f"'{SLOT}', NULL, NULL, 'proto_version', '1', 'publication_names', 'p'"
-    decoder, batches = Decoder(XID_REFERENCE, keys), []
+    decoder, batches = Decoder(XID_REFERENCE, named(keys)), []
     with adbc.connect(database) as connection, connection.cursor() as cursor:
         cursor.adbc_statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": "10000"})
         cursor.execute(f"SELECT data FROM pg_logical_slot_peek_binary_changes({arguments})")

@@ -8,7 +8,7 @@ import psycopg
 import pyarrow as pa
 import pytest
 from pgoutput_record import SLOT, peek, scratch_database
-from pgoutput_support import XID_REFERENCE, by_oid, by_table, rows_of
+from pgoutput_support import XID_REFERENCE, by_oid, by_table, named, rows_of
 from throwaway_postgres import throwaway_postgres
 
 from ingestion.sources.postgres.connection import aborted
@@ -188,5 +188,5 @@ def _undescribed(messages: list[bytes]) -> list[bytes]:
 
 
 def _decoded(messages: list[bytes]) -> object:
-    decoder = Decoder(XID_REFERENCE, by_oid(messages, {("s", "a"): ("id",)}))
+    decoder = Decoder(XID_REFERENCE, named(by_oid(messages, {("s", "a"): ("id",)})))
     return by_table(rows_of(decoder.feed(pa.array(messages, pa.binary()))))

@@ -265,8 +265,7 @@ def pieces(source: Source, messages: list[bytes]) -> Iterator[pa.Array]:
 
 def take(lake: Lake, lanes: Lanes, arrays: Iterator[pa.Array]) -> Any:
     """What a task makes of the stream."""
-    target = lake.target
-    decoder = Decoder(1 << 32, dict.fromkeys(target.oids, target.key), lanes.landing, lanes.imaged)
+    decoder = Decoder(1 << 32, lanes.key_in, lanes.landing, lanes.imaged)
     reader = SlotReader("s", "", 0, "", "", 0, 0, None, 0)
     for messages in arrays:
         for piece in reading.pieces(reader, decoder, messages, lambda: lanes.landing):

@@ -5,7 +5,7 @@ earlier ones is one small immutable `State`. `feed` puts the new state in force 
 array decoded: after a DecodeError the decoder stands where it stood before.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -19,7 +19,7 @@ from ingestion.sources.postgres.pgoutput.relations import encode_relation, read_
 from ingestion.sources.postgres.pgoutput.rows import Rows, decode_rows
 from ingestion.sources.postgres.pgoutput.wire import Mask, Positions, Wire, blocks
 
-Keys = Mapping[int, tuple[str, ...]]
+Keys = Callable[[Relation], tuple[str, ...] | None]
 
 _POSTGRES_EPOCH = 946_684_800_000_000  # 2000-01-01 in microseconds since 1970
 _LATEST = 252_455_615_999_999_999  # 9999-12-31 in microseconds since 2000
@@ -63,8 +63,8 @@ class Decoder:
 
     `xid_reference` is a 64-bit transaction id of the stream's time (a little older or younger is fine); it widens
     the 32-bit ids of the stream.
-    `keys` names the key of a relation, by its oid, where the replica identity does not: under REPLICA IDENTITY FULL
-    an update is known as a key change only with it.
+    `keys` names the key of a relation as it is described, where the replica identity does not: under REPLICA IDENTITY
+    FULL an update is known as a key change only with it.
     `only` are the oids of the relations to decode; all of them when left out. `images` are those whose rows' images
     are wanted (IMAGE_COLUMNS beside META_SCHEMA).
     """
@@ -77,7 +77,7 @@ class Decoder:
         images: frozenset[int] = frozenset(),
     ) -> None:
         self._xid_reference = xid_reference
-        self._keys: Keys = dict(keys or {})
+        self._keys = keys
         self.only = only
         self._images = images
         self._state = State()
@@ -151,7 +151,8 @@ class Decoder:
         for relation, segment in parts:
             if self.only is None or relation.oid in self.only:
                 wanted = relation.oid in self._images
-                rows = decode_rows(wire, relation, self._keys.get(relation.oid), segment, images=wanted)
+                key = self._keys(relation) if self._keys is not None else None
+                rows = decode_rows(wire, relation, key, segment, images=wanted)
                 batches.append(Batch(relation, rows.values, _meta(rows, transactions)))
         return after, batches
 
