@@ -1,11 +1,13 @@
 """Alterations that leave no trace where one would look first: taken back between two looks at the source, hidden by a
 TRUNCATE of the same transaction, or made on a partition alone. Every row and column is compared with the source.
 
-All tables of a version are altered between the same two cycles; then each has a test of its own.
+All tables of a version are altered between the same two reads, by peeks or of the live stream; then each has a test of
+its own.
 """
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +17,8 @@ from ingestion.state import store
 from lakehouse.declarations.policies import RawPolicy
 from lakehouse.settings import Settings
 from tests.clusters import cluster, world_in
+from tests.hunt.look import Reader
+from tests.hunt.play import Stage
 from tests.marks import slow
 from tests.test_ingestion import assert_equal, assert_order_is_unique
 from tests.test_parking import meta
@@ -266,28 +270,34 @@ FEW = (  # of each way to alter a table; `make test-all` alters all of them
     "partition_attached_changed_and_detached",
     "partition_of_a_declared_table_for_a_while",
     "declared_root",
+    "root_above_it_published_for_a_while",
     "moved_out_of_a_published_schema_and_back",
     "added_again_after_rows_came",
     "truncated_and_filled",
 )
-ALTERED = {"18, few": ("18", FEW), "18": ("18", tuple(CASES)), "15": ("15", tuple(CASES))}
+ALTERED = {  # version, tables, and whether they are read by the live stream
+    "18, few": ("18", FEW, False),
+    "18, few, live": ("18", FEW, True),
+    "18": ("18", tuple(CASES), False),
+    "18, live": ("18", tuple(CASES), True),
+    "15": ("15", tuple(CASES), False),
+}
+ALTERED_FEW = ("18, few", "18, few, live")
 LEAVING_OUT = ("names_of_an_excluded_column_swapped_and_swapped_back",)
 
 
 @dataclass(frozen=True)
 class Altered:
-    """What there is after the second cycle; `landed` are its rows by table and operation."""
+    """What there is after the second read, and where tables stood before it."""
 
     world: World
-    cases: dict[str, Case]
-    landed: dict[str, dict[str, int]]
-    aside: dict[str, str]
+    before: dict[str, store.TablePosition]
     positions: dict[str, store.TablePosition]
 
 
 @pytest.fixture(scope="module")
 def altered(request: pytest.FixtureRequest, settings: Settings, spark: Any) -> Iterator[Altered]:
-    version, names = ALTERED[request.param]
+    version, names, live = ALTERED[request.param]
     cases = {name: CASES[name] for name in names}
     ddl = ";".join(case.ddl.format(t=name) for name, case in cases.items())
     tables = {
@@ -301,17 +311,38 @@ def altered(request: pytest.FixtureRequest, settings: Settings, spark: Any) -> I
             "ALTER PUBLICATION lakehouse ADD TABLES IN SCHEMA shown",
             database=world.source.name,
         )
+        with reading(world, spark, live=live) as read:
+            before = read()
+            for name, case in cases.items():
+                world.sql(*(alteration.format(t=name) for alteration in case.alterations))
+            yield Altered(world, before, read())
+
+
+@contextmanager
+def reading(world: World, spark: Any, *, live: bool) -> Iterator[Callable[[], dict[str, store.TablePosition]]]:
+    """Brings the lake up to now, and tells where tables stand then; with `live` by a stream that stays open."""
+    if live:
+        with closing(Reader(Stage(world, {}), spark, live=True, anew=False)) as reader:
+
+            def read() -> dict[str, store.TablePosition]:
+                reader.look("full", lambda _: False)
+                assert reader.is_live
+                return reader.positions()
+
+            yield read
+        return
+
+    def peek() -> dict[str, store.TablePosition]:
         world.ingest(spark)
-        for name, case in cases.items():
-            world.sql(*(alteration.format(t=name) for alteration in case.alterations))
-        report = world.ingest(spark)
         with store.connect_catalog(world.settings) as catalog:
-            positions = store.read_positions(catalog, world.source.name)
-        landed = {table.name: table.rows for table in report.tables}
-        yield Altered(world, cases, landed, {a.name: str(a) for a in report.aside}, positions)
+            return store.read_positions(catalog, world.source.name)
+
+    yield peek
 
 
-@pytest.mark.parametrize("altered", ["18, few", slow("18"), slow("15")], indirect=True)
+@pytest.mark.parametrize(
+    "altered", [which if which in ALTERED_FEW else slow(which) for which in ALTERED], indirect=True
+)
 def test_no_value_of_an_excluded_column_lands_while_it_bears_another_name(altered: Altered) -> None:
     (name,) = LEAVING_OUT
     assert altered.positions[name].state == "streaming"
@@ -324,8 +355,8 @@ def test_no_value_of_an_excluded_column_lands_while_it_bears_another_name(altere
 @pytest.mark.parametrize(
     ("altered", "name"),
     [
-        ("18, few", name) if which == "18, few" else slow(which, name)
-        for which, (_, names) in ALTERED.items()
+        (which, name) if which in ALTERED_FEW else slow(which, name)
+        for which, (_, names, _) in ALTERED.items()
         for name in names
         if name not in LEAVING_OUT
     ],
@@ -336,4 +367,4 @@ def test_the_lake_is_the_source_after(altered: Altered, name: str) -> None:
     assert position.state == "streaming", position.reason
     assert_equal(altered.world, name)
     assert_order_is_unique(altered.world, name)
-    assert bool(altered.landed.get(name, {}).get("r")) <= CASES[name].read_anew
+    assert (position.point != altered.before[name].point) <= CASES[name].read_anew

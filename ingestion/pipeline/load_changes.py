@@ -24,6 +24,7 @@ from ingestion.pipeline.session import (
 )
 from ingestion.pipeline.survey import Outlook, unaltered, withholding
 from ingestion.pipeline.table_plans import Course, conclude, covered, plan_course
+from ingestion.schema.facts import TableFacts
 from ingestion.schema.positions import Position
 from ingestion.schema.problem import TableProblem
 from ingestion.sink.meta_tables import ensure_meta
@@ -148,7 +149,7 @@ def _read(
             except TableProblem as problem:
                 courses[name] = plan_course(course.before, replace(outlook, problem=str(problem)))
     meta = meta_metadata(session, states, cycle, "spool", "quarantine", "unrepresentable")
-    tables = _changed(tables, courses, reader.relations)
+    tables = tables_of(tables, courses, reader.relations)
     register(states, session, cycle, [icebergs[name] for name in tables])
     plan = ChangePlan(
         **session.task_settings,
@@ -168,12 +169,20 @@ def _follows(course: Course, outlook: Outlook) -> bool:
     return bool(course.steps or keys_renamed(outlook.table, course.before.followed, course.position.facts))
 
 
-def _changed(tables: dict[str, RawTable], courses: Courses, relations: frozenset[int] | None) -> dict[str, RawTable]:
-    """The tables of the changes, where these are known: what a task is told of a table costs, whether it has any."""
+def tables_of(tables: dict[str, RawTable], courses: Courses, relations: frozenset[int] | None) -> dict[str, RawTable]:
+    """The tables of the changes, where these are known: what a task is told of a table costs, whether it has any.
+
+    Rows of a table's partition, or of itself, may come as another table's: then it has none, and has to be told.
+    """
     if relations is None:
         return tables
-    known = {name: {facts.oid for facts in courses[name].position.versions} for name in tables}
-    return {name: table for name, table in tables.items() if known[name] & relations}
+    known = {name: courses[name].position.versions for name in tables}
+    return {name: table for name, table in tables.items() if any(is_named(facts, relations) for facts in known[name])}
+
+
+def is_named(facts: TableFacts, relations: frozenset[int]) -> bool:
+    """Whether the table or a partition of it is among the relations."""
+    return facts.oid in relations or any(leaf.oid in relations for leaf in facts.leaves)
 
 
 def _target(cycle: Cycle, course: Course, outlook: Outlook, iceberg: Table) -> TableTarget:

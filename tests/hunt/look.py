@@ -149,6 +149,11 @@ class Reader:
             load_tables(self.session, self._connection, self._states, wanted, reach)
             self._catch()
 
+    @property
+    def is_live(self) -> bool:
+        """Whether the next look is of the live stream."""
+        return self._live is not None and self._live.stream is not None
+
     def positions(self) -> dict[str, store.TablePosition]:
         """Where each table stands."""
         return store.read_positions(self._states, self.session.name)

@@ -57,7 +57,7 @@ class SlotReader:
 
     @property
     def relations(self) -> frozenset[int] | None:
-        """Those in what the live stream has brought."""
+        """Those named in what the live stream has brought."""
         return None if self.received is None else mentioned(self.received)
 
     def parts(self) -> "tuple[SlotReader]":
