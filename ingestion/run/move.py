@@ -112,7 +112,7 @@ def _to_topics(session: Session, stream: store.Stream) -> None:
             _check_columns(session, table, facts, positions[table.name].landed)
             _check_declared(table, positions[table.name].followed, facts)
             _tell_forms(table, positions[table.name].followed)
-            known[table.name] = Known((facts,), fingerprint, 0, None, None)
+            known[table.name] = Known((facts,), fingerprint, former=positions[table.name].facts)
             recent |= _recent(session, table, stream)
         assert isinstance(source, TakesOver)
         if any(positions[table.name].position != stream.position for table in declared.tables):

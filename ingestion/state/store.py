@@ -12,7 +12,7 @@ from typing import Any, LiteralString
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
-from ingestion.schema.facts import TableFacts
+from ingestion.schema.facts import TOPIC, TableFacts
 from ingestion.schema.positions import Position
 from ingestion.state import described, stored
 from ingestion.state.described import Known
@@ -71,7 +71,8 @@ class TablePosition:
     rows: a cut that names the table must not be before it. `versions` are the descriptions that records from here on
     may be of; while they go to the spool, the raw table does not follow the newest of them (`unfollowed`), and
     `resync_reason` is why the table will need a resync. `former` is the newest description of a table that is to be
-    snapshotted again, which has no versions: by it excluded columns are known under new names.
+    snapshotted again, which has no versions: by it withheld columns are known under new names. A source that has moved
+    to topics keeps that of each table by its slot there.
     """
 
     table: str
@@ -110,8 +111,16 @@ class TablePosition:
     @property
     def forgotten(self) -> "TablePosition":
         """The same, of which nothing is known that a new reading will tell."""
-        former = self.facts if self.versions else self.former
-        return replace(self, versions=(), fingerprint="", unfollowed=0, resync_reason=None, former=former)
+        return replace(self, versions=(), fingerprint="", unfollowed=0, resync_reason=None, former=self._newest_former)
+
+    @property
+    def _newest_former(self) -> TableFacts | None:
+        """The newest description; of a table whose source has moved to topics, the one from before, as these tell no
+        numbers of its columns."""
+        came_by_slot = self.former is not None and self.former.relkind != TOPIC
+        if not self.versions or (came_by_slot and self.facts.relkind == TOPIC):
+            return self.former
+        return self.facts
 
     @property
     def lands(self) -> bool:
@@ -203,7 +212,9 @@ def note_publication(connection: CatalogConnection, source: str, oid: int) -> No
 def restart_stream(
     connection: CatalogConnection, source: str, slot: str, cluster: Cluster, publication_oid: int
 ) -> None:
-    """Begins the next epoch: no slot yet, no cut of this epoch, and every table that has rows needs a resync."""
+    """Begins the next epoch: no slot yet, no cut of this epoch, and every table that has rows needs a resync. Of how
+    tables were described, what withheld columns are known by is kept."""
+    known = read_positions(connection, source).values()
     connection.execute(
         "UPDATE lakehouse.streams SET epoch = epoch + 1, position = NULL, lsn = 0, slot = %s, system_identifier = %s,"
         " timeline = %s, publication_oid = %s, cut_tables = '{}', revision = revision + 1,"
@@ -212,9 +223,14 @@ def restart_stream(
     )
     connection.execute(
         "UPDATE lakehouse.positions SET epoch = epoch + 1, position = NULL, lsn = 0, snapshot_position = NULL,"
-        " point = 0, facts = '{}', state = %s::jsonb ->> state WHERE source = %s",
+        " point = 0, state = %s::jsonb ->> state WHERE source = %s",
         (Jsonb({state: moved_by("recovery", state) for state in STATES}), source),
     )
+    with connection.cursor() as cursor:
+        cursor.executemany(
+            'UPDATE lakehouse.positions SET facts = %s WHERE source = %s AND "table" = %s',
+            [(described.written(position.forgotten.known), source, position.table) for position in known],
+        )
     for table in ("chunks", "live"):
         connection.execute(f"DELETE FROM lakehouse.{table} WHERE source = %s", (source,))
 
