@@ -139,8 +139,8 @@ def _read(
     icebergs = {name: loaded[table.identifier] for name, table in tables.items()}
     for name, iceberg in icebergs.items():
         course, outlook = courses[name], outlooks[name]
-        if course.aside is None and course.before.versions:
-            followed, facts = course.before.followed, course.position.facts
+        if course.aside is None:
+            followed, facts = course.followed, course.position.facts
             try:
                 if _follows(course, outlook) or is_under_way(iceberg, followed):
                     icebergs[name] = follow_source(

@@ -240,7 +240,7 @@ def _begin(
         if changes(landed, facts):  # no row is read again: the next read follows, or parks the table
             at = replace(position, position=point.position, point=point.position, reason=None)
             return _Loading(table, iceberg, replace(at, state="loading", versions=(landed,)), landed, [], afresh=True)
-    before = position.facts if position.versions else replace(facts, columns=())
+    before = position.facts if position.versions else facts.without_columns
     to_take = steps(table, before, facts, consent=True)
     iceberg = follow_source(iceberg, table, to_take, before, facts, store.ingestion_clock(states, session.name))
     described = replace(position, versions=(facts,), fingerprint=outlook.fingerprint, unfollowed=0, resync_reason=None)

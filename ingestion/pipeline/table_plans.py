@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from ingestion.pipeline.survey import Outlook
 from ingestion.schema.evolve import Change, Step, Versions, changes, prune, rename_in, resync_reason, steps
-from ingestion.schema.facts import TOPIC
+from ingestion.schema.facts import TOPIC, TableFacts
 from ingestion.schema.positions import Position
 from ingestion.schema.problem import TableProblem
 from ingestion.state.store import TablePosition
@@ -26,6 +26,11 @@ class Course:
     changes: tuple[Change, ...] = ()
     effect: str = "applied"
 
+    @property
+    def followed(self) -> TableFacts:
+        """The description from which the steps lead on; one without columns where none is kept."""
+        return self.before.followed if self.before.versions else self.position.facts.without_columns
+
 
 def plan_course(position: TablePosition, outlook: Outlook, *, consent: bool = False) -> Course:
     """What happens to the records of a table, given its position and its survey."""
@@ -33,8 +38,10 @@ def plan_course(position: TablePosition, outlook: Outlook, *, consent: bool = Fa
         return Course(position, _noted(position, outlook), position.reason or position.state)
     if outlook.problem or outlook.facts is None:
         return _parked(position, outlook, outlook.problem or "")
-    if not position.versions:
-        return Course(position, replace(position, versions=(outlook.facts,), fingerprint=outlook.fingerprint), None)
+    if not position.versions:  # a recovery has forgotten them, and the raw table follows before anything lands
+        described = replace(position, versions=(outlook.facts,), fingerprint=outlook.fingerprint)
+        taken = steps(outlook.table, outlook.facts.without_columns, outlook.facts, consent=True)
+        return Course(position, described, None, taken)
     if position.fingerprint == outlook.fingerprint and not position.unfollowed:
         return Course(position, position, None)
     try:
@@ -113,7 +120,7 @@ def conclude(course: Course, noticed: Findings, reached: Position) -> Course:
     position = replace(position, versions=prune(position.versions, reached.commit_bound), resync_reason=None)
     if reason is None:
         return replace(course, position=position)
-    if course.before.facts.oid != position.facts.oid:
+    if course.before.versions and course.before.facts.oid != position.facts.oid:
         position = replace(position, versions=position.versions[-1:])
     begun_anew = position.state == "loading"
     # A repair that is under way knows nothing of what was noticed meanwhile: another one has to follow.

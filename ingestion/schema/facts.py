@@ -1,7 +1,7 @@
 """A table as its source describes it: columns, key, partitions, and what tells that one of them was altered."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from lakehouse.files.stored import known_fields
@@ -112,6 +112,11 @@ class TableFacts:
     def told_apart_by(self) -> tuple[str, ...]:
         """The columns that rows were last declared to be told apart by."""
         return tuple(column.name for column in self.columns if column.number in (self.keyed_by or ()))
+
+    @property
+    def without_columns(self) -> "TableFacts":
+        """What a table goes on from whose earlier description is not kept: all of its columns are new."""
+        return replace(self, columns=())
 
     def to_json(self) -> dict[str, Any]:
         """A JSON form that `facts_from_json` reads back."""

@@ -235,3 +235,28 @@ def test_a_snapshot_that_a_read_begins_anew_while_it_is_taken_up_again_is_not_ta
     assert shop.load() == {} and (shop.position.state, shop.position.reason) == ("new", "a row of no form")
     shop.load()
     assert shop.position.state == "streaming"
+
+
+@pytest.mark.stack
+def test_a_column_that_came_before_a_recovery_is_in_the_raw_table_before_its_values_land(shop: Shop) -> None:
+    """The table was parked before its resync, with the remedy of another case: no description told of the column."""
+    shop.load()
+    with shop.session.catalog.load_table(("raw_shop", "items")).update_schema() as update:
+        update.delete_column("v")  # as if the source had it only since
+    store.restart_stream(shop.states, "shop", "", store.Cluster("", 0), 0)
+    shop.log.write("c", "3", "new")
+    shop.read()
+    rows = shop.session.catalog.load_table(("raw_shop", "items")).scan().to_arrow().to_pylist()
+    assert (shop.position.state, shop.position.reason) == ("stale", None)
+    assert [row["v"] for row in rows if row["id"] == "3"] == ["new"]
+
+
+@pytest.mark.stack
+def test_what_a_read_finds_before_the_resync_of_a_recovery_is_one_more_reason_for_it(shop: Shop) -> None:
+    shop.load()
+    facts = shop.position.facts
+    store.restart_stream(shop.states, "shop", "", store.Cluster("", 0), 0)
+    now = shop.position
+    course = conclude(plan_course(now, Outlook(TABLE, "f", facts)), Findings(stale="a row of no form"), now.position)
+    assert (course.position.state, course.position.reason) == ("stale", "a row of no form")
+    assert course.position.versions == (facts,)
