@@ -25,7 +25,7 @@ from ingestion.state import claims, live, progress, store
 from ingestion.state import lease as leases
 from ingestion.tasks.outage import OUTAGES, outage
 from lakehouse.catalog.open import open_catalog, total
-from lakehouse.declarations import Declarations, RawTable, Source
+from lakehouse.declarations import Declarations, Source
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import CatalogConnection
 from lakehouse.servers.spark import spark_session
@@ -117,16 +117,15 @@ def resume(
 
 
 def _change(
-    change: Callable[[Settings, RawTable], None],
+    change: Callable[..., None],
     settings: Settings,
     declarations: Declarations,
     source: str,
     names: list[str],
     spark: SparkSession | None,
 ) -> SourceReport:
-    """Does to each table what the next cycle goes by, then runs that cycle."""
-    for table in [declarations.source(source).table(name) for name in names]:
-        change(settings, table)
+    """Does to all of the tables what the next cycle goes by, then runs that cycle."""
+    change(settings, *(declarations.source(source).table(name) for name in names))
     return bring_up(settings, declarations, source, spark)
 
 

@@ -1,6 +1,6 @@
 """What a user does to one table of a live pipeline. A follower goes by the new state at its next cycle."""
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -30,23 +30,24 @@ def nobody_ingests(settings: Settings, source: str) -> Iterator[None]:
 def pause(settings: Settings, table: RawTable) -> None:
     """From now on the table's records go to the spool, and the table is in no cut. Raises LakehouseError."""
 
-    def paused(position: TablePosition) -> TablePosition:
+    def paused(table: RawTable, position: TablePosition) -> TablePosition:
         if not may_move("user", position.state, "paused"):
             raise _refusal(table, position, "only a table that streams can be paused")
         return replace(position, state="paused", reason=PAUSED)
 
-    _change(settings, table, paused)
+    _change(settings, [table], paused)
 
 
-def resume(settings: Settings, table: RawTable) -> None:
-    """The next cycle lands what was spooled, then the table streams again. Raises LakehouseError."""
+def resume(settings: Settings, *tables: RawTable) -> None:
+    """The next cycle lands what was spooled of the tables, then they stream again. Raises LakehouseError, with
+    nothing changed, where one of them cannot be resumed."""
 
-    def resumed(position: TablePosition) -> TablePosition:
+    def resumed(table: RawTable, position: TablePosition) -> TablePosition:
         if not may_move("user", position.state, "resuming"):
             raise _refusal(table, position, "only a parked or paused table can be resumed")
         return replace(position, state="resuming")
 
-    _change(settings, table, resumed)
+    _change(settings, tables, resumed)
 
 
 def forget(settings: Settings, source: str, table: str, declared: Collection[str]) -> None:
@@ -76,25 +77,32 @@ def forget_source(settings: Settings, source: str) -> None:
         store.revise(states, source)
 
 
-def read_anew(settings: Settings, table: RawTable) -> None:
-    """The next cycle reads the whole table again, behind a truncate marker. Raises LakehouseError."""
-    if not source_of(settings, table.source).holds_tables:
-        raise LakehouseError(
-            f"source {table.source!r}, table {table.name!r}: its events are read once: there is nothing to snapshot"
-        )
-    _change(settings, table, lambda position: replace(position.forgotten, state="new", reason=None))
+def read_anew(settings: Settings, *tables: RawTable) -> None:
+    """The next cycle reads the whole of each table again, behind a truncate marker. Raises
+    LakehouseError, with nothing changed, where one of them cannot be read again."""
+    for table in tables:
+        if not source_of(settings, table.source).holds_tables:
+            raise LakehouseError(
+                f"source {table.source!r}, table {table.name!r}: its events are read once: there is nothing to snapshot"
+            )
+    _change(settings, tables, lambda _, position: replace(position.forgotten, state="new", reason=None))
 
 
-def _change(settings: Settings, table: RawTable, change: Callable[[TablePosition], TablePosition]) -> None:
+def _change(
+    settings: Settings, tables: Sequence[RawTable], change: Callable[[RawTable, TablePosition], TablePosition]
+) -> None:
+    """All of them, or none."""
     with store.connect_catalog(settings) as states:
         store.ensure_state(states)
         with states.transaction():
-            _lock(states, table.source)
-            position = store.read_positions(states, table.source).get(table.name)
-            if position is None:
-                raise LakehouseError(f"source {table.source!r}, table {table.name!r}: it has not been ingested yet")
-            store.put_position(states, table.source, change(position), "user")
-            store.revise(states, table.source)
+            for source in sorted({table.source for table in tables}):
+                _lock(states, source)
+                store.revise(states, source)
+            for table in tables:
+                position = store.read_positions(states, table.source, [table.name]).get(table.name)
+                if position is None:
+                    raise LakehouseError(f"source {table.source!r}, table {table.name!r}: it has not been ingested yet")
+                store.put_position(states, table.source, change(table, position), "user")
 
 
 def _lock(connection: CatalogConnection, source: str) -> None:
