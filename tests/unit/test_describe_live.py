@@ -9,6 +9,7 @@ import psycopg
 import pytest
 from pgoutput_record import scratch_database
 
+from ingestion.pipeline.survey import declared_fingerprint
 from ingestion.schema.evolve import name_columns, resync_reason
 from ingestion.schema.problem import TableProblem
 from ingestion.sources.postgres.catalog.describe import describe, fingerprints, read_facts
@@ -232,3 +233,78 @@ def test_a_key_of_several_rows_is_told_with_the_query_that_shows_it_and_no_value
     assert "ann" not in str(refused.value) and "one declared key (id, e%s)" in str(refused.value)
     [query] = re.findall(r"`(SELECT .*?)` shows the keys", str(refused.value))
     assert connection.execute(query.encode()).fetchall() == [(1, "ann@example.org", 2)]
+
+
+PARTITIONED = """
+CREATE TABLE events (id int, day int, v text, PRIMARY KEY (id, day)) PARTITION BY LIST (day);
+CREATE TABLE events_1 PARTITION OF events FOR VALUES IN (1);
+CREATE TABLE events_2 PARTITION OF events FOR VALUES IN (2) PARTITION BY LIST (id);
+CREATE TABLE events_2_1 PARTITION OF events_2 FOR VALUES IN (1);
+ALTER PUBLICATION p ADD TABLE events;
+ALTER PUBLICATION p SET (publish_via_partition_root = true)
+"""
+EVENTS = TABLE.model_copy(
+    update={"name": "events", "raw": RawPolicy(relation="public.events", key=("id", "day"), exclude=())}
+)
+
+
+@pytest.fixture
+def partitioned(connection: psycopg.Connection[Any]) -> psycopg.Connection[Any]:
+    for statement in PARTITIONED.split(";\n"):
+        connection.execute(statement)
+    return connection
+
+
+def test_the_partitions_of_a_table_are_those_that_postgres_names(partitioned: psycopg.Connection[Any]) -> None:
+    facts = describe(partitioned, EVENTS, "p")
+    assert [leaf.name for leaf in facts.leaves] == ["public.events_1", "public.events_2_1"]
+    tree = "SELECT relid::oid::int FROM pg_partition_tree('events') WHERE parentrelid IS NOT NULL ORDER BY 1"
+    assert [oid for oid, _ in facts.edges or ()] == [oid for (oid,) in partitioned.execute(tree)]
+    digest = fingerprints(partitioned, [EVENTS], "p")
+    partitioned.execute("ALTER TABLE events_2_1 REPLICA IDENTITY FULL")
+    assert fingerprints(partitioned, [EVENTS], "p") != digest
+
+
+def test_who_alters_a_partition_holds_up_no_survey_of_its_source(
+    partitioned: psycopg.Connection[Any], cluster: str
+) -> None:
+    """Each waited a minute for the partition, then failed: no table of the source was read, and nobody was named."""
+    digest = fingerprints(partitioned, [EVENTS, TABLE], "p")
+    partitioned.execute("SET lock_timeout = '2s'")
+    with psycopg.connect(partitioned.info.dsn) as other:
+        other.execute("ALTER TABLE events_2_1 ADD CHECK (v <> 'x')")
+        assert fingerprints(partitioned, [EVENTS, TABLE], "p") == digest
+        assert [leaf.has_rows for leaf in describe(partitioned, EVENTS, "p").leaves] == [False, True]
+
+
+def test_a_partition_under_row_level_security_may_have_rows_and_stops_no_other_table(
+    partitioned: psycopg.Connection[Any],
+) -> None:
+    """Asking for its rows was refused, which no problem of the table told: every survey of the source failed."""
+    for statement in (
+        "ALTER TABLE events_2_1 ENABLE ROW LEVEL SECURITY", "DROP ROLE IF EXISTS only_reads", "CREATE ROLE only_reads",
+        "GRANT SELECT ON ALL TABLES IN SCHEMA public TO only_reads", "SET ROLE only_reads", "SET row_security = off",
+    ):  # fmt: skip
+        partitioned.execute(statement)
+    facts, problem = read_facts(partitioned, EVENTS, "p")
+    assert facts is not None and problem is None
+    assert [(leaf.name, leaf.has_rows) for leaf in facts.leaves] == [
+        ("public.events_1", False),
+        ("public.events_2_1", True),
+    ]
+    for statement in ("RESET ROLE", "DROP OWNED BY only_reads", "DROP ROLE only_reads"):
+        partitioned.execute(statement)
+
+
+def test_updates_that_no_publication_carries_are_asked_for_once_they_are_declared(
+    connection: psycopg.Connection[Any],
+) -> None:
+    """`changes: inserts` was withdrawn, and updates and deletes went on to be missing without a word."""
+    connection.execute("ALTER PUBLICATION p SET (publish = 'insert, truncate')")
+    inserts, whole = (
+        TABLE.model_copy(update={"raw": TABLE.raw.model_copy(update={"changes": changes})})
+        for changes in ("inserts", "all")
+    )
+    was, now = (declared_fingerprint(t, fingerprints(connection, [t], "p")["items"]) for t in (inserts, whole))
+    assert was != now and read_facts(connection, inserts, "p")[1] is None
+    assert "leaves out updates and deletes" in str(read_facts(connection, whole, "p")[1])

@@ -87,6 +87,7 @@ def name_of(connection: SourceConnection, oid: int) -> tuple[str, str] | None:
 
 
 def _leaf(connection: SourceConnection, row: Mapping[str, Any]) -> Leaf:
+    """One that cannot be asked may have rows: a table that gets it is read anew."""
     has_rows = not row["readable"] or row["relkind"] == "f" or _has_rows(connection, row["name"])
     return Leaf(row["oid"], row["name"], row["filenode"], row["changed_by"], has_rows)
 

@@ -7,6 +7,16 @@ SELECT r.oid FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubi
 WHERE r.prrelid = c.oid AND p.pubname = %(publication)s
 """
 
+# A partitioned table and all below it, read from the catalog: pg_partition_tree waits for whoever alters any of them,
+# and then every table of the source would. A partition that is being detached is none, as there.
+_TREE = """
+tree(relid, parentrelid) AS (
+  SELECT {root}::oid, NULL::oid
+  UNION ALL
+  SELECT i.inhrelid, i.inhparent FROM tree JOIN pg_inherits i ON i.inhparent = tree.relid AND NOT i.inhdetachpending)
+"""
+_TREE_OF_ROOT, _TREE_OF_TABLE = (_TREE.format(root=root) for root in ("%(oid)s", "c.oid"))
+
 # The table as which a partition's rows come, where a publication that has them by their root has one above it.
 _COMES_AS = """
 SELECT min(quote_ident(p.schemaname) || '.' || quote_ident(p.tablename)) FROM pg_partition_ancestors(c.oid) a
@@ -95,9 +105,9 @@ _PRINTS_OF_TABLE = _PRINTS.format(
 # A domain is followed to its base type here: the stream names only the base type and forgets the domain's precision.
 # What a column that was added holds in earlier rows stands with the partitions, not with their root.
 COLUMNS = f"""
-WITH RECURSIVE base AS (
+WITH RECURSIVE {_TREE_OF_ROOT}, base AS (
   SELECT a.attnum, a.attname, a.attgenerated, a.attmissingval IS NOT NULL OR EXISTS (
-           SELECT FROM pg_partition_tree(%(oid)s) t JOIN pg_attribute l ON l.attrelid = t.relid
+           SELECT FROM tree t JOIN pg_attribute l ON l.attrelid = t.relid
            WHERE l.attname = a.attname AND l.attmissingval IS NOT NULL) AS has_default_for_earlier_rows,
          a.atttypmod AS typmod, a.atttypid AS typid, a.atttypmod AS stream_typmod, a.atttypid AS stream_oid,
          format_type(a.atttypid, a.atttypmod) AS declared_type
@@ -117,19 +127,26 @@ JOIN pg_namespace pn ON pn.oid = p.pronamespace
 WHERE t.typtype <> 'd' ORDER BY b.attnum
 """
 
+# Whether one has rows is asked only where that neither waits for who alters it, nor meets row-level security.
 LEAVES = f"""
+WITH RECURSIVE {_TREE_OF_ROOT}, altered AS MATERIALIZED (
+  SELECT k.relation FROM pg_locks k JOIN pg_database d ON d.oid = k.database
+  WHERE d.datname = current_database() AND k.mode = 'AccessExclusiveLock')
 SELECT l.oid::bigint AS oid, quote_ident(n.nspname) || '.' || quote_ident(l.relname) AS name,
   coalesce(pg_relation_filenode(l.oid), 0)::bigint AS filenode, l.xmin::text::bigint AS changed_by,
-  has_any_column_privilege(l.oid, 'SELECT') AS readable, l.relkind AS relkind, l.relpersistence AS persistence,
+  has_any_column_privilege(l.oid, 'SELECT') AND NOT row_security_active(l.oid)
+    AND l.oid NOT IN (SELECT relation FROM altered WHERE relation IS NOT NULL) AS readable,
+  l.relkind AS relkind, l.relpersistence AS persistence,
   l.relreplident AS replica_identity, ({_OF_LEAF}) AS key
-FROM pg_partition_tree(%(oid)s) t JOIN pg_class l ON l.oid = t.relid JOIN pg_namespace n ON n.oid = l.relnamespace
-WHERE t.isleaf AND l.oid <> %(oid)s ORDER BY l.oid
+FROM tree t JOIN pg_class l ON l.oid = t.relid JOIN pg_namespace n ON n.oid = l.relnamespace
+WHERE l.relkind <> 'p' AND l.oid <> %(oid)s ORDER BY l.oid
 """
 
 # A partition that was detached and attached again is the same relation; the row that ties it to its parent is new.
-EDGES = """
+EDGES = f"""
+WITH RECURSIVE {_TREE_OF_ROOT}
 SELECT i.inhrelid::bigint AS oid, i.xmin::text::bigint AS attached_by
-FROM pg_partition_tree(%(oid)s) t JOIN pg_inherits i ON i.inhrelid = t.relid AND i.inhparent = t.parentrelid
+FROM tree t JOIN pg_inherits i ON i.inhrelid = t.relid AND i.inhparent = t.parentrelid
 ORDER BY i.inhrelid
 """
 
@@ -146,10 +163,10 @@ SELECT w.name, md5(concat_ws('|', c.oid, quote_ident(n.nspname), quote_ident(c.r
   ({_MEMBER}), ({_COMES_AS}), ({_PUBLISHES}),
   (SELECT concat_ws(',', r.prqual IS NOT NULL, r.prattrs::text) FROM pg_publication_rel r
    JOIN pg_publication p ON p.oid = r.prpubid WHERE r.prrelid = c.oid AND p.pubname = %(publication)s),
-  CASE WHEN c.relkind = 'p' THEN (SELECT string_agg(
-     concat_ws(',', t.relid::oid, t.relid::text, pg_relation_filenode(t.relid), l.relpersistence, l.relreplident,
+  CASE WHEN c.relkind = 'p' THEN (WITH RECURSIVE {_TREE_OF_TABLE} SELECT string_agg(
+     concat_ws(',', t.relid, t.relid::regclass::text, pg_relation_filenode(t.relid), l.relpersistence, l.relreplident,
        ({_OF_LEAF}), (SELECT i.xmin FROM pg_inherits i WHERE i.inhrelid = t.relid AND i.inhparent = t.parentrelid)), ';'
-     ORDER BY t.relid::oid) FROM pg_partition_tree(c.oid) t JOIN pg_class l ON l.oid = t.relid)
+     ORDER BY t.relid) FROM tree t JOIN pg_class l ON l.oid = t.relid)
    ELSE (SELECT string_agg(i.inhrelid::text, ',' ORDER BY i.inhrelid) FROM pg_inherits i WHERE i.inhparent = c.oid)
   END))
 FROM unnest(%(names)s::text[], %(schemas)s::text[], %(tables)s::text[]) AS w(name, schema, relation)
