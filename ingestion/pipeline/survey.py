@@ -134,12 +134,12 @@ def withholding(outlooks: Mapping[str, Outlook]) -> dict[str, Outlook]:
 
 
 def declared_fingerprint(table: RawTable, found: str) -> str:
-    """The source's digest with what of the declaration decides about columns.
+    """The source's digest with what of the declaration decides about columns, and about what has to arrive.
 
-    An earlier release wrote the parts in another order: so each table is described once, with its key and masks.
+    An earlier release wrote other parts: so each table is described once, with its key and masks.
     """
     raw = table.raw
-    declared = (table.key, sorted(raw.mask.items()), raw.exclude, sorted(raw.alias.items()))
+    declared = (table.key, sorted(raw.mask.items()), raw.exclude, sorted(raw.alias.items()), raw.changes)
     return f"{found}/{declared}/{sorted(c.name for c in table.columns)}"
 
 

@@ -23,6 +23,8 @@ from ingestion.schema.facts import TOPIC, TableFacts, facts_from_json
 from ingestion.schema.positions import Lsn
 from ingestion.schema.problem import TableProblem
 from ingestion.sink.writer import Written
+from ingestion.sources.kafka.connection import Topic
+from ingestion.sources.kafka.source import OpenKafka
 from ingestion.state.store import TablePosition
 from ingestion.tasks.lanes import Findings
 from lakehouse.declarations import RawTable, Source
@@ -169,6 +171,15 @@ def test_each_table_is_described_once_after_an_update_so_that_its_key_and_masks_
     table = declared("id", email="null")
     of_before = f"as it is/{sorted(table.raw.mask.items())}/{(table.key, table.raw.exclude, [])}"
     assert declared_fingerprint(table, "as it is") != of_before
+
+
+def test_a_topic_whose_values_are_declared_to_be_in_another_format_is_described_again() -> None:
+    """Its events were read in the former one until the table was described for another reason."""
+    topics = OpenKafka.__new__(OpenKafka)
+    topics._brokers = cast(Any, SimpleNamespace(topics=lambda _: {"orders": Topic("orders", 7, (0,))}))
+    table = declared("id", kind="kafka")
+    avro = table.model_copy(update={"raw": table.raw.model_copy(update={"format": "avro"})})
+    assert topics.fingerprints([table]) == topics.fingerprints([table]) != topics.fingerprints([avro])
 
 
 def test_nothing_restates_what_has_landed_of_a_topic() -> None:

@@ -106,11 +106,7 @@ class OpenDebezium(OpenKafka):
         """By table, the topic as it was created, its relation, and the declared types."""
         declared = list(tables)
         found = super().fingerprints(declared)
-        return {
-            t.name: f"{found[t.name]}/{'.'.join(t.raw.captured)}/{self._of.delivery}"
-            + "/avro" * (t.raw.format == "avro")
-            for t in declared
-        }
+        return {t.name: f"{found[t.name]}/{'.'.join(t.raw.captured)}/{self._of.delivery}" for t in declared}
 
     def inspect(self, table: RawTable, oid: int | None) -> tuple[TableFacts | None, TableProblem | None]:
         """A table's facts, as they are declared, and what is in the way of it."""

@@ -179,7 +179,7 @@ class OpenKafka:
         return max(0, end.count - start.count) * EVENT_BYTES
 
     def fingerprints(self, tables: Iterable[RawTable]) -> dict[str, str]:
-        """By table, the topic as it was created, and the declared types."""
+        """By table, the topic as it was created, the declared types, and Avro where it is declared."""
         declared = list(tables)
         found = self._brokers.topics(table.raw.topic for table in declared)
         return {table.name: _fingerprint(table, found.get(table.raw.topic, "missing")) for table in declared}
@@ -392,4 +392,5 @@ def ranges_to(reached: Offsets, end: Offsets, topics: Iterable[str]) -> Generato
 
 def _fingerprint(table: RawTable, topic: Topic | str) -> str:
     types: list[Any] = [(column.name, column.data_type) for column in table.columns]
-    return f"{topic.id if isinstance(topic, Topic) else topic}/{types}"
+    is_avro = "/avro" * (table.raw.format == "avro")
+    return f"{topic.id if isinstance(topic, Topic) else topic}/{types}{is_avro}"
