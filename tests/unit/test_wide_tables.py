@@ -1,15 +1,15 @@
-"""A comparison of tables with as many columns as Postgres allows."""
+"""A comparison of tables with as many columns as Postgres allows, and of texts as the lake counts them."""
 
 from typing import Any, cast
 
 import psycopg
 import pytest
-from pyiceberg.types import DoubleType, IcebergType, IntegerType
+from pyiceberg.types import DoubleType, IcebergType, IntegerType, StringType
 
 from ingestion.schema.compared import ComparedColumn
 from ingestion.schema.facts import ColumnFacts, TableFacts
 from ingestion.schema.problem import TableProblem
-from ingestion.sources.postgres.comparison import StatementReader, canonical, digest_sql, rows_sql
+from ingestion.sources.postgres.comparison import StatementReader, canonical, characters_sql, digest_sql, rows_sql
 from ingestion.sources.postgres.snapshot import plan_chunks
 
 COLUMNS = 1_600
@@ -66,3 +66,24 @@ def test_what_postgres_cannot_list_is_a_problem_of_its_table(cluster: str, sourc
     reader = StatementReader("shop", "wide", cluster, snapshot, 1 << 20, (statement,))
     with pytest.raises(TableProblem, match=r"1664 entries: `lakehouse ingest --resnapshot shop\.wide` reads it"):
         list(reader.batches())
+
+
+def test_a_database_in_sql_ascii_counts_characters_as_the_lake_does(
+    cluster: str, source: psycopg.Connection[Any]
+) -> None:
+    """It counted the bytes of a text, and each row with another letter was different for ever."""
+    source.execute("DROP DATABASE IF EXISTS bytes")
+    source.execute("CREATE DATABASE bytes ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0")
+    found = []
+    for database in ("postgres", "bytes"):
+        of = psycopg.conninfo.make_conninfo(cluster, dbname=database, options="-c client_encoding=UTF8")
+        with psycopg.connect(of, autocommit=True) as connection:
+            chunk, columns = made(connection, "text", StringType(), 2)
+            connection.execute("UPDATE wide SET c0 = 'Zoë', c1 = 'naïve 𝄞'")
+            characters = characters_sql(connection.info.parameter_status("server_encoding"))
+            shown = [canonical(column) for column in columns]
+            digests = digest_sql(columns, columns[:1], chunk, [], characters).encode()
+            rows = rows_sql(columns, columns[:1], shown, chunk, [], None, characters).encode()
+            found.append((connection.execute(digests).fetchall(), connection.execute(rows).fetchall()))
+    assert found[0] == found[1] and found[0][1][0][0] == "3:Zoë"
+    source.execute("DROP DATABASE bytes")

@@ -29,6 +29,7 @@ from lakehouse.servers.database import SourceConnection
 from lakehouse.text.sql import ident, literal
 
 MAX_TASKS = 64
+CHARACTERS = "length({0})"
 # Whether a text column is ordered by its bytes: the built-in provider does that whatever the locale, libc in C alone.
 _BYTE_ORDER = """
 SELECT CASE WHEN l.collprovider = 'd' THEN d.datlocprovider ELSE l.collprovider END = 'b'
@@ -80,16 +81,22 @@ class ComparedHeap:
     chunks: tuple[Chunk, ...]
     conditions: tuple[str, ...]
     bounds: tuple[tuple[str, str], ...]
+    characters: str
 
     def digests(self) -> list[StatementReader]:
         """`bucket`, `rows` and the `total` of their 64-bit hashes."""
-        return self._spread([digest_sql(self.columns, self.key, chunk, self.conditions) for chunk in self.chunks])
+        return self._spread(
+            [digest_sql(self.columns, self.key, chunk, self.conditions, self.characters) for chunk in self.chunks]
+        )
 
     def rows(self, buckets: Sequence[str] | None, *, printed: bool) -> list[StatementReader]:
         """`key`, `line` and `s0` … of the rows in the buckets, or of all."""
         shown = [column.source.printed if printed else canonical(column) for column in self.columns]
         return self._spread(
-            [rows_sql(self.columns, self.key, shown, chunk, self.conditions, buckets) for chunk in self.chunks]
+            [
+                rows_sql(self.columns, self.key, shown, chunk, self.conditions, buckets, self.characters)
+                for chunk in self.chunks
+            ]
         )
 
     def _spread(self, statements: Sequence[str]) -> list[StatementReader]:
@@ -112,14 +119,26 @@ def canonical(column: ComparedColumn) -> str:
     return f"(extract(epoch FROM {name}) * 1000000)::bigint::text" if column.is_time else column.source.printed
 
 
+def characters_sql(encoding: str | None) -> str:
+    """How many characters a text has as UTF-8, as the lake counts them; SQL with a place for the text.
+
+    A database in SQL_ASCII counts its bytes.
+    """
+    return "length(convert_to({0}, 'UTF8'), 'UTF8')" if encoding == "SQL_ASCII" else CHARACTERS
+
+
 def digest_sql(
-    columns: Sequence[ComparedColumn], key: Sequence[ComparedColumn], chunk: Chunk, conditions: Sequence[str]
+    columns: Sequence[ComparedColumn],
+    key: Sequence[ComparedColumn],
+    chunk: Chunk,
+    conditions: Sequence[str],
+    characters: str = CHARACTERS,
 ) -> str:
     """Rows and the sum of their 64-bit hashes in each bucket of the key's hash."""
     number = "sum(('x' || substr(line, 1, 16))::bit(64)::bigint)::text"
     return (
         f"SELECT substr(md5(convert_to(key, 'UTF8')), 1, {BUCKET_DIGITS}) AS bucket, count(*) AS rows,"
-        f" {number} AS total FROM ({_lines(columns, key, (), chunk, conditions)}) AS lines GROUP BY 1"
+        f" {number} AS total FROM ({_lines(columns, key, (), chunk, conditions, characters)}) AS lines GROUP BY 1"
     )
 
 
@@ -130,14 +149,15 @@ def rows_sql(
     chunk: Chunk,
     conditions: Sequence[str],
     buckets: Sequence[str] | None,
+    characters: str = CHARACTERS,
 ) -> str:
     """Key, hash and the `shown` expressions (`s0`, `s1` …) of the rows in the buckets; of all when they are None."""
     if buckets is None:
-        return _lines(columns, key, shown, chunk, conditions)
+        return _lines(columns, key, shown, chunk, conditions, characters)
     listed = ", ".join(map(literal, buckets))
-    of_key = " || ".join(_cell(canonical(column)) for column in key)
+    of_key = " || ".join(_cell(canonical(column), characters) for column in key)
     bucket = f"substr(md5(convert_to({of_key}, 'UTF8')), 1, {BUCKET_DIGITS}) IN ({listed})"
-    return _lines(columns, key, shown, chunk, [*conditions, bucket])
+    return _lines(columns, key, shown, chunk, [*conditions, bucket], characters)
 
 
 def _lines(
@@ -146,6 +166,7 @@ def _lines(
     shown: Sequence[str],
     chunk: Chunk,
     conditions: Sequence[str],
+    characters: str,
 ) -> str:
     """`OFFSET 0` keeps Postgres from printing a value once for every place that uses it.
 
@@ -158,14 +179,14 @@ def _lines(
     relations, pages = from_sql(chunk)
     where = " AND ".join([*pages, *conditions]) or "true"
     inner = f"SELECT {', '.join(texts)} FROM {relations} WHERE {where} OFFSET 0"
-    cells = " || ".join(_cell(f"c{i}") for i in range(len(columns)))
-    keys = " || ".join(_cell(f"c{columns.index(column)}") for column in key)
+    cells = " || ".join(_cell(f"c{i}", characters) for i in range(len(columns)))
+    keys = " || ".join(_cell(f"c{columns.index(column)}", characters) for column in key)
     outer = "".join(f", c{i} AS s{i}" if there else f", s{i}" for i, there in enumerate(is_there))
     return f"SELECT {keys} AS key, md5(convert_to({cells}, 'UTF8')) AS line{outer} FROM ({inner}) AS printed"
 
 
-def _cell(text: str) -> str:
-    return f"coalesce(length({text}) || ':' || {text}, 'n')"
+def _cell(text: str, characters: str) -> str:
+    return f"coalesce({characters.format(text)} || ':' || {text}, 'n')"
 
 
 def _bits(column: str, kind: str, bits: int, integer: str) -> str:

@@ -16,7 +16,7 @@ from ingestion.sources.postgres import connection as src
 from ingestion.sources.postgres import live as lives
 from ingestion.sources.postgres.catalog import describe
 from ingestion.sources.postgres.catalog.enforced import check_key_is_one
-from ingestion.sources.postgres.comparison import ComparedHeap, StatementReader, key_bounds
+from ingestion.sources.postgres.comparison import ComparedHeap, StatementReader, characters_sql, key_bounds
 from ingestion.sources.postgres.configured import Configured
 from ingestion.sources.postgres.connection import source_url
 from ingestion.sources.postgres.history.server import started_at
@@ -194,7 +194,8 @@ class OpenPostgres:
         url = source_url(of.settings.source(of.name))
         reader = StatementReader(of.name, table.name, url, point.snapshot, limits.batch_bytes)
         chunks = tuple(plan_chunks(self.connection, of.name, facts, limits.snapshot_chunk_bytes))
-        return ComparedHeap(reader, tuple(columns), tuple(key), chunks, conditions, bounds)
+        characters = characters_sql(self._encoding)
+        return ComparedHeap(reader, tuple(columns), tuple(key), chunks, conditions, bounds, characters)
 
     def sizes(self, tables: Sequence[RawTable]) -> dict[str, list[int]]:
         """Bytes of each table's heaps."""
@@ -279,8 +280,13 @@ class OpenPostgres:
         settings = self._of.settings
         memory = f"{settings.ingestion.decoding_memory_bytes // 1024}kB"
         url = src.source_url(settings.source(self._of.name), logical_decoding_work_mem=memory)
-        is_ascii = self.connection.info.parameter_status("server_encoding") == "SQL_ASCII"
+        is_ascii = self._encoding == "SQL_ASCII"
         return url.replace("client_encoding=UTF8", "client_encoding=SQL_ASCII") if is_ascii else url
+
+    @property
+    def _encoding(self) -> str | None:
+        """Of the database."""
+        return self.connection.info.parameter_status("server_encoding")
 
 
 def next_stop(reached: int, end: int, max_bytes: int) -> int:
