@@ -8,10 +8,13 @@ from typing import Any, cast
 import psycopg
 import pytest
 from pgoutput_record import scratch_database
+from pydantic import SecretStr
 
 from ingestion.pipeline.survey import declared_fingerprint
 from ingestion.schema.evolve import name_columns, resync_reason
 from ingestion.schema.problem import TableProblem
+from ingestion.sources.kinds import source_of
+from ingestion.sources.postgres import connection as source_connection
 from ingestion.sources.postgres.catalog.describe import describe, fingerprints, read_facts
 from ingestion.sources.postgres.catalog.enforced import check_key_is_one
 from ingestion.sources.postgres.connection import create_slot, peek
@@ -19,7 +22,8 @@ from ingestion.sources.postgres.pgoutput.relations import parse_relation
 from ingestion.sources.postgres.points import Patience
 from lakehouse.declarations import RawTable
 from lakehouse.declarations.policies import LoadPolicy, RawPolicy
-from lakehouse.settings import Settings
+from lakehouse.errors import LakehouseError
+from lakehouse.settings import Settings, SourceSettings, load_settings
 from scaffold.propose import read_tables
 
 pytestmark = pytest.mark.stack
@@ -275,6 +279,24 @@ def test_who_alters_a_partition_holds_up_no_survey_of_its_source(
         other.execute("ALTER TABLE events_2_1 ADD CHECK (v <> 'x')")
         assert fingerprints(partitioned, [EVENTS, TABLE], "p") == digest
         assert [leaf.has_rows for leaf in describe(partitioned, EVENTS, "p").leaves] == [False, True]
+
+
+def test_who_alters_a_table_that_a_description_waits_for_is_named(
+    connection: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a publication has is told by a function that locks each table of it: the error named nobody."""
+    connection.execute("CREATE TABLE others (id int); ALTER PUBLICATION p ADD TABLE others")
+    of = SourceSettings(url=SecretStr(connection.info.dsn), publication="p")
+    settings = load_settings().model_copy(update={"sources": {"shop": of}})
+    monkeypatch.setitem(cast(Any, source_connection.PINNED), "lock_timeout", "500")
+    with psycopg.connect(connection.info.dsn) as other, source_of(settings, "shop").open() as opened:
+        other.execute("ALTER TABLE others ADD v text")
+        with pytest.raises(
+            LakehouseError, match=rf"held up by process {other.info.backend_pid} .*pg_terminate_backend"
+        ):
+            opened.inspect(TABLE, None)
+        other.rollback()
+        assert opened.inspect(TABLE, None)[1] is None
 
 
 def test_a_partition_under_row_level_security_may_have_rows_and_stops_no_other_table(

@@ -21,7 +21,8 @@ from ingestion.sources.postgres.configured import Configured
 from ingestion.sources.postgres.connection import source_url
 from ingestion.sources.postgres.history.server import started_at
 from ingestion.sources.postgres.history.witness import Witness, put_witness
-from ingestion.sources.postgres.points import Patience, consistent_point
+from ingestion.sources.postgres.points import Blocked, Patience, consistent_point
+from ingestion.sources.postgres.points.blockers import spoken, who_alters_tables
 from ingestion.sources.postgres.points.together import heap_bytes
 from ingestion.sources.postgres.reading import SlotReader
 from ingestion.sources.postgres.records import PgoutputRecords
@@ -144,14 +145,30 @@ class OpenPostgres:
 
     def fingerprints(self, tables: Iterable[RawTable]) -> dict[str, str]:
         """By table, a digest of all that `inspect` reads."""
-        return describe.fingerprints(self.connection, tables, self._of.publication)
+        with self._names_who_alters():
+            return describe.fingerprints(self.connection, tables, self._of.publication)
 
     def inspect(self, table: RawTable, oid: int | None) -> tuple[TableFacts | None, TableProblem | None]:
         """A table's facts, and what is in the way of it; by its oid where it is not called as declared."""
-        facts, problem = describe.read_facts(self.connection, table, self._of.publication, oid)
+        with self._names_who_alters():
+            facts, problem = describe.read_facts(self.connection, table, self._of.publication, oid)
         if facts is not None and self._of.on_standby:  # which shows a commit before it counts it as replayed
             facts = replace(facts, lsn=int(self.committed()))
         return facts, problem
+
+    @contextmanager
+    def _names_who_alters(self) -> Iterator[None]:
+        """From Postgres 16 on, asking what a publication has waits for whoever alters any table of it."""
+        try:
+            yield
+        except psycopg.errors.LockNotAvailable:
+            with src.connect_source(self._of.settings, self._of.name) as beside:
+                waited = spoken(src.lock_timeout_seconds(beside))
+                who = "; ".join(who_alters_tables(beside)) or "a transaction that has just ended"
+            raise Blocked(
+                f"source {self._of.name!r}: describing its tables waited {waited} for a lock, held up by {who} "
+                "(nothing was lost; the next cycle tries again)"
+            ) from None
 
     def name_of(self, oid: int) -> tuple[str, str] | None:
         """The present name of a relation, or None when it was dropped."""

@@ -114,12 +114,12 @@ def open_transactions(connection: SourceConnection) -> list[str]:
     return [blocker.described() for blocker in found][:MAX_NAMED]
 
 
-_ALTERING_TYPES = """
+_ALTERING = """
 SELECT DISTINCT l.pid, p.gid, coalesce(a.datname, p.database, current_database()) AS database,
   coalesce(a.usename, p.owner) AS owner, nullif(a.application_name, '') AS application,
   extract(epoch FROM clock_timestamp() - coalesce(a.xact_start, p.prepared))::float8 AS seconds,
   age(a.backend_xid) AS transactions
-FROM pg_locks l JOIN pg_class c ON c.oid = l.relation AND c.relkind = 'c'
+FROM pg_locks l JOIN pg_class c ON c.oid = l.relation AND c.relkind = ANY(%(kinds)s)
 JOIN pg_database d ON d.oid = l.database AND d.datname = current_database()
 LEFT JOIN pg_stat_activity a ON a.pid = l.pid
 LEFT JOIN pg_locks own ON l.pid IS NULL AND own.pid IS NULL AND own.locktype = 'transactionid'
@@ -131,5 +131,14 @@ WHERE l.locktype = 'relation' AND l.mode = 'AccessExclusiveLock' AND l.granted
 
 def who_alters_types(connection: SourceConnection) -> list[str]:
     """Transactions that have altered a composite type of this database and are still open, described."""
+    return _who_alters(connection, "c")
+
+
+def who_alters_tables(connection: SourceConnection) -> list[str]:
+    """Transactions that have locked a table of this database against readers and are still open, described."""
+    return _who_alters(connection, "rp")
+
+
+def _who_alters(connection: SourceConnection, kinds: str) -> list[str]:
     with connection.cursor(row_factory=class_row(Blocker)) as cursor:
-        return [blocker.described() for blocker in cursor.execute(_ALTERING_TYPES).fetchall()][:MAX_NAMED]
+        return [blocker.described() for blocker in cursor.execute(_ALTERING, {"kinds": list(kinds)})][:MAX_NAMED]
