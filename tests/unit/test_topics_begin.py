@@ -541,3 +541,12 @@ def test_a_dead_letter_is_tried_again_as_its_table_is_declared_now(lake: Lake) -
     rows = lake.catalog.load_table(("raw_web", "new")).scan().to_arrow().to_pylist()
     assert [(row["id"], row["page"]) for row in sorted(rows, key=lambda row: row["id"])] == [(1, None), (1 << 40, "b")]
     assert lake.catalog.load_table(("meta", "quarantine")).scan().to_arrow().num_rows == 0
+
+
+def test_an_event_that_cannot_be_read_holds_up_no_other_where_it_comes_alone(lake: Lake) -> None:
+    """A read that had nothing else of its topic failed, and with it every one of the source."""
+    lake.broker.logs["views", 0].append({"id": "no number"})
+    lake.broker.send("clicks", 4)
+    lake.once()
+    assert reason(lake, "views") == "" and len(lake.committed("views")) == 10 and len(lake.committed("clicks")) == 14
+    assert lake.catalog.load_table(("meta", "quarantine")).scan().to_arrow().num_rows == 1

@@ -117,10 +117,8 @@ def _pieces(
 
 
 def _landed(shape: Shape, events: pa.Table, decoded: Decoded, lsn: int, at: np.ndarray) -> Iterator[Piece]:
-    good, at_good = events, at
-    if decoded.unread:
-        good, at_good = events.take(decoded.indices), at[decoded.indices]
     if decoded.indices:
+        good, at_good = (events.take(decoded.indices), at[decoded.indices]) if decoded.unread else (events, at)
         batch = batch_of(shape, decoded, _meta(shape, good, lsn, at_good))
         yield Piece([batch], partial(_records, shape, good, lsn, at_good))
     if decoded.unread:
