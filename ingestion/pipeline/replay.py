@@ -44,13 +44,17 @@ KEPT_IN = ("spool", "quarantine")
 def resume(session: Session, source: OpenSource, states: CatalogConnection, outlook: Outlook) -> RowCounts:
     """Lands the spool of a table that is `resuming`, and lets its records land again; parks it anew where that fails.
 
-    To have resumed it is the user's consent to a type change that the lake follows only by setting old values aside.
+    To have resumed it is the user's consent to a type change that the lake follows only by setting old values aside: of
+    a topic, if that was the reason why it was parked.
     """
     position = store.read_positions(states, session.name)[outlook.table.name]
     if not position.versions:
         settle(session, states, replace(position, state="new", reason=None), "resume")
         return {}
-    course = plan_course(replace(position, state="streaming", reason=None), outlook, consent=True)
+    landing = replace(position, state="streaming", reason=None)
+    course = plan_course(landing, outlook, consent=source.holds_tables)
+    if course.aside is not None and course.aside == position.reason:  # it was told, and nothing reads a topic anew
+        course = plan_course(landing, outlook, consent=True)
     if course.aside is not None:
         settle(session, states, course.position, "resume")
         return {}
