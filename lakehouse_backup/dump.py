@@ -12,6 +12,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 
 from psycopg.conninfo import make_conninfo
@@ -59,9 +60,26 @@ def load_catalog(settings: Settings, dump: Path) -> None:
 
 def state_version(dump: Path) -> tuple[int, str]:
     """The version of the state in a dump and the release that wrote it; 0 if the dump has none, as with 0.1.0."""
+    return max(((version, release) for version, release, _ in _steps(dump)), default=(0, ""))
+
+
+def state_began(dump: Path) -> datetime | None:
+    """When the state in a dump was made, which tells it from that of another catalog; None if it has no version."""
+    steps = _steps(dump)
+    return min(steps)[2] if steps else None
+
+
+def count_relations(dump: Path) -> int:
+    """The number of tables and views in a dump."""
+    rows = _script(dump, "--data-only", f"--table={ICEBERG[0]}")
+    return sum(copied.count("\n") for copied in re.findall(r"^COPY .* FROM stdin;\n(.*?)^\\\.$", rows, re.M | re.S))
+
+
+def _steps(dump: Path) -> list[tuple[int, str, datetime]]:
+    """The steps of the state in a dump, each with the release that applied it, and when."""
     rows = _script(dump, "--data-only", "--table=schema_version") if dump.exists() else ""
-    copied = re.findall(r"^(\d+)\t[^\t]*\t([^\t]*)\t", rows, re.MULTILINE)
-    return max(((int(version), release) for version, release in copied), default=(0, ""))
+    copied = re.findall(r"^(\d+)\t[^\t]*\t([^\t]*)\t(.*)$", rows, re.MULTILINE)
+    return [(int(version), release, datetime.fromisoformat(at)) for version, release, at in copied]
 
 
 def _script(dump: Path, *options: str) -> str:

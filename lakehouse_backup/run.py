@@ -7,10 +7,9 @@ erasure or a dropped table deletes files at once: if an object disappears before
 
 from __future__ import annotations
 
-import fcntl
 import json
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
@@ -22,18 +21,16 @@ from ingestion.sources.postgres.connection import connect_source, read_slot
 from ingestion.state import lease, store
 from lakehouse.errors import LakehouseError
 from lakehouse.files.atomic import write_atomically
-from lakehouse.files.private_files import privately
 from lakehouse.migrations import newer_state, newest_version
-from lakehouse.servers.outage import is_full, no_room
 from lakehouse.settings import Settings
 from lakehouse_backup.dump import dump_catalog, load_catalog, state_version
+from lakehouse_backup.folder import ABOUT, DUMP, OBJECTS, keep_former, locked_folder, refuse_another, unchanged_folder
 from lakehouse_backup.objects import Saved, load_objects, save_objects
 from lakehouse_backup.personal import load_personal, save_personal
 from lakehouse_backup.roll_forward import RollForward, roll_forward
 from maintenance.inventory.lake import list_objects, list_relations
 from maintenance.inventory.session import Session
 
-DUMP, OBJECTS, ABOUT, LOCK = "catalog.dump", "warehouse", "backup.json", "backup.lock"
 TRIES = 3
 Say = Callable[[str], None]
 
@@ -69,7 +66,10 @@ class Restored:
 
 
 def make_backup(settings: Settings, folder: Path, catalog_only: bool = False, say: Say = lambda step: None) -> Backup:
-    """Writes or updates a backup; objects in the folder are not copied again. Raises LakehouseError."""
+    """Writes or updates a backup; objects in the folder are not copied again.
+
+    Raises LakehouseError, also where the folder has a backup of another catalog, such as the one that was lost.
+    """
     if folder.resolve().is_relative_to(settings.home / "data"):
         raise LakehouseError(f"{folder} is among the lake's own data and would be lost with it: name another folder")
     with closing(Session(settings)) as session:
@@ -79,6 +79,7 @@ def make_backup(settings: Settings, folder: Path, catalog_only: bool = False, sa
             try:
                 made_at, backup = _consistent_backup(settings, session, folder, fresh, catalog_only, say)
                 save_personal(settings, folder)
+                keep_former(folder)
                 fresh.replace(folder / DUMP)  # the previous dump stays valid until all objects are copied
             finally:
                 fresh.unlink(missing_ok=True)
@@ -110,6 +111,7 @@ def _consistent_backup(
         made_at = datetime.now(UTC)
         say("dumping the catalog")
         dump_catalog(settings, fresh)
+        refuse_another(folder / DUMP, fresh)
         tables = len(list_relations(session.catalog))
         if not catalog_only:
             saved = save_objects(session.io, settings.warehouse, folder / OBJECTS, known, say)
@@ -122,57 +124,37 @@ def _consistent_backup(
     )
 
 
-@contextmanager
-def locked_folder(folder: Path) -> Iterator[None]:
-    """Creates and locks the folder against other backups; raises LakehouseError.
-
-    Only the owner can read what is written there.
-    """
-    try:
-        with privately():
-            folder.mkdir(parents=True, exist_ok=True)
-            with (folder / LOCK).open("w") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                yield
-    except BlockingIOError:
-        raise LakehouseError(f"another backup is writing to {folder}: wait for it, or name another folder") from None
-    except OSError as error:
-        if error.strerror is None:  # raised by the object store, not the folder
-            raise
-        if is_full(error.strerror):
-            raise no_room(folder) from None
-        raise LakehouseError(f"{folder}: {error.strerror}; name a folder that can be written") from None
-
-
 def restore_backup(
     settings: Settings, folder: Path, warehouse: Warehouse | None = None, say: Say = lambda step: None
 ) -> Restored:
     """Restores the catalog and rolls it forward to the newest cut in the warehouse.
 
     If the warehouse was LOST, missing objects are written back first. Raises LakehouseError, before any change, if a
-    follower is running, the folder contains no backup of this lake, or one without objects and nobody says whether the
-    warehouse was KEPT or RESTORED; otherwise it is taken as KEPT.
+    follower is running, a backup writes to the folder, or the folder contains no backup of this lake, or one without
+    objects and nobody says whether the warehouse was KEPT or RESTORED; otherwise it is taken as KEPT.
     """
-    about = _about(settings, folder)
-    if about["catalog_only"] and warehouse not in (Warehouse.KEPT, Warehouse.RESTORED):
-        raise LakehouseError(
-            f"{folder} was made with --catalog-only and holds no objects: add {Warehouse.KEPT.value} if the warehouse "
-            f"has lost nothing, or {Warehouse.RESTORED.value} once it is back from a copy, which may be older"
-        )
-    with store.connect_catalog(settings) as states:
-        lease.refuse_writers(states)  # a cut published during the restore would be lost
-    with closing(Session(settings)) as session:
-        session.check()
-        is_lost = warehouse is Warehouse.LOST
-        written = load_objects(session.io, settings.warehouse, folder / OBJECTS, say) if is_lost else (0, 0)
-    load_personal(settings, folder)  # before there is a table that a reader could ask for
-    say("restoring the catalog")
-    load_catalog(settings, folder / DUMP)
-    with store.connect_catalog(settings) as states:
-        store.ensure_state(states)  # the dump may be from an earlier release
-    is_complete = warehouse in (None, Warehouse.KEPT)
-    forward = roll_forward(settings, lambda source: _slot(settings, source), is_complete, say)
-    return Restored(datetime.fromisoformat(about["made_at"]), written[0], forward)
+    with unchanged_folder(folder):  # a backup in between would be of what is being replaced
+        about = _about(settings, folder)
+        if about["catalog_only"] and warehouse not in (Warehouse.KEPT, Warehouse.RESTORED):
+            raise LakehouseError(
+                f"{folder} was made with --catalog-only and holds no objects: add {Warehouse.KEPT.value} if the "
+                f"warehouse has lost nothing, or {Warehouse.RESTORED.value} once it is back from a copy, which may be "
+                "older"
+            )
+        with store.connect_catalog(settings) as states:
+            lease.refuse_writers(states)  # a cut published during the restore would be lost
+        with closing(Session(settings)) as session:
+            session.check()
+            is_lost = warehouse is Warehouse.LOST
+            written = load_objects(session.io, settings.warehouse, folder / OBJECTS, say) if is_lost else (0, 0)
+        load_personal(settings, folder)  # before there is a table that a reader could ask for
+        say("restoring the catalog")
+        load_catalog(settings, folder / DUMP)
+        with store.connect_catalog(settings) as states:
+            store.ensure_state(states)  # the dump may be from an earlier release
+        is_complete = warehouse in (None, Warehouse.KEPT)
+        forward = roll_forward(settings, lambda source: _slot(settings, source), is_complete, say)
+        return Restored(datetime.fromisoformat(about["made_at"]), written[0], forward)
 
 
 def _about(settings: Settings, folder: Path) -> dict[str, Any]:

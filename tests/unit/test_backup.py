@@ -23,13 +23,14 @@ from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings, TrinoSettings
 from lakehouse_backup import dump, run
 from lakehouse_backup.cuts import Cut, choose, diverging_states
+from lakehouse_backup.folder import DUMP, locked_folder
 from lakehouse_backup.metadata_files import metadata_files, version
 from lakehouse_backup.objects import Saved, load_objects, save_objects
 from lakehouse_backup.personal import load_personal, save_personal
 from lakehouse_backup.pointers import RawStates, behind, find_pointers, view_moves
 from lakehouse_backup.positions import held_offsets, recovery_reason
 from lakehouse_backup.roll_forward import RollForward, forget_builds
-from lakehouse_backup.run import locked_folder, make_backup
+from lakehouse_backup.run import make_backup
 from lakehouse_cli.lake import backup as backup_command
 from maintenance.inventory.lake import StoredObject, list_objects
 from maintenance.inventory.outcome import TableName
@@ -226,21 +227,22 @@ def test_where_objects_go_meanwhile_the_catalog_is_dumped_again_and_a_former_bac
     monkeypatch.setattr(run, "list_objects", listed)
     monkeypatch.setattr(run, "Session", lambda settings: session)
     monkeypatch.setattr(run, "dump_catalog", dump)
+    monkeypatch.setattr(run, "refuse_another", lambda former, fresh: None)  # these are no dumps
     monkeypatch.setattr(run, "_record", lambda *about: None)  # the database is not there, as in `dump`
     monkeypatch.setattr(run, "list_relations", lambda catalog: ())
     settings, folder = Settings(home=tmp_path / "home", warehouse=f"file://{tmp_path}/warehouse"), tmp_path / "backup"
     folder.mkdir()
-    (folder / run.DUMP).write_text("the former one")
+    (folder / DUMP).write_text("the former one")
     if losses == 1:
         assert make_backup(settings, folder).objects > 3
-        assert (folder / run.DUMP).read_text() == "dump 2"
+        assert (folder / DUMP).read_text() == "dump 2"
         return
     with pytest.raises(
         LakehouseError, match=r"1 objects were deleted before they were copied, first .*fleeting.parquet: an erasure,"
     ):
         make_backup(settings, folder)
     assert len(dumps) == run.TRIES
-    assert (folder / run.DUMP).read_text() == "the former one" and not list(folder.glob("*.new"))
+    assert (folder / DUMP).read_text() == "the former one" and not list(folder.glob("*.new"))
 
 
 def test_an_object_that_was_cut_short_by_a_restore_is_written_again(table: Table, tmp_path: Path) -> None:
@@ -285,7 +287,7 @@ def test_only_the_owner_may_read_a_backup(table: Table, tmp_path: Path) -> None:
 
 def test_two_backups_do_not_write_to_one_folder_at_once(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "backup"
-    busy = pytest.raises(LakehouseError, match="another backup is writing to")
+    busy = pytest.raises(LakehouseError, match="a backup or a restore is at work in")
     with locked_folder(folder), busy, locked_folder(folder):
         raise AssertionError
     with locked_folder(folder):

@@ -13,8 +13,8 @@ from lakehouse.settings import Settings, load_settings
 from lakehouse.text.urls import secret_options
 from lakehouse_backup import dump
 from lakehouse_backup.dump import dump_catalog, load_catalog
+from lakehouse_backup.folder import locked_folder
 from lakehouse_backup.objects import save_objects
-from lakehouse_backup.run import locked_folder
 from tests.disks import small_disk
 from tests.unit.throwaway_postgres import throwaway_postgres
 

@@ -190,14 +190,14 @@ def test_the_release_is_printed() -> None:
 def test_a_backup_of_a_newer_release_is_refused_before_anything_is_replaced(
     mine: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from lakehouse_backup import run
+    from lakehouse_backup import folder, run
 
     with psycopg.connect(mine.catalog_dsn(), autocommit=True) as states:
         ensure_state(states)
         states.execute("INSERT INTO lakehouse.schema_version (version, name, release) VALUES (99, 'later', '9.9.0')")
-    dump_catalog(mine, tmp_path / run.DUMP)
+    dump_catalog(mine, tmp_path / folder.DUMP)
     about = {"made_at": "2027-01-01T00:00:00+00:00", "warehouse": mine.warehouse, "catalog_only": False, "unknown": 1}
-    (tmp_path / run.ABOUT).write_text(json.dumps(about))
+    (tmp_path / folder.ABOUT).write_text(json.dumps(about))
     monkeypatch.setattr(run, "load_catalog", lambda *given: pytest.fail("it was replaced"))
     with pytest.raises(LakehouseError, match=r"holds state of version 99, made by release 9\.9\.0.*install 9\.9\.0"):
         run.restore_backup(mine, tmp_path)

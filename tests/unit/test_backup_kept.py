@@ -1,0 +1,146 @@
+"""What keeps the one good backup: cron backs up a catalog that was lost, and set up anew, before it is restored."""
+
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import psycopg
+import pytest
+from throwaway_postgres import throwaway_postgres
+
+from ingestion.state import store
+from lakehouse.catalog.open import open_catalog
+from lakehouse.errors import LakehouseError
+from lakehouse.settings import Settings, load_settings
+from lakehouse_backup import run
+from lakehouse_backup.dump import count_relations, dump_catalog
+from lakehouse_backup.folder import ABOUT, DUMP, FORMER, locked_folder
+from lakehouse_backup.roll_forward import RollForward
+from lakehouse_backup.run import Warehouse, make_backup, restore_backup
+from maintenance.inventory.session import Session
+
+ONE = "INSERT INTO iceberg_tables (catalog_name, table_namespace, table_name) VALUES (%s, 'marts', %s)"
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
+    """A catalog that names two tables, whose warehouse is a folder."""
+    monkeypatch.setattr(Session, "check", lambda session: None)  # it asks an object store
+    warehouse = tmp_path / "warehouse"
+    warehouse.mkdir()
+    with throwaway_postgres() as url:
+        made = load_settings(home=tmp_path / "home", catalog_url=url, warehouse=f"file://{warehouse}")
+        set_up(made)
+        add(made, "first", "second")
+        yield made
+
+
+def set_up(settings: Settings) -> None:
+    """What `lakehouse up` and the first command make of an empty database."""
+    with store.connect_catalog(settings) as states:
+        with closing(open_catalog(settings)) as catalog:
+            catalog.create_tables()
+        store.ensure_state(states)
+
+
+def add(settings: Settings, *tables: str) -> None:
+    with store.connect_catalog(settings) as states:
+        for table in tables:
+            states.execute(ONE, (settings.catalog_name, table))
+
+
+def lose(settings: Settings, state: bool = True) -> None:
+    """The catalog is gone, or Iceberg's part of it."""
+    with psycopg.connect(settings.catalog_dsn(), autocommit=True) as catalog:
+        catalog.execute("DROP TABLE iceberg_tables, iceberg_namespace_properties")
+        if state:
+            catalog.execute("DROP SCHEMA lakehouse CASCADE")
+    set_up(settings)
+
+
+def back_up(settings: Settings, folder: Path) -> None:
+    make_backup(settings, folder, catalog_only=True)
+
+
+def test_the_backup_of_a_catalog_that_was_lost_is_not_replaced_by_that_of_an_empty_one(
+    mine: Settings, tmp_path: Path
+) -> None:
+    """Cron put an empty dump in the place of the only one, and said `0 tables and views`."""
+    folder = tmp_path / "backup"
+    back_up(mine, folder)
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    lose(mine)
+    with pytest.raises(LakehouseError, match=r"has a backup with 2 tables and views of another catalog, and it stays"):
+        back_up(mine, folder)
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
+    add(mine, "of_a_topic")  # its follower has begun anew
+    with pytest.raises(LakehouseError, match=r"of another catalog.*run `lakehouse restore-backup .*backup`"):
+        back_up(mine, folder)
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
+    back_up(mine, tmp_path / "another")
+
+
+def test_a_catalog_that_has_lost_its_tables_alone_does_not_replace_their_backup(mine: Settings, tmp_path: Path) -> None:
+    folder = tmp_path / "backup"
+    back_up(mine, folder)
+    lose(mine, state=False)
+    with pytest.raises(LakehouseError, match="2 tables and views of this catalog, which has none now, and it stays"):
+        back_up(mine, folder)
+    assert count_relations(folder / DUMP) == 2
+
+
+def test_a_backup_keeps_the_dump_of_the_one_before(mine: Settings, tmp_path: Path) -> None:
+    folder = tmp_path / "backup"
+    back_up(mine, folder)
+    assert not (folder / FORMER).exists()
+    for table in ("third", "fourth"):
+        add(mine, table)
+        back_up(mine, folder)
+    assert [count_relations(folder / name) for name in (FORMER, DUMP)] == [3, 4]
+    assert (folder / FORMER).stat().st_mode & 0o777 == 0o600
+
+
+def test_a_restored_catalog_goes_on_in_the_folder_of_its_backup(
+    mine: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "backup"
+    back_up(mine, folder)
+    lose(mine)
+    monkeypatch.setattr(run, "roll_forward", lambda *_: RollForward())
+    restore_backup(mine, folder, Warehouse.KEPT)
+    back_up(mine, folder)
+    assert count_relations(folder / DUMP) == 2
+
+
+def test_no_backup_replaces_the_dump_while_it_is_restored(
+    mine: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Objects were written back for hours, and what was restored then was the dump that cron had made meanwhile."""
+    folder = tmp_path / "backup"
+    back_up(mine, folder)
+    at_work = "a backup or a restore is at work in"
+
+    def beside(*_: object) -> None:
+        with pytest.raises(LakehouseError, match=at_work):
+            back_up(mine, folder)
+
+    monkeypatch.setattr(run, "load_personal", beside)
+    monkeypatch.setattr(run, "roll_forward", lambda *_: RollForward())
+    restore_backup(mine, folder, Warehouse.KEPT)
+    with locked_folder(folder), pytest.raises(LakehouseError, match=at_work):
+        restore_backup(mine, folder, Warehouse.KEPT)
+    back_up(mine, folder)
+
+
+def test_a_folder_that_can_only_be_read_is_restored(
+    mine: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "copied"
+    folder.mkdir()
+    dump_catalog(mine, folder / DUMP)
+    about = {"made_at": "2027-01-01T00:00:00+00:00", "warehouse": mine.warehouse, "catalog_only": True}
+    (folder / ABOUT).write_text(json.dumps(about))
+    monkeypatch.setattr(run, "roll_forward", lambda *_: RollForward())
+    restore_backup(mine, folder, Warehouse.KEPT)
+    assert {path.name for path in folder.iterdir()} == {DUMP, ABOUT}
