@@ -11,7 +11,7 @@ from pyiceberg.io import load_file_io
 
 from ingestion import refresh_mirrors, source_status
 from ingestion.sources.postgres.connection import connect_source
-from ingestion.sources.postgres.setup import drop_slot, kept, prepare, run_as_owner, slot_of
+from ingestion.sources.postgres.setup import kept, prepare, run_as_owner, slot_of
 from lakehouse.catalog.open import file_io_properties, open_catalog
 from lakehouse.catalog.relations import list_relations
 from lakehouse.declarations import Declarations, Source
@@ -234,7 +234,7 @@ def test_the_slot_goes_and_the_lake_can_go_on_later(
         with following(world):
             until(lambda: source_status(world.settings, name).follower_alive)
             with pytest.raises(LakehouseError, match="is at work"):
-                drop_slot(world.settings, name, slot)
+                command.remove(name)
         command.remove(name, drop_tables=True, dry_run=True)
         assert made.admin("SELECT slot_name FROM pg_replication_slots") == [(slot,)]
         said = capsys.readouterr().out

@@ -1,6 +1,7 @@
 """`lakehouse remove`: a source, or a table of it, that is ingested no longer keeps nothing for the lake."""
 
 import sys
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -9,6 +10,7 @@ from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings, load_settings
 from lakehouse.text.shown import line_by_line, say, waiting
+from lakehouse_cli.alone import refuse_worker
 from lakehouse_cli.source import undeclaring
 from lakehouse_cli.source.declaring import accepted, agreed, refuse_changed, show_change, write_change
 from lakehouse_cli.source.dropping import drop, droppable
@@ -67,6 +69,8 @@ def _remove_table(settings: Settings, name: str, drop_tables: bool, dry_run: boo
         return
     _agreed(f"--drop-tables drops the history of {name}" if drop_tables else "", yes)
     refuse_changed(file)
+    if found:
+        refuse_worker(settings)
     with nobody_ingests(settings, table.source):  # a follower that still declares the table would snapshot it again
         by_owner(settings, table.source, keeps, dry_run)
         if ingested:
@@ -95,7 +99,7 @@ def _is_ingested(settings: Settings, table: RawTable) -> bool:
 
 
 def _remove_source(settings: Settings, source: str, drop_tables: bool, dry_run: bool, yes: bool) -> None:
-    from ingestion import forget_source
+    from ingestion import forget_source, nobody_ingests
 
     settings.connection(source)
     declared = relations_of(_declared(settings))
@@ -110,14 +114,17 @@ def _remove_source(settings: Settings, source: str, drop_tables: bool, dry_run: 
         _agreed(why, yes)
         if files is not None:
             undeclaring.refuse_changed(settings, files)
-    keeps = take_back(settings, source, declared, dry_run)
-    if keeps.is_nothing and not found and files is None:
-        say(f"{source}: it keeps nothing for the lake")
     if found and not dry_run:
-        forget_source(settings, source)
-    drop(settings, found, dry_run)
-    if files is not None and not dry_run:
-        undeclaring.undeclare(settings, files)
+        refuse_worker(settings)
+    with nullcontext() if dry_run else nobody_ingests(settings, source):  # whoever declares it would read it again
+        keeps = take_back(settings, source, declared, dry_run)
+        if keeps.is_nothing and not found and files is None:
+            say(f"{source}: it keeps nothing for the lake")
+        if found and not dry_run:
+            forget_source(settings, source)
+        drop(settings, found, dry_run)
+        if files is not None and not dry_run:
+            undeclaring.undeclare(settings, files)
 
 
 def _agreed(why: str, yes: bool) -> None:

@@ -47,7 +47,8 @@ def kept_by(settings: Settings, source: str, declared: Relations, only: Relation
 
 
 def take_back(settings: Settings, source: str, declared: Relations, dry_run: bool) -> "Kept":
-    """Drops the slot, and runs or prints what the owner takes back; returns what the source kept."""
+    """Drops the slot, and runs or prints what the owner takes back, for whoever keeps the source from being ingested;
+    returns what the source kept."""
     from ingestion.sources.postgres.setup import drop_slot
 
     keeps = kept_by(settings, source, declared)

@@ -98,8 +98,11 @@ def _declared(settings: Settings) -> Relations:
 
 def _taken_back(settings: Settings, source: str, declared: Relations, dry_run: bool) -> bool:
     """Whether the source keeps nothing any more; says why where it does."""
+    from ingestion import nobody_ingests
+
     try:
-        keeps = take_back(settings, source, declared, dry_run)
+        with nullcontext() if dry_run else nobody_ingests(settings, source):
+            keeps = take_back(settings, source, declared, dry_run)
     except LakehouseError as error:
         say(f"{source}: {error}", error=True)
         return False

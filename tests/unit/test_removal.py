@@ -22,6 +22,7 @@ from ingestion.state import store
 from lakehouse.declarations import Declarations
 from lakehouse.declarations.policies import RawPolicy
 from lakehouse.errors import LakehouseError
+from lakehouse.servers.worker_sessions import enter, leave
 from lakehouse.settings import KafkaSettings, Settings, SourceSettings, load_settings
 from lakehouse_cli.lake.show import newest_cuts
 from lakehouse_cli.source import remove as command
@@ -359,6 +360,65 @@ def test_a_source_of_topics_is_removed(web: tuple[Settings, list[str]], capsys: 
     command.remove("web", drop_tables=True, yes=True)
     assert left_of(settings) == (set(), False) and done == ["raw_web.*"]
     assert "slot" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("mode", ["once", "follow"])
+def test_a_source_of_topics_is_not_removed_below_whoever_ingests_it(
+    web: tuple[Settings, list[str]], mode: leases.Mode
+) -> None:
+    """No lease was asked for: the follower noted the tables as new, and published them behind `dropped`."""
+    settings, done = web
+    with store.connect_catalog(settings) as states:
+        lease = leases.acquire(states, "web", 60, mode)
+    assert lease is not None
+    with leases.kept_alive(settings, lease), pytest.raises(LakehouseError, match=r"^source 'web': .* is at work: stop"):
+        command.remove("web", drop_tables=True, yes=True)
+    assert left_of(settings) == ({"clicks", "views"}, True) and done == []
+
+
+def test_a_source_is_kept_from_being_ingested_until_its_declaration_is_gone(
+    web: tuple[Settings, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, _ = web
+    free: list[bool] = []
+
+    def beside(made: Settings) -> None:
+        assert left_of(settings) == (set(), False)
+        with store.connect_catalog(settings) as states:
+            free.append(leases.acquire(states, "web", 60, "follow") is not None)
+
+    monkeypatch.setattr("lakehouse.declarations.manifest.ensure_manifest", beside)
+    command.remove("web", drop_tables=True, yes=True)
+    assert free == [False]
+    with store.connect_catalog(settings) as states:
+        assert leases.holder_of(states, "web") is None
+
+
+def test_a_source_whose_slot_is_gone_is_not_removed_below_a_follower(
+    shop: Settings, dropped: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lease was held while the slot was dropped, and of one without a slot never."""
+    monkeypatch.setattr(command, "droppable", lambda *_: ["raw_shop.orders"])
+    with store.connect_catalog(shop) as states:
+        lease = leases.acquire(states, "shop", 60, "follow")
+    assert lease is not None and slot_of(shop, "shop") is None
+    with leases.kept_alive(shop, lease), pytest.raises(LakehouseError, match=r"^source 'shop': .* is at work: stop it"):
+        command.remove("shop", drop_tables=True, yes=True)
+    assert known(shop) == {"customers", "orders"} and declaration(shop).exists()
+
+
+@pytest.mark.parametrize("name", ["web", "web.clicks"])
+def test_no_table_is_dropped_below_a_worker(web: tuple[Settings, list[str]], name: str) -> None:
+    """It loads parsed of what is dropped, and makes it again."""
+    settings, done = web
+    with store.connect_catalog(settings) as worker:
+        enter(worker, settings.catalog_name)
+        with pytest.raises(LakehouseError, match=r"^`lakehouse worker` is at work: stop it"):
+            command.remove(name, drop_tables=True, yes=True)
+        assert left_of(settings) == ({"clicks", "views"}, True) and done == []
+        command.remove(name, yes=True)
+        leave(worker, settings.catalog_name)
+    assert done == []
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ from ingestion.sources.postgres.connection import connect_source
 from ingestion.sources.postgres.setup.given import Given, Relation, carried_too, of_others, read_given, taking_back
 from ingestion.sources.postgres.setup.owner import as_owner
 from ingestion.sources.postgres.setup.readers import possible_readers
-from ingestion.state import lease as leases
 from ingestion.state import store
 from lakehouse.settings import Settings
 from lakehouse.text.sql import typed_relation
@@ -69,13 +68,11 @@ def relations_met(settings: Settings, source: str) -> set[Relation]:
 
 
 def drop_slot(settings: Settings, source: str, slot: str) -> None:
-    """Drops the slot; raises LakehouseError while somebody ingests the source, or something else reads it.
+    """Drops the slot, for whoever keeps the source from being ingested; raises LakehouseError while something reads it.
 
     The lake keeps its state: whoever ingests the source again has to `--recover` it.
     """
-    with store.connect_catalog(settings) as states:
-        lease = leases.take_over(states, source, settings.ingestion.lease_seconds)
-    with leases.kept_alive(settings, lease), connect_source(settings, source) as connection:
+    with connect_source(settings, source) as connection:
         src.free_slot(connection, source, slot)
         src.drop_slot(connection, slot)
         with store.connect_catalog(settings) as states:
