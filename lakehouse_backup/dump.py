@@ -45,8 +45,8 @@ def dump_catalog(settings: Settings, to: Path) -> None:
         part.unlink(missing_ok=True)
 
 
-def load_catalog(settings: Settings, dump: Path) -> None:
-    """Replaces the contents of the database with the dump, in one transaction."""
+def load_catalog(settings: Settings, dump: Path, first: str = "", last: str = "") -> None:
+    """Replaces the contents of the database with the dump, in one transaction with statements `first` and `last`."""
     if not dump.exists():
         raise LakehouseError(f"{dump} does not exist: name a folder written by `lakehouse backup`")
     emptied = "".join(f"DELETE FROM {table};\n" for table in ICEBERG)
@@ -55,7 +55,7 @@ def load_catalog(settings: Settings, dump: Path) -> None:
     script = f"CREATE SCHEMA IF NOT EXISTS {STATE};\n" if _lacks_schema(settings) else ""
     script += DROP_STATE  # tables that the dump lacks would remain
     options = ("--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", "--single-transaction", "--file=-")
-    _run(settings, "psql", *options, given=script + emptied + rows + tables)
+    _run(settings, "psql", *options, given=first + script + emptied + rows + tables + last)
 
 
 def state_version(dump: Path) -> tuple[int, str]:

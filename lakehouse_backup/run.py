@@ -18,7 +18,7 @@ from typing import Any
 
 from ingestion.schema.positions import Lsn
 from ingestion.sources.postgres.connection import connect_source, read_slot
-from ingestion.state import lease, store
+from ingestion.state import store
 from lakehouse.errors import LakehouseError
 from lakehouse.files.atomic import write_atomically
 from lakehouse.migrations import newer_state, newest_version
@@ -28,6 +28,7 @@ from lakehouse_backup.folder import ABOUT, DUMP, OBJECTS, keep_former, locked_fo
 from lakehouse_backup.objects import Saved, load_objects, save_objects
 from lakehouse_backup.personal import load_personal, save_personal
 from lakehouse_backup.roll_forward import RollForward, roll_forward
+from lakehouse_backup.writers import NOBODY_WRITES, holding_off, let_in, refuse_at_work
 from maintenance.inventory.lake import list_objects, list_relations
 from maintenance.inventory.session import Session
 
@@ -130,8 +131,9 @@ def restore_backup(
     """Restores the catalog and rolls it forward to the newest cut in the warehouse.
 
     If the warehouse was LOST, missing objects are written back first. Raises LakehouseError, before any change, if a
-    follower is running, a backup writes to the folder, or the folder contains no backup of this lake, or one without
-    objects and nobody says whether the warehouse was KEPT or RESTORED; otherwise it is taken as KEPT.
+    follower or a worker is running, a backup writes to the folder, or the folder contains no backup of this lake, or
+    one without objects and nobody says whether the warehouse was KEPT or RESTORED; otherwise it is taken as KEPT.
+    Until a restore has ended nobody ingests.
     """
     with unchanged_folder(folder):  # a backup in between would be of what is being replaced
         about = _about(settings, folder)
@@ -141,19 +143,21 @@ def restore_backup(
                 f"warehouse has lost nothing, or {Warehouse.RESTORED.value} once it is back from a copy, which may be "
                 "older"
             )
-        with store.connect_catalog(settings) as states:
-            lease.refuse_writers(states)  # a cut published during the restore would be lost
+        refuse_at_work(settings)
         with closing(Session(settings)) as session:
             session.check()
             is_lost = warehouse is Warehouse.LOST
             written = load_objects(session.io, settings.warehouse, folder / OBJECTS, say) if is_lost else (0, 0)
         load_personal(settings, folder)  # before there is a table that a reader could ask for
         say("restoring the catalog")
-        load_catalog(settings, folder / DUMP)
+        refuse_at_work(settings)  # objects may have taken hours
+        load_catalog(settings, folder / DUMP, first=NOBODY_WRITES, last=holding_off(settings.sources))
         with store.connect_catalog(settings) as states:
             store.ensure_state(states)  # the dump may be from an earlier release
         is_complete = warehouse in (None, Warehouse.KEPT)
         forward = roll_forward(settings, lambda source: _slot(settings, source), is_complete, say)
+        with store.connect_catalog(settings) as states:
+            let_in(states)
         return Restored(datetime.fromisoformat(about["made_at"]), written[0], forward)
 
 

@@ -8,10 +8,10 @@ import psycopg
 
 from lakehouse.errors import LakehouseError
 from lakehouse.files.private_files import private_dir
-from lakehouse.servers import worker_sessions
 from lakehouse.servers.database import connect_catalog
 from lakehouse.servers.embedded import is_own_catalog
 from lakehouse.servers.retry import Unreachable
+from lakehouse.servers.worker_sessions import refuse_worker
 from lakehouse.settings import Settings
 
 
@@ -50,9 +50,3 @@ def _refuse_users(settings: Settings) -> None:
         refuse_worker(settings)
     except (Unreachable, psycopg.Error):
         return
-
-
-def refuse_worker(settings: Settings) -> None:
-    """Raises LakehouseError while a worker lives."""
-    if worker_sessions.is_there(settings):
-        raise LakehouseError("`lakehouse worker` is at work: stop it, then run this again")

@@ -38,6 +38,8 @@ _HOLDER_IS_GONE: LiteralString = f"""held.session_token IS NOT DISTINCT FROM hel
  AND held.session_began > pg_postmaster_start_time() AND NOT EXISTS ({_SESSION})"""
 HAS_ENDED: LiteralString = f"(held.expires_at <= clock_timestamp() OR {_HOLDER_IS_GONE})"
 """Of a lease `held` that is no shared one: whether it has run out, or its holder is gone."""
+AT_WORK: LiteralString = "expires_at > clock_timestamp()"
+"""Of a lease whose holder's session is unknown: whether it is in force."""
 _SEATS: LiteralString = f"""SELECT FROM (SELECT held.source AS shared) AS of_all, lakehouse.leases AS held
  WHERE starts_with(held.source, shared || '/follower/') AND NOT {HAS_ENDED}"""
 _IS_FREE: LiteralString = f"({HAS_ENDED} OR held.holder = '{SHARED}' AND NOT EXISTS ({_SEATS}))"
@@ -259,12 +261,12 @@ def follower_of(connection: CatalogConnection, source: str) -> Follower:
     return "hung" if has_session else "dead"
 
 
-def refuse_writers(connection: CatalogConnection) -> None:
-    """Raises LakehouseError while somebody ingests: what is done needs the state to itself.
+def refuse_writers(connection: CatalogConnection, but: str = "") -> None:
+    """Raises LakehouseError while somebody ingests, `but` that holder: what is done needs the state to itself.
 
     It goes by time alone, because state of an earlier release does not tell the holders' sessions.
     """
-    _refuse(connection, "expires_at > clock_timestamp()")
+    _refuse(connection, AT_WORK, but)
 
 
 def refuse_living_writers(connection: CatalogConnection) -> None:
@@ -272,11 +274,12 @@ def refuse_living_writers(connection: CatalogConnection) -> None:
     _refuse(connection, f"NOT {_IS_FREE}")
 
 
-def _refuse(connection: CatalogConnection, holding: LiteralString) -> None:
+def _refuse(connection: CatalogConnection, holding: LiteralString, but: str = "") -> None:
     if connection.execute("SELECT to_regclass('lakehouse.leases')").fetchone() == (None,):
         return
     held = connection.execute(
-        f"SELECT source, holder FROM lakehouse.leases AS held WHERE {holding} ORDER BY source"
+        f"SELECT source, holder FROM lakehouse.leases AS held WHERE {holding} AND holder <> %s ORDER BY source",
+        (but,),
     ).fetchone()
     if held is not None:
         raise LakehouseError(f"source {held[0]!r}: {held[1]} is at work: stop it, then run this again")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal, LiteralString
 
 import psycopg
 
+from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import CatalogConnection, connect_catalog
 
 if TYPE_CHECKING:
@@ -45,6 +46,12 @@ def leave(connection: CatalogConnection, catalog: str) -> None:
 def is_there(settings: Settings) -> bool:
     """Whether a worker lives."""
     return is_held(settings, WORKER)
+
+
+def refuse_worker(settings: Settings) -> None:
+    """Raises LakehouseError while a worker lives."""
+    if is_there(settings):
+        raise LakehouseError("`lakehouse worker` is at work: stop it, then run this again")
 
 
 def is_held(settings: Settings, name: str) -> bool:

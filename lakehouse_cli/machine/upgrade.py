@@ -228,7 +228,7 @@ def _answers(settings: Settings) -> bool:
 
 def _refuse_writers(settings: Settings) -> None:
     from ingestion.state.lease import refuse_writers
-    from lakehouse_cli.alone import refuse_worker
+    from lakehouse.servers.worker_sessions import refuse_worker
 
     if not _answers(settings):
         return

@@ -8,9 +8,9 @@ import typer
 
 from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
+from lakehouse.servers.worker_sessions import refuse_worker
 from lakehouse.settings import Settings, load_settings
 from lakehouse.text.shown import line_by_line, say, waiting
-from lakehouse_cli.alone import refuse_worker
 from lakehouse_cli.source import undeclaring
 from lakehouse_cli.source.declaring import accepted, agreed, refuse_changed, show_change, write_change
 from lakehouse_cli.source.dropping import drop, droppable

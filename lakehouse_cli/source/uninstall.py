@@ -10,9 +10,10 @@ from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import connect_catalog
 from lakehouse.servers.embedded import is_sample
 from lakehouse.servers.retry import Unreachable
+from lakehouse.servers.worker_sessions import refuse_worker
 from lakehouse.settings import Settings, load_settings
 from lakehouse.text.shown import line_by_line, say, waiting
-from lakehouse_cli.alone import alone, refuse_worker
+from lakehouse_cli.alone import alone
 from lakehouse_cli.slots_left import out_of_reach, slots_left
 from lakehouse_cli.source.declaring import agreed
 from lakehouse_cli.source.taking_back import Relations, relations_of, take_back
