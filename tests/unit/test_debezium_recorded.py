@@ -440,6 +440,15 @@ def test_a_declared_column_that_no_event_has_is_warned_of() -> None:
     assert warning == "topic public.pairs: column nots is in none of its events, and lands as NULL"
 
 
+def test_a_read_of_deletes_alone_says_nothing_of_columns() -> None:
+    """It said that every column is in none of the topic's events."""
+    deletes = [m for m in PLAIN if m["topic"] != "public.pairs" or (m["value"] and '"op":"d"' in m["value"])]
+    assert len(deletes) < len(PLAIN) and any(m["topic"] == "public.pairs" for m in deletes)
+    assert not [
+        says for says in warned(read(deletes, table("pairs", PAIRS, ("a", "b")))) if "none of its events" in says
+    ]
+
+
 @pytest.mark.parametrize("is_told", [True, False])
 def test_a_topic_that_begins_without_a_snapshot_is_told_once(is_told: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A table that was added to the connector later had none of its earlier rows, and nothing said so."""
