@@ -35,6 +35,7 @@ from ingestion.tasks.replay import ReplayPlan, replay
 from lakehouse.declarations import RawTable
 from lakehouse.declarations.policies import RawPolicy
 from tests.clusters import Cluster, cluster
+from tests.marks import slow
 from tests.world import Row, declared_source, position
 from tests.world import replay as replayed
 
@@ -52,6 +53,10 @@ TABLES = {
 PAIRS = {name: ddl.replace("id int PRIMARY KEY", "id int").replace("v text", "v text, PRIMARY KEY (id, b)")
          for name, ddl in TABLES.items() if name in ("full", "default")}  # fmt: skip
 PAIRS["shared"] = PAIRS["full"].replace("PRIMARY KEY (id, b)", "PRIMARY KEY (id, b) DEFERRABLE INITIALLY DEFERRED")
+KEYED: dict[str, tuple[str, tuple[str, ...]]] = {
+    **{name: (ddl, ()) for name, ddl in TABLES.items()},
+    **{f"pair_{name}": (ddl, ("b",)) for name, ddl in PAIRS.items()},
+}
 BEGINS = "INSERT INTO t (id, b, v) SELECT i, 0, 'v' || i FROM generate_series(1, 9) i"
 SWAP = "ALTER TABLE t RENAME {id} TO x; ALTER TABLE t RENAME b TO {id}; ALTER TABLE t RENAME x TO b"
 
@@ -219,15 +224,16 @@ def received(altered: Altered) -> pa.Array:
         free_slot(connection, "s", "s")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", ALTERATIONS)
 @pytest.mark.parametrize(
-    ("ddl", "key"),
-    [pytest.param(ddl, (), id=name) for name, ddl in TABLES.items()]
-    + [pytest.param(ddl, ("b",), id=f"pair_{name}") for name, ddl in PAIRS.items()],
+    ("which", "name"),
+    [
+        (which, name) if which == "full" or name == "renamed" else slow(which, name)
+        for which in KEYED
+        for name in ALTERATIONS
+    ],
 )
-def test_what_lands_is_what_the_source_holds(
-    server: Cluster, tmp_path: Path, ddl: str, key: tuple[str, ...], name: str
-) -> None:
+def test_what_lands_is_what_the_source_holds(server: Cluster, tmp_path: Path, which: str, name: str) -> None:
+    ddl, key = KEYED[which]
     alteration = ALTERATIONS[name]
     server.admin("CREATE DATABASE s")
     url = server.url("s") + "?application_name=test"
