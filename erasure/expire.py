@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
-from pyiceberg.table.update.snapshot import ExpireSnapshots
+from pyiceberg.table.update import RemoveSnapshotsUpdate, RemoveStatisticsUpdate, TableUpdate
 
 from erasure import tombstones
 from erasure.rewrite import SUMMARY
@@ -60,19 +60,19 @@ def list_live_files(catalog: SqlCatalog, identifier: tuple[str, str]) -> None:
 def expire_history(catalog: SqlCatalog, states: CatalogConnection, identifier: tuple[str, str]) -> int:
     """Expires every snapshot but the current one and drops all statistics; returns the number of expired snapshots."""
     before = len(catalog.load_table(identifier).metadata.snapshots)
-    retried(catalog, identifier, _drop_statistics, AGAIN)
-    until_committed(catalog, identifier, lambda table: only_current(table.metadata))  # no view names the others
+    until_committed(catalog, identifier, _drop_statistics, AGAIN)
+    until_committed(catalog, identifier, lambda table: only_current(table.metadata), AGAIN)  # no view names the others
 
-    def expire(table: Table) -> None:
+    def expire(table: Table) -> tuple[TableUpdate, ...]:
+        check_references(table)  # a pin may have come since the search
         current = table.metadata.current_snapshot_id
         old = [s.snapshot_id for s in table.metadata.snapshots if s.snapshot_id != current]
         kept_aside = removed.recorded(states, identifier).keys()
         past = reachable_files(table) - reachable_files(_only_now(table))
         tombstones.record_files_to_delete(states, identifier, past | kept_aside)
-        if old:
-            _expiry(table).by_ids(old).commit()
+        return (RemoveSnapshotsUpdate(snapshot_ids=old),) if old else ()
 
-    retried(catalog, identifier, expire, AGAIN)
+    until_committed(catalog, identifier, expire, AGAIN)
     return before - len(catalog.load_table(identifier).metadata.snapshots)
 
 
@@ -96,14 +96,8 @@ def _only_now(table: Table) -> Table:
     return Table(table.name(), slim, table.metadata_location, table.io, table.catalog)
 
 
-def _drop_statistics(table: Table) -> None:
-    for statistics in table.metadata.statistics:
-        table.update_statistics().remove_statistics(statistics.snapshot_id).commit()
-        table = table.refresh()
-
-
-def _expiry(table: Table) -> ExpireSnapshots:
-    return table.maintenance.expire_snapshots()
+def _drop_statistics(table: Table) -> tuple[TableUpdate, ...]:
+    return tuple(RemoveStatisticsUpdate(snapshot_id=s.snapshot_id) for s in table.metadata.statistics)
 
 
 def _name(table: Table) -> str:

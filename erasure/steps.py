@@ -25,6 +25,7 @@ from ingestion.mirrors.copies import location_of
 from ingestion.mirrors.refresh import refresh
 from ingestion.sink.publication import Cut, Publication, TableAppend
 from ingestion.sink.publish import publish
+from ingestion.state import lease as leases
 from ingestion.state import store
 from ingestion.state.lease import Lease
 from lakehouse.catalog.file_io import open_io
@@ -178,7 +179,7 @@ class Erasing:
         """
         await_readers(self.settings)
         self.say(f"making {target} anew")
-        deleted = drop_mirror(self.settings, self.writer.catalog, self.states, target.identifier)
+        deleted = drop_mirror(self.settings, self.writer.catalog, self.states, target.identifier, self.mirrors)
         report = refresh(replace(self.writer, lease=self.mirrors), self.states)
         if deleted:
             is_gone = target.identifier[1] in report.aside
@@ -189,9 +190,11 @@ class Erasing:
         await_readers(self.settings)
         if (table := load_table(self.catalog, *target.identifier)) is not None:
             self.say(f"dropping {target}")
+            io = open_io(self.settings)
+            paths = {stored.path for stored in list_objects(io, table.location())}
             with self.states.transaction():
                 remove(self.states, self.writer.catalog.name, target.identifier)
-            deleted = _delete_files(open_io(self.settings), self.states, target.identifier, table.location())
+            deleted = _delete_files(io, self.states, target.identifier, paths)
             erasure.tables[str(target)] = Done(str(target), deleted=deleted)
 
     def _derived(self, part: SubjectData, erasure: Erasure) -> None:
@@ -246,28 +249,35 @@ def publish_live_files(writer: Ingestion, states: CatalogConnection, tables: Seq
     publish(writer.settings, writer.catalog, writer.lease, publication)
 
 
-def drop_mirror(settings: Settings, catalog: LakeCatalog, states: CatalogConnection, mirror: tuple[str, str]) -> int:
+def drop_mirror(
+    settings: Settings, catalog: LakeCatalog, states: CatalogConnection, mirror: tuple[str, str], lease: Lease
+) -> int:
     """Drops a mirror, a copy that a killed refresh has left, and every object at their place; returns how many.
 
-    The current view reads parsed alone from then on, until the next refresh.
+    The current view reads parsed alone from then on, until the next refresh. `lease` is that of refreshes: one that has
+    taken it over makes the mirror anew at the same place, so what is there is listed before, and nothing else deleted.
     """
-    _unlist(catalog, states, mirror)
-    return _delete_files(open_io(settings), states, mirror, location_of(catalog, mirror))
+    io = open_io(settings)
+    paths = {stored.path for stored in list_objects(io, location_of(catalog, mirror))}
+    _unlist(catalog, states, mirror, lease, settings.ingestion.lease_seconds)
+    return _delete_files(io, states, mirror, paths)
 
 
-def _delete_files(io: PyArrowFileIO, states: CatalogConnection, name: tuple[str, str], location: str) -> int:
-    """Deletes every object at the place of a table that the catalog does not list any more; returns how many."""
-    paths = {stored.path for stored in list_objects(io, location)}
+def _delete_files(io: PyArrowFileIO, states: CatalogConnection, name: tuple[str, str], paths: set[str]) -> int:
+    """Deletes the objects of a table that the catalog does not list any more; returns how many."""
     delete_objects(io, paths)
     removed.forget(states, paths)
     tombstones.forget_files_to_delete(states, name)
     return len(paths)
 
 
-def _unlist(catalog: LakeCatalog, states: CatalogConnection, mirror: tuple[str, str]) -> None:
+def _unlist(
+    catalog: LakeCatalog, states: CatalogConnection, mirror: tuple[str, str], lease: Lease, seconds: float
+) -> None:
     for _ in range(MAX_CONFLICTS):
         back = taken_back(catalog, catalog.file_io, view_of(mirror[0].removeprefix("mirror_"), mirror[1]))
         with states.transaction():
+            leases.check(states, lease, seconds)
             if back is None or move_pointer(states, catalog.name, back.view, back.base, back.location):
                 for name in (mirror, next_name(mirror)):
                     remove(states, catalog.name, name)

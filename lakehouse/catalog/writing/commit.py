@@ -43,7 +43,10 @@ def retried(
 
 
 def until_committed(
-    catalog: SqlCatalog, name: tuple[str, str], change: Callable[[Table], tuple[TableUpdate, ...]]
+    catalog: SqlCatalog,
+    name: tuple[str, str],
+    change: Callable[[Table], tuple[TableUpdate, ...]],
+    remedy: str = "run it again",
 ) -> None:
     """Commits the updates that `change` returns for the current table, see `retried`; none commit nothing."""
 
@@ -51,7 +54,7 @@ def until_committed(
         if made := change(loaded):
             commit_on(catalog, loaded, made)
 
-    retried(catalog, name, commit)
+    retried(catalog, name, commit, remedy)
 
 
 def commit_on(catalog: SqlCatalog, table: Table, updates: tuple[TableUpdate, ...]) -> Table:
