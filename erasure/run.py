@@ -1,6 +1,8 @@
 """An erasure from beginning to end.
 
-1. The source must not hold the subject's personal data: an event or a new snapshot would bring it back.
+1. The source must not hold the subject's personal data: an event or a new snapshot would bring it back. Then it waits
+   for loads, and keeps the next ones out to the end: one that has read the subject's rows before writes them whenever
+   it likes, in tables that were searched already. The lease comes second: a load may wait for it, and holds the lock.
 2. A cycle brings the lake up to date. The lease is held from then on, so that no older change can land. By topics,
    what is older may come later: the subject's newest change has to have come.
 3. Tombstones are written. After a kill from here on, the same command, or `--repeat`, finishes.
@@ -13,9 +15,11 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -35,7 +39,7 @@ from erasure.subjects import (
     spelled,
     typing_of,
 )
-from erasure.targets import raw_target
+from erasure.targets import raw_target, sources_to_lock
 from erasure.tombstones import FOLDER, Tombstone
 from ingestion import mirrors_held, up_to_date_alone
 from ingestion.sources.postgres.connection import connect_source
@@ -46,7 +50,9 @@ from lakehouse.catalog.writing.next_tables import drop_next, no_next_tables
 from lakehouse.declarations import Declarations, RawTable
 from lakehouse.declarations.metadata_columns import OF_KINDS
 from lakehouse.errors import LakehouseError
-from lakehouse.servers.database import SourceConnection
+from lakehouse.servers.database import CatalogConnection, SourceConnection
+from lakehouse.servers.presence import writing
+from lakehouse.servers.table_locks import KEEPALIVE
 from lakehouse.settings import Settings
 
 if TYPE_CHECKING:
@@ -192,8 +198,10 @@ def _erase(
         keys = _printed(source, table, there, keys, refused)
         keys = _allowed(table, keys, (_held(source, table, there, [key]) for key in keys), refused)
         stones = {spelled(key): stone for key, stone in earlier}
-        say("bringing the lake up to date")
-        with up_to_date_alone(settings, declarations, table.source, session) as writer:
+        with (
+            no_loads(settings, manifest, table.source, say) as states,
+            up_to_date_alone(settings, declarations, table.source, session) as writer,
+        ):
             facts = _position(settings, table).facts
             there = facts_there(source, table, facts)
             plan = make_plan(settings, writer.catalog, manifest, table, facts, keys)
@@ -205,7 +213,6 @@ def _erase(
                 keys, plan = still, make_plan(settings, writer.catalog, manifest, table, facts, still)
             with (
                 mirrors_held(settings, table.source) as mirrors,
-                store.connect_catalog(settings) as states,
                 no_next_tables(writer.catalog) as others,
             ):
                 drop_next(others, writer.catalog.name, [part.target.identifier for part in plan.parts])
@@ -213,6 +220,22 @@ def _erase(
     erasure.refused = refused
     erasure.seconds = time.monotonic() - started
     return erasure
+
+
+@contextmanager
+def no_loads(settings: Settings, manifest: Mapping[str, Any], source: str, say: Say) -> Iterator[CatalogConnection]:
+    """No run and no worker loads the source, or builds marts of it, while the block runs; waits for those that do.
+
+    Yields the session that keeps them out. Whoever writes by it in the end knows that it was never lost.
+    """
+    name = f"lakehouse erasure {socket.gethostname()[:30]} {os.getpid()}"
+    sources = sources_to_lock(source, manifest)
+    with (
+        store.connect_catalog(settings, application_name=name, options=KEEPALIVE) as states,
+        writing(states, settings.catalog_name, {source: sources}, say),
+    ):
+        say(f"bringing the lake up to date; loads and marts of {source} wait until the erasure ends")
+        yield states
 
 
 def _connect_database(settings: Settings, table: RawTable) -> SourceConnection:

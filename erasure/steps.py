@@ -90,8 +90,8 @@ class Erasure:
 
 @dataclass
 class Erasing:
-    """What the steps share: the plan, the session with the lease, a connection to the state, progress output, the lease
-    of the mirrors."""
+    """What the steps share: the plan, the session with the lease, the connection to the state that keeps loads out,
+    progress output, the lease of the mirrors."""
 
     settings: Settings
     writer: Ingestion
@@ -136,8 +136,9 @@ class Erasing:
         for target in failures:
             self._discard(target, erasure)
         erasure.unreadable_records = count_unreadable(plan, self.catalog)
+        await_readers(self.settings)  # a load that was killed may have left a statement
         self._prove(io, plan.parts, seen.values, erasure)
-        if not erasure.left:
+        if not erasure.left:  # fails where the connection was lost: loads may have begun since
             now = datetime.now(UTC).isoformat(timespec="seconds")
             tombstones.keep(self.settings, io, self.states, [replace(s, done_at=s.done_at or now) for s in stones])
         return erasure

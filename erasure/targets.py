@@ -18,6 +18,7 @@ from lakehouse.declarations import RawTable
 from lakehouse.declarations.lineage import parents
 from lakehouse.declarations.vault.names import EVENT
 from lakehouse.errors import LakehouseError
+from lakehouse.servers.presence import ALONE
 
 Treatment = Literal["empty", "collapse", "delete", "rebuild", "drop", "discard"]
 """What happens to the subject's rows. `empty`: personal columns become null. `collapse`: the same in a satellite, and
@@ -31,6 +32,7 @@ NOT_STORED = frozenset({"view", "ephemeral"})
 OF_THE_VAULT = frozenset(EVENT)  # columns of its own, which its tables have whatever the source has
 KEEP_NAMES = frozenset({"parsed", "current", "stage", "vault", "timelines"})  # folders below models
 STORED = frozenset({"model", "snapshot"})
+MARTS = "marts"  # schema, or tag of what is built with them
 
 
 @dataclass(frozen=True)
@@ -205,6 +207,38 @@ def unique_key(node: Mapping[str, Any]) -> frozenset[str]:
 def layer(node: Mapping[str, Any]) -> str | None:
     """The folder below models that a model is in; None of others."""
     return node["fqn"][1] if node["resource_type"] == "model" else None
+
+
+def sources_to_lock(source: str, manifest: Mapping[str, Any]) -> list[str]:
+    """The sources by which loads and marts of anything made of this one are kept out, in order, itself among them.
+
+    By `ref` its tables and all that is made of them are in one group of loads. What reads them by a `source()` is in
+    the group of what else it is made of, or of none.
+    """
+    nodes, made_of = manifest.get("nodes", {}), parents(manifest)
+    sources = manifest.get("sources", {}).items()
+    raw = {key: node["source_name"] for key, node in sources if node["schema"].startswith("raw_")}
+    makes: dict[str, set[str]] = {}
+    for key, above in made_of.items():
+        for parent in above:
+            makes.setdefault(parent, set()).add(key)
+    below = _reached([key for key, name in raw.items() if name == source], makes)
+    loaded = [key for key in below & nodes.keys() if not _is_mart(nodes[key])]
+    return sorted({source, ALONE, *(raw[key] for key in _reached(loaded, made_of) if key in raw)})
+
+
+def _is_mart(node: Mapping[str, Any]) -> bool:
+    """Whether it is built with the marts, which lock each source that they are made of."""
+    return MARTS in (node["schema"], *node.get("tags", ()))
+
+
+def _reached(start: Iterable[str], near: Mapping[str, Collection[str]]) -> set[str]:
+    seen, waiting = set(start), list(start)
+    while waiting:
+        new = set(near.get(waiting.pop(), ())) - seen
+        seen |= new
+        waiting += new
+    return seen
 
 
 def _source_id(table: RawTable, manifest: Mapping[str, Any]) -> str:

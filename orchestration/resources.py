@@ -16,11 +16,11 @@ from lakehouse.declarations import Declarations, load_declarations
 from lakehouse.declarations.manifest import load_manifest
 from lakehouse.declarations.project import project_maintenance
 from lakehouse.servers.database import connect_catalog
+from lakehouse.servers.presence import Groups, is_served, writing
 from lakehouse.servers.worker_sessions import Worker, state_of
 from lakehouse.settings import Settings, load_settings
 from orchestration.runs.arrivals import Read, never_arrived, not_there
 from orchestration.runs.code import code_version
-from orchestration.runs.processes.presence import Groups, is_served, writing
 from orchestration.runs.processes.workers import sign
 from orchestration.runs.step_processes import is_step_of
 
@@ -182,8 +182,8 @@ class Lake(dg.ConfigurableResource):
     @contextmanager
     def writing(self, groups: Groups) -> Iterator[None]:
         """Keeps every other load of these groups of sources out, and their marts; waits for those that run."""
-        settings = self.settings()
-        with closing(connect_catalog(settings)) as connection, writing(connection, settings.catalog_name, groups):
+        settings, say = self.settings(), dg.get_dagster_logger().info
+        with closing(connect_catalog(settings)) as connection, writing(connection, settings.catalog_name, groups, say):
             yield
 
     def maintain(

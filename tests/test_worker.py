@@ -18,10 +18,10 @@ import dagster as dg
 import pytest
 
 from lakehouse.catalog.open import open_catalog
+from lakehouse.servers.presence import is_served
 from lakehouse.servers.trino import query
 from lakehouse.settings import Settings
 from lakehouse.text.sql import ident
-from orchestration.runs.processes.presence import is_served
 from orchestration.runs.subset import failing_checks
 from tests.fourth_source import Table
 from tests.orchestrated import BIN, Orchestrated, make_orchestrated

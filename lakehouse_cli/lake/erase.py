@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -64,11 +65,12 @@ def erase(
         _ask(f"{table} {' '.join(key or ())}")
     problems: list[str] = []
     try:
-        with busy(console(error=True), "erasing") as now:
+        with busy(on := console(error=True), "erasing") as now:
+            step = now if on.is_terminal else partial(say, error=True)
             if table is None:
-                done, problems = run.repeat(settings, declarations, manifest, say=now)
+                done, problems = run.repeat(settings, declarations, manifest, say=step)
             else:
-                done = [run.erase(settings, declarations, manifest, table, key or (), say=now)]
+                done = [run.erase(settings, declarations, manifest, table, key or (), say=step)]
     finally:  # also one that broke off may have deleted files
         problem = export_again(settings)
         if problem and sys.exc_info()[0]:

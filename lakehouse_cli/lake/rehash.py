@@ -36,8 +36,8 @@ def rebuild_vault(settings: Settings) -> list[str]:
 
     Raises LakehouseError for dbt, and for a table that a full refresh passes over: it would keep its keys.
     """
+    from lakehouse.servers.presence import writing
     from orchestration.assets.groups import load_groups, sources_of
-    from orchestration.runs.processes.presence import writing
 
     manifest = load_manifest(settings)
     if kept := _never_refreshed(manifest):

@@ -177,7 +177,7 @@ def _erase_again(settings: Settings, declarations: Declarations, name: str) -> N
     if not (stones := remembered(settings, name)):
         return
     say(f"{name}: erasing again {len(stones)} subjects", error=True)
-    done, problems = repeat(settings, declarations, load_manifest(settings), name)
+    done, problems = repeat(settings, declarations, load_manifest(settings), name, say=partial(say, error=True))
     if problem := export_again(settings):
         problems.append(problem)
     if left := [finding for erasure in done for finding in erasure.left]:

@@ -8,13 +8,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
 
+from lakehouse.servers.presence import ALONE
 from orchestration.assets.translator import MARTS, is_raw, layer
 
 Manifest = Mapping[str, Any]
 STORED = ("model", "seed", "snapshot")
 _PLAIN = re.compile(r"\w+")
-ALONE = "other"
-"""The group of models that are made of no raw table."""
 
 
 def load_groups(manifest: Manifest) -> dict[str, str]:

@@ -12,8 +12,8 @@ from lakehouse.migrations import ensure_state
 from lakehouse.servers.database import connect_catalog
 from lakehouse.servers.exporter import served
 from lakehouse.servers.outage import expected
+from lakehouse.servers.presence import serve
 from lakehouse.servers.worker_sessions import enter, leave
-from orchestration.runs.processes.presence import serve
 from orchestration.runs.processes.queries import session_name
 from orchestration.worker.bell import Bell
 from orchestration.worker.worker import Worker

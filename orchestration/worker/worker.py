@@ -21,13 +21,13 @@ from lakehouse.declarations import declarations_from
 from lakehouse.declarations.manifest import load_manifest
 from lakehouse.errors import LakehouseError
 from lakehouse.metrics import REGISTRY, sample
+from lakehouse.servers.presence import serve, withdraw, writing_if_free
 from lakehouse.servers.retry import Unreachable
 from lakehouse.servers.trino import answers
 from orchestration.assets.blocking_checks import blocking_tests, check_keys
 from orchestration.assets.groups import groups_read, load_groups, sources_of
 from orchestration.resources import TableKey
 from orchestration.runs.arrivals import in_cuts, never_arrived, not_there, raw_read
-from orchestration.runs.processes.presence import serve, withdraw, writing_if_free
 from orchestration.runs.processes.queries import end_abandoned_queries
 from orchestration.runs.state.behind import find_behind, runs_from_the_graph
 from orchestration.runs.state.load_state import pause

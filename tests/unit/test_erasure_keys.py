@@ -228,7 +228,7 @@ def erased(monkeypatch: pytest.MonkeyPatch) -> list[list[dict[str, str]]]:
     monkeypatch.setattr(run, "no_next_tables", lambda *given: nullcontext())
     monkeypatch.setattr(run, "drop_next", lambda *given: None)
     monkeypatch.setattr(run, "mirrors_held", lambda *given: nullcontext())
-    monkeypatch.setattr(run.store, "connect_catalog", lambda *given: nullcontext())
+    monkeypatch.setattr(run, "no_loads", lambda *given: nullcontext())
     monkeypatch.setattr(run, "_position", lambda *given: SimpleNamespace(facts=column(23, "int4")))
     raw = SimpleNamespace(properties=renamed("number", "id", NOON, {}))
     catalog = SimpleNamespace(load_table=lambda name: raw, close=lambda: None)

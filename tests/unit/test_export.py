@@ -122,7 +122,7 @@ def test_after_a_recovery_the_second_catalog_is_told_what_was_erased_again(monke
     module = import_module("lakehouse_cli.source.ingest")
     monkeypatch.setattr(module, "load_manifest", lambda _: {})
     monkeypatch.setattr("erasure.run.remembered", lambda *_: ["someone"])
-    monkeypatch.setattr("erasure.run.repeat", lambda *_: ([], []))
+    monkeypatch.setattr("erasure.run.repeat", lambda *_, **__: ([], []))
     monkeypatch.setattr("lakehouse_serve.export.export_again", lambda _: "the second catalog: no route")
     with pytest.raises(LakehouseError, match="no route"):
         module._erase_again(load_settings(), None, "shop")

@@ -8,9 +8,10 @@ import pytest
 from dagster_dbt.utils import select_unique_ids
 
 from lakehouse.declarations.manifest import load_manifest
+from lakehouse.servers.presence import ALONE
 from lakehouse.settings import load_settings
 from orchestration.assets.dbt_assets import load_assets
-from orchestration.assets.groups import ALONE, groups_read, load_groups, selection, sources_of
+from orchestration.assets.groups import groups_read, load_groups, selection, sources_of
 
 
 @pytest.fixture(scope="module")

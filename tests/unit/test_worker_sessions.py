@@ -12,10 +12,10 @@ import pytest
 from throwaway_postgres import throwaway_postgres
 
 from lakehouse.migrations import ensure_state
+from lakehouse.servers.presence import is_served, serve, withdraw, writing, writing_if_free
 from lakehouse.servers.worker_sessions import enter, is_there, leave, state_of
 from lakehouse.settings import Settings, load_settings
 from lakehouse_watch.probes.worker import read_worker
-from orchestration.runs.processes.presence import is_served, serve, withdraw, writing, writing_if_free
 from orchestration.runs.processes.queries import _is_over, session_name
 from orchestration.worker import loop
 from orchestration.worker.bell import Bell

@@ -2,7 +2,8 @@
 
 A lock ends with its session, so a killed process holds none, at once and without a timeout. Of the sources that share
 tables, one process writes parsed and vault at a time, a run or the worker, and the marts made of them: no mart is built
-in the middle of a load. If a session is lost, two loads of one table are kept apart where the table is written.
+in the middle of a load. So are `lakehouse erase` and `lakehouse rehash` alone. If a session is lost, two loads of one
+table are kept apart where the table is written.
 
 Such a group is locked by its sources, always in the same order, and not by its name: it gets another one, or other
 sources, when a declaration changes, and a run that began before goes on.
@@ -10,7 +11,7 @@ sources, when a declaration changes, and a run that began before goes on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,8 @@ from lakehouse.servers.worker_sessions import CLASS, is_held
 if TYPE_CHECKING:
     from lakehouse.settings import Settings
 
+ALONE = "other"
+"""The group of models that are made of no raw table."""
 WRITING = "writing/"
 """With the name of a source: held by whoever writes its parsed and vault, or marts made of them."""
 Groups = Mapping[str, Sequence[str]]
@@ -44,8 +47,10 @@ def is_served(settings: Settings, job: str) -> bool:
 
 
 @contextmanager
-def writing(connection: CatalogConnection, catalog: str, groups: Groups) -> Iterator[None]:
-    """Writes these groups alone; waits for whoever writes now, before all that ask later.
+def writing(
+    connection: CatalogConnection, catalog: str, groups: Groups, say: Callable[[str], None] = lambda waits: None
+) -> Iterator[None]:
+    """Writes these groups alone; waits for whoever writes now, before all that ask later, and says so.
 
     Whoever needs several groups holds none of them while it waits for one, or its wait would be that of all others.
     """
@@ -63,6 +68,7 @@ def writing(connection: CatalogConnection, catalog: str, groups: Groups) -> Iter
                 yield
                 return
         waited_for = busy[0]
+        say(f"waiting until others have written {', '.join(groups[waited_for])}: a load, marts, an erasure or a rehash")
 
 
 @contextmanager
