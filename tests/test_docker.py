@@ -313,10 +313,12 @@ def test_rendered_files_hold_no_secret_and_can_be_read_by_other_users(rendered: 
 
 def test_trino_gets_a_certificate_logins_and_rules_that_nobody_else_reads(tmp_path: Path) -> None:
     logins = {"http_scheme": "https", "password": "p" * 16, "reader_user": "reader", "reader_password": "q" * 16}
+    home = tmp_path / "home"  # without an embedded stack, whose logins would be taken
     with pytest.raises(LakehouseError, match="LAKEHOUSE_TRINO__PRIVACY_USER"):
-        write_access_files(tmp_path / "access", tmp_path / "certs", Settings.model_validate({"trino": logins}))
+        without = Settings.model_validate({"home": home, "trino": logins})
+        write_access_files(tmp_path / "access", tmp_path / "certs", without)
     logins |= {"privacy_user": "privacy", "privacy_password": "r" * 16}
-    settings = Settings.model_validate({"trino": logins})
+    settings = Settings.model_validate({"home": home, "trino": logins})
     made, given = tmp_path / "access", tmp_path / "certs"
     write_access_files(made, given, settings)
     assert {file.name for file in made.iterdir()} == {"trino.pem", "trino-ca.pem", "lock", *(PASSWORDS, GROUPS, RULES)}
