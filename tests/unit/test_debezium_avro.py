@@ -205,7 +205,8 @@ def test_what_lands_once_its_schema_is_there_stands_where_it_was_sent(
         target=SimpleNamespace(oids=frozenset([record["oid"]]), key=("id",), shares_keys=False),
     )
     lanes: Any = SimpleNamespace(
-        aside=(), keep=lambda where, picked, reasons: kept.append(dict(reasons)),
+        aside=(), key_in=lambda relation: ("id",), imaged=frozenset(),
+        keep=lambda where, picked, reasons: kept.append(dict(reasons)),
         land=lambda batches: {"a": {(row["_commit_lsn"], row["_seq"] // 2): "a value that does not land"}},
     )  # fmt: skip
     columns_kept = ("xid", "committed_at", "relation", "topic", "partition", "offset")

@@ -26,7 +26,7 @@ def erased(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The sources in which subjects were erased again: one in each."""
     found: list[str] = []
 
-    def repeat(settings: Any, declarations: Any, manifest: Any, source: str) -> tuple[list[Any], list[str]]:
+    def repeat(settings: Any, declarations: Any, manifest: Any, source: str, say: Any) -> tuple[list[Any], list[str]]:
         found.append(source)
         return [], [f"{source}: in the way"] if source == "refusing" else []
 

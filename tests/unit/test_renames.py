@@ -256,7 +256,7 @@ def test_a_table_that_cannot_follow_is_parked_alone(catalog: SqlCatalog, monkeyp
         name="shop", spark=None, task_settings={"io_properties": {}}, limits=SimpleNamespace(file_bytes=1),
         catalog=SimpleNamespace(load_tables=lambda _: icebergs),
     )  # fmt: skip
-    source = cast(Any, SimpleNamespace(records=None))
+    source = cast(Any, SimpleNamespace(records=lambda described: None))
     cycle, none = Cycle("c", 1, datetime.now(UTC)), cast(Any, None)
     reader = cast(Any, SimpleNamespace(relations=None, parts=lambda: [None]))
     plan = cast(Any, load_changes._read(writer, source, none, cycle, courses, outlooks, reader))

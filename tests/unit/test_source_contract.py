@@ -189,7 +189,7 @@ def rows_of(reader: Any) -> list[Row]:
     """What a read lands, in the order of all; the reader has travelled to a task."""
     pieces: list[Piece] = []
     reader = unpack(pack(reader))
-    reader.read({}, lambda: Everything(), frozenset(), pieces.append)
+    reader.read(no_key, lambda: Everything(), frozenset(), pieces.append)
     return rows_in(batch for piece in pieces for batch in piece.batches)
 
 
@@ -338,7 +338,7 @@ def test_the_bound_of_a_position_parts_what_was_read_below_from_all_later_rows(
     now = now_of(source, place)
     stops = [source.stop_between(type(now.position).start(), now.position, size) for size in (1, 3, 6)]
     rows, found = rows_of(source.change_reader(now, None)), list[Batch]()
-    source.change_reader(now, None).read({}, Everything, frozenset(), lambda piece: found.extend(piece.batches))
+    source.change_reader(now, None).read(no_key, Everything, frozenset(), lambda piece: found.extend(piece.batches))
     for position in (type(now.position).start(), *stops, point.position, now.position):
         later = [batch for batch in (not_yet_there(batch, position.commit_bound) for batch in found) if batch]
         numbers = [row["_commit_lsn"] for batch in later for row in batch.meta.to_pylist()]
@@ -449,7 +449,7 @@ def test_kept_records_tell_their_relation_and_place(place: Place, source: OpenSo
     change(place, random.Random(9), {}, 6)
     records: list[Any] = []
     reader = unpack(pack(source.change_reader(now_of(source, place), None)))
-    cast(Any, reader).read({}, frozenset, frozenset(), lambda piece: records.append(piece.records(Everything())))
+    cast(Any, reader).read(no_key, frozenset, frozenset(), lambda piece: records.append(piece.records(Everything())))
     kept = [row for table in records for row in table.to_pylist()]
     assert all(table.schema == PICKED_SCHEMA for table in records)
     assert len(kept) == 6 == len({(row["commit_lsn"], row["place"]) for row in kept}) and all(
@@ -609,6 +609,10 @@ def test_the_ranges_of_a_table_are_as_many_as_its_size_says(place: Place, source
         assert 1 <= len(ranges) == max(1, sum(source.ranges_of(size, chunk_bytes) for size in sizes))
 
 
+def no_key(relation: Any) -> None:
+    """Keys where none is declared."""
+
+
 def records_of(source: OpenSource[Any]) -> Any:
     """How its records are kept, and read as its table is described now."""
     return source.records({"t": described(source)})
@@ -618,7 +622,7 @@ def kept_records(source: OpenSource[Any], place: Place) -> pa.Table:
     """All records that a read keeps, as they are stored."""
     found: list[Any] = []
     reader = cast(Any, source.change_reader(now_of(source, place), None))
-    reader.read({}, frozenset, frozenset(), lambda piece: found.append(piece.records(Everything())))
+    reader.read(no_key, frozenset, frozenset(), lambda piece: found.append(piece.records(Everything())))
     records = pa.concat_tables(found)
     return records.append_column("seq", pa.array([2 * place for place in records["place"].to_pylist()], pa.int64()))
 
@@ -629,11 +633,11 @@ def test_kept_records_become_the_rows_that_a_read_lands(place: Place, source: Op
     records = kept_records(source, place)
     [relation] = set(records["relation"].to_pylist())
     assert records_of(source).relation(relation).oid == described(source).oid
-    batches = list(unpack(pack(records_of(source))).decode(relation, records, {}, ()))  # type: ignore
+    batches = list(unpack(pack(records_of(source))).decode(relation, records, no_key, ()))  # type: ignore
     assert rows_in(batches) == landed
     emptied = [records_of(source).without(message, relation, {"v"}) for message in records["message"].to_pylist()]
     without = records.set_column(records.schema.get_field_index("message"), "message", pa.array(emptied, pa.binary()))
-    values = {row[3] for row in rows_in(records_of(source).decode(relation, without, {}, ()))}
+    values = {row[3] for row in rows_in(records_of(source).decode(relation, without, no_key, ()))}
     assert values == {None}
 
 
@@ -643,7 +647,7 @@ def test_a_kept_record_that_cannot_be_read_is_told_by_its_number(place: Place, s
     broken = [b"?" if n == 3 else message for n, message in enumerate(records["message"].to_pylist())]
     records = records.set_column(records.schema.get_field_index("message"), "message", pa.array(broken, pa.binary()))
     with pytest.raises(UnreadableRecord) as failure:
-        list(records_of(source).decode(records["relation"][0].as_py(), records, {}, ()))
+        list(records_of(source).decode(records["relation"][0].as_py(), records, no_key, ()))
     assert failure.value.index == 3 and failure.value.reason
 
 
