@@ -1,9 +1,7 @@
 """`lakehouse remove` beside people who edit, ingest, or press Ctrl-C meanwhile."""
 
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
@@ -15,7 +13,6 @@ from pydantic import SecretStr
 
 from ingestion.schema.positions import Lsn
 from ingestion.sources.kinds import source_of
-from ingestion.sources.postgres.connection import connect_source
 from ingestion.sources.postgres.setup import Kept, drop_slot, kept, slot_of
 from ingestion.state import lease as leases
 from ingestion.state import store
@@ -481,30 +478,6 @@ def test_a_recovery_after_a_removal_leaves_the_slot_that_another_lake_has_made_s
     ):
         opened.begin_anew(states)
     assert len(published("SELECT 1 FROM pg_replication_slots")) == 1
-
-
-def test_a_recovery_leaves_the_slot_that_another_lake_has_made_and_reads(
-    shop: Settings, published: Callable[[str], list[tuple[str]]]
-) -> None:
-    """Ours had been dropped by hand, so that the lake still took the slot of that name for its own."""
-    published("SELECT pg_create_logical_replication_slot('lakehouse_shop', 'pgoutput')::text")
-    with store.connect_catalog(shop) as states, source_of(shop, "shop").open() as opened:
-        store.set_positions(states, "shop", Lsn(1))
-        with closing(connect_source(shop, "shop", replication=True)) as reader:
-            reader.pgconn.send_query(
-                b"START_REPLICATION SLOT lakehouse_shop LOGICAL 0/0 (proto_version '1', publication_names 'lakehouse')"
-            )
-            while not published("SELECT 1 FROM pg_replication_slots WHERE active_pid IS NOT NULL"):
-                time.sleep(0.01)
-            with pytest.raises(
-                LakehouseError, match=r"process \d+ of the server reads slot lakehouse_shop, which stands"
-            ):
-                opened.begin_anew(states)
-        assert len(published("SELECT 1 FROM pg_replication_slots")) == 1
-        while published("SELECT 1 FROM pg_replication_slots WHERE active_pid IS NOT NULL"):
-            time.sleep(0.01)
-        opened.begin_anew(states)
-        assert not published("SELECT 1 FROM pg_replication_slots"), "nobody reads it: it may be our own"
 
 
 def test_what_another_source_of_the_project_has_of_the_same_database_stays_its_own(

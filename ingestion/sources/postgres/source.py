@@ -36,13 +36,7 @@ from ingestion.sources.postgres.snapshot import (
     typed_columns,
 )
 from ingestion.sources.postgres.standby import check_standby, primary_of, source_now
-from ingestion.sources.postgres.stream import (
-    check_made_here,
-    check_not_of_another,
-    check_slot,
-    check_stream,
-    ensure_stream,
-)
+from ingestion.sources.postgres.stream import check_made_here, check_slot, check_stream, ensure_stream
 from ingestion.state import store
 from ingestion.state.chunks import Chunk
 from lakehouse.declarations import RawTable
@@ -277,10 +271,8 @@ class OpenPostgres:
     def begin_anew(self, states: CatalogConnection) -> Callable[[CatalogConnection], None]:
         """Drops the slot, unless it is another lake's; what is returned forgets slot, cluster and positions."""
         of = self._of
-        stream = store.read_stream(states, of.name)
-        check_made_here(of, self.connection, stream)
-        if (slot := src.read_slot(self.connection, of.slot)) is not None:
-            check_not_of_another(of, stream, slot)
+        check_made_here(of, self.connection, store.read_stream(states, of.name))
+        if src.read_slot(self.connection, of.slot) is not None:
             src.free_slot(self.connection, of.name, of.slot)
             src.drop_slot(self.connection, of.slot)
         publication = src.publication_oid(of.settings, self.connection, of.name, of.publication)

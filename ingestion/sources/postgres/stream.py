@@ -130,18 +130,6 @@ def check_made_here(of: Configured, connection: SourceConnection, stream: store.
         )
 
 
-def check_not_of_another(of: Configured, stream: store.Stream | None, slot: src.Slot) -> None:
-    """Raises LakehouseError where somebody reads the slot who has got further than this lake: once it was dropped here,
-    another lake may have made one of that name."""
-    if slot.active_pid is not None and stream is not None and 0 < stream.position < slot.confirmed_lsn:
-        raise LakehouseError(
-            f"source {of.name!r}: process {slot.active_pid} of the server reads slot {of.slot}, which stands at "
-            f"{src.lsn_text(slot.confirmed_lsn)}, beyond the lake's {src.lsn_text(stream.position)}: somebody else may "
-            f"have made it since, and would lose it; nothing was changed: set another name with "
-            f"LAKEHOUSE_SOURCES__{of.name.upper()}__SLOT, or end its reader, if that is a former one of this lake"
-        )
-
-
 def _check_goes_on(
     of: Configured, connection: SourceConnection, primary: SourceConnection, states: CatalogConnection,
     stream: store.Stream, slot: src.Slot | None, publication: int | None, cluster: store.Cluster | None,
