@@ -24,7 +24,6 @@ from ingestion.pipeline.session import (
 )
 from ingestion.pipeline.survey import Outlook, unaltered, withholding
 from ingestion.pipeline.table_plans import Course, conclude, covered, plan_course
-from ingestion.schema.facts import TableFacts
 from ingestion.schema.positions import Position
 from ingestion.schema.problem import TableProblem
 from ingestion.sink.meta_tables import ensure_meta
@@ -177,12 +176,7 @@ def tables_of(tables: dict[str, RawTable], courses: Courses, relations: frozense
     if relations is None:
         return tables
     known = {name: courses[name].position.versions for name in tables}
-    return {name: table for name, table in tables.items() if any(is_named(facts, relations) for facts in known[name])}
-
-
-def is_named(facts: TableFacts, relations: frozenset[int]) -> bool:
-    """Whether the table or a partition of it is among the relations."""
-    return facts.oid in relations or any(leaf.oid in relations for leaf in facts.leaves)
+    return {name: table for name, table in tables.items() if any(facts.oids & relations for facts in known[name])}
 
 
 def _target(cycle: Cycle, course: Course, outlook: Outlook, iceberg: Table) -> TableTarget:

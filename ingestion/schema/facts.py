@@ -114,6 +114,11 @@ class TableFacts:
         return tuple(column.name for column in self.columns if column.number in (self.keyed_by or ()))
 
     @property
+    def oids(self) -> frozenset[int]:
+        """The oids of the relation and of its partitions that hold rows."""
+        return frozenset({self.oid, *(leaf.oid for leaf in self.leaves)})
+
+    @property
     def without_columns(self) -> "TableFacts":
         """What a table goes on from whose earlier description is not kept: all of its columns are new."""
         return replace(self, columns=())

@@ -21,7 +21,7 @@ def carried_resync_reason(target: TableTarget, carried: Carried) -> str | None:
     Rows of a table that is a partition for a while come as its root's. A partition with a replica identity of its own
     tells by that, and not by the root's, which row was changed.
     """
-    mine = target.oids | {leaf.oid for facts in target.versions for leaf in facts.leaves}
+    mine = frozenset[int]().union(*(facts.oids for facts in target.versions))
     for root, leaf in carried:
         if root.oid not in target.oids:
             if leaf.oid in mine:
