@@ -16,6 +16,8 @@ from typing import Any
 
 import fastavro
 
+from ingestion.state.schemas import FOLDER, KeptSchemas
+
 
 @dataclass
 class Registry:
@@ -47,6 +49,11 @@ class Registry:
             found = self.subjects.get((rest[0], int(rest[2])))
             return (200, found) if found else (404, {"error_code": 40402, "message": "Version not found"})
         return 404, {"error_code": 404, "message": "HTTP 404 Not Found"}
+
+
+def keeping(folder: Path, source: str, machine: str = "home") -> KeptSchemas:
+    """What is kept in a warehouse in this folder, by a task on a machine whose home is there too."""
+    return KeptSchemas(source, str(folder / "warehouse" / FOLDER), {}, folder / machine / FOLDER)
 
 
 @contextmanager

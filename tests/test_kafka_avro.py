@@ -127,7 +127,9 @@ def test_a_registry_that_is_down_stops_the_read_of_what_is_not_known_and_loses_n
         topics.broker.produce(topic_of(topics), [framed(7, schema, {"id": i}) for i in range(50, 100)])
         topics.ingest(spark)
         assert_each_once(topics, range(100))
-        killed = topics.driver("ingestion.pipeline.load_changes:publish:before")  # another process knows by the files
+        killed = topics.driver(
+            "ingestion.pipeline.load_changes:publish:before"
+        )  # another process knows by what is kept
         assert "registry" not in killed.stderr
         events = [framed(number, s, {"id": 100 + number, "page": "x"}) for number, s in ((8, other), (7, schema))]
         topics.broker.produce(topic_of(topics), events)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from ingestion.sources.kinds import source_of
 from ingestion.state import lease as leases
 from ingestion.state import store
+from ingestion.state.schemas import forget_schemas
 from ingestion.state.store import TablePosition
 from ingestion.state.transitions import may_move
 from lakehouse.declarations import RawTable
@@ -66,7 +67,8 @@ def forget(settings: Settings, source: str, table: str, declared: Collection[str
 
 
 def forget_source(settings: Settings, source: str) -> None:
-    """Leaves no table of a source known, whose tables are about to be dropped: each needs a new snapshot.
+    """Leaves no table of a source known, whose tables are about to be dropped: each needs a new snapshot. What the ids
+    of its schema registry meant is forgotten too: it may be declared again with another one.
 
     The epoch is kept: a source that is ingested again later begins the next one, after the rows that vault tables have.
     """
@@ -75,6 +77,7 @@ def forget_source(settings: Settings, source: str) -> None:
         _lock(states, source)
         store.forget_positions(states, source, list(store.read_positions(states, source)))
         store.revise(states, source)
+    forget_schemas(settings, source)
 
 
 def read_anew(settings: Settings, *tables: RawTable) -> None:

@@ -120,7 +120,7 @@ def _remove_source(settings: Settings, source: str, drop_tables: bool, dry_run: 
         keeps = take_back(settings, source, declared, dry_run)
         if keeps.is_nothing and not found and files is None:
             say(f"{source}: it keeps nothing for the lake")
-        if found and not dry_run:
+        if drop_tables and not dry_run:
             forget_source(settings, source)
         drop(settings, found, dry_run)
         if files is not None and not dry_run:

@@ -23,7 +23,7 @@ from ingestion.sources.kafka.registry import SchemaRegistry
 from ingestion.tasks.replay import _replay_relation
 from lakehouse.errors import LakehouseError
 from tests.marks import seeds
-from tests.registry import Registry, running_registry
+from tests.registry import Registry, keeping, running_registry
 from tests.unit.test_debezium_at_once import LATE, SCHEMAS, Topic, columns_by, declared, landed, one_by_one, schema_of
 
 
@@ -37,7 +37,7 @@ def registry() -> Iterator[Registry]:
 
 @pytest.fixture
 def client(registry: Registry, tmp_path: Path) -> SchemaRegistry:
-    return SchemaRegistry("shop", registry.url, None, None, None, tmp_path / "schemas")
+    return SchemaRegistry("shop", registry.url, None, None, None, keeping(tmp_path, "shop"))
 
 
 def unread(found: Any) -> dict[str, list[str]]:
@@ -243,7 +243,7 @@ def test_a_registry_that_is_down_stops_the_read_and_is_no_poison(registry: Regis
     known = read(messages, of, now=LATE, registry=client)
     registry.status = 503
     module._known.clear()
-    assert read(messages, of, now=LATE, registry=client).rows == known.rows, "files keep what was seen"
+    assert read(messages, of, now=LATE, registry=client).rows == known.rows, "the warehouse keeps what was seen"
 
 
 def test_a_message_is_the_same_as_json_with_its_schema(registry: Registry, client: SchemaRegistry) -> None:

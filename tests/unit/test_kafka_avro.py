@@ -29,7 +29,7 @@ from lakehouse.declarations.policies import RawPolicy
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.retry import Unreachable
 from lakehouse.settings import RegistrySettings, Settings
-from tests.registry import Registry, framed, record, running_registry
+from tests.registry import Registry, framed, keeping, record, running_registry
 from tests.unit.test_kafka_columns import given
 from tests.unit.test_kafka_events import events, table
 
@@ -55,7 +55,7 @@ def registry() -> Iterator[Registry]:
 
 @pytest.fixture
 def avro(registry: Registry, tmp_path: Path) -> AvroValues:
-    return AvroValues(SchemaRegistry("web", registry.url, None, None, None, tmp_path / "schemas"))
+    return AvroValues(SchemaRegistry("web", registry.url, None, None, None, keeping(tmp_path, "web")))
 
 
 def decoded_by(avro: AvroValues, columns: dict[str, str], *values: bytes | None, key: tuple[str, ...] = ()) -> Decoded:
@@ -221,7 +221,7 @@ def test_a_registry_that_is_down_stops_what_is_not_known_and_nothing_else(
     monkeypatch.setattr(module, "AGAIN_SECONDS", 0.0)
     for forgets in (False, True):
         if forgets:
-            forget()  # the files are there
+            forget()  # the warehouse has it
         registry.status = 503
         assert decoded_by(avro, {"id": "bigint"}, value).values.to_pylist() == [{"id": 1}]
     gone = AvroValues(replace(avro.registry, url="http://127.0.0.1:1"))
@@ -348,13 +348,33 @@ def test_an_id_that_a_registry_at_another_address_lacks_means_what_it_meant(
     assert not found.unread and found.values.to_pylist() == [{"id": 2}]
 
 
-def test_a_file_that_is_named_by_the_address_is_still_read(registry: Registry, avro: AvroValues) -> None:
+@pytest.mark.parametrize("name", ["source", "address"])
+def test_a_file_of_an_earlier_release_is_taken_over(
+    registry: Registry, avro: AvroValues, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    schema, values = record("event", id="long"), (framed(7, record("event", id="long"), {"id": 1}),)
+    names = {"source": "web", "address": sha256(registry.url.encode()).hexdigest()[:16]}
+    file = avro.registry.kept.files / f"{names[name]}-7.json"
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps([json.dumps(schema)]))
+    registry.status = 503
+    assert decoded_by(avro, {"id": "bigint"}, *values).values.to_pylist() == [{"id": 1}]
+    registry.status = None
+    kept = Path(avro.registry.kept.location(7))
+    assert kept.read_text() == file.read_text()
+    registry.register(7, record("event", id="int"))
+    monkeypatch.setattr(module, "AGAIN_SECONDS", 0.0)
+    forget()
+    with pytest.raises(LakehouseError, match=rf"another schema for id 7 .* remove {kept} and {file} and ingest again"):
+        decoded_by(avro, {"id": "bigint"}, *values)
+
+
+def test_a_file_of_an_earlier_release_does_not_win_over_the_warehouse(registry: Registry, avro: AvroValues) -> None:
     schema = record("event", id="long")
     registry.register(7, schema)
     decoded_by(avro, {"id": "bigint"}, framed(7, schema, {"id": 1}))
-    [file] = avro.registry.kept.iterdir()
-    file.rename(avro.registry.kept / f"{sha256(registry.url.encode()).hexdigest()[:16]}-7.json")
     forget()
-    registry.register(7, record("event", id="int"))
-    with pytest.raises(LakehouseError, match="another schema for id 7 than before"):
-        decoded_by(avro, {"id": "bigint"}, framed(7, schema, {"id": 1}))
+    file = avro.registry.kept.files / "web-7.json"
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps([json.dumps(record("event", id="int"))]))
+    assert not decoded_by(avro, {"id": "bigint"}, framed(7, schema, {"id": 1})).unread

@@ -1,6 +1,7 @@
 """A schema registry that breaks off, stays silent, is moved, or has schemas that only writers check."""
 
 import json
+import pickle
 import socket
 import threading
 from collections.abc import Iterator
@@ -10,15 +11,18 @@ from pathlib import Path
 import pytest
 from test_kafka_avro import decoded_by, forget
 
+from ingestion.sources.debezium.message.avro import AvroOpener
 from ingestion.sources.debezium.message.opened import JsonOpener
 from ingestion.sources.kafka import registry as module
 from ingestion.sources.kafka.avro_values import AvroValues
 from ingestion.sources.kafka.json_values import JsonValues
 from ingestion.sources.kafka.registry import SchemaRegistry
 from ingestion.sources.kafka.values import Unread
+from ingestion.state.schemas import KeptSchemas
+from lakehouse.catalog.private_pyiceberg import LakeFileIO
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.retry import Unreachable
-from tests.registry import Registry, framed, record, running_registry
+from tests.registry import Registry, framed, keeping, record, running_registry
 
 EVENT = record("event", id="long")
 
@@ -38,8 +42,8 @@ def registry() -> Iterator[Registry]:
         yield running
 
 
-def client(url: str, folder: Path) -> AvroValues:
-    return AvroValues(SchemaRegistry("web", url, None, None, None, folder / "schemas"))
+def client(url: str, folder: Path, machine: str = "home") -> AvroValues:
+    return AvroValues(SchemaRegistry("web", url, None, None, None, keeping(folder, "web", machine)))
 
 
 @contextmanager
@@ -146,6 +150,96 @@ def test_a_schema_that_is_printed_otherwise_is_the_same(
     for _ in range(2):
         assert not decoded_by(avro, {"id": "bigint"}, framed(7, EVENT, {"id": 1})).unread
         forget()
+
+
+def test_a_task_on_another_machine_knows_what_an_id_meant(registry: Registry, tmp_path: Path) -> None:
+    """What ids meant was kept on each machine, so that a new one believed a registry that was set up anew."""
+    registry.register(7, EVENT)
+    decoded_by(client(registry.url, tmp_path), {"id": "bigint"}, framed(7, EVENT, {"id": 1}))
+    forget()
+    other = client(registry.url, tmp_path, "another machine")
+    registry.register(7, record("event", a="string", id="long"))
+    for read in (AvroOpener(other.registry).open, lambda value: decoded_by(other, {"id": "bigint"}, value)):
+        with pytest.raises(LakehouseError, match="another schema for id 7 than before"):
+            read(framed(7, EVENT, {"id": 1}))
+
+
+def test_the_object_that_the_error_names_is_all_that_has_to_be_removed(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process that remembers the other schema lives on."""
+    avro, other = client(registry.url, tmp_path), record("event", v="string", id="long")
+    registry.register(7, EVENT)
+    decoded_by(avro, {"id": "bigint"}, framed(7, EVENT, {"id": 1}))
+    monkeypatch.setattr(module, "AGAIN_SECONDS", 0.0)
+    registry.register(7, other)
+    kept = Path(avro.registry.kept.location(7))
+    for _ in range(2):
+        with pytest.raises(LakehouseError, match=f"remove {kept} and ingest again"):
+            decoded_by(avro, {"id": "bigint"}, framed(7, other, {"v": "x", "id": 2}))
+    kept.unlink()
+    found = decoded_by(avro, {"id": "bigint"}, framed(7, other, {"v": "x", "id": 2}))
+    assert found.values.to_pylist() == [{"id": 2}] and "string" in kept.read_text()
+
+
+@pytest.mark.parametrize("step", ["new_input", "new_output"])
+def test_a_read_stops_where_the_store_keeps_no_schema(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """A file that could not be written was passed over, and nobody knew later what the id had meant."""
+
+    def down(*_: object) -> None:
+        raise OSError("AWS Error NETWORK_CONNECTION during PutObject")
+
+    registry.register(7, EVENT)
+    with monkeypatch.context() as patch:
+        patch.setattr(LakeFileIO, step, down)
+        for _ in range(2):
+            with pytest.raises(Unreachable, match=r"source 'web': what schema 7 means .*web-7\.json: AWS Error"):
+                decoded_by(client(registry.url, tmp_path), {"id": "bigint"}, framed(7, EVENT, {"id": 1}))
+    assert not decoded_by(client(registry.url, tmp_path), {"id": "bigint"}, framed(7, EVENT, {"id": 1})).unread
+
+
+def test_of_two_tasks_that_keep_a_schema_at_once_the_first_one_wins(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    avro = client(registry.url, tmp_path)
+    registry.register(7, EVENT)
+    before = keeping(tmp_path, "web").keep
+
+    def late(kept: KeptSchemas, number: int, text: str) -> str:
+        before(number, json.dumps([json.dumps(record("event", id="int"))]))
+        return before(number, text)
+
+    monkeypatch.setattr(KeptSchemas, "keep", late)
+    with pytest.raises(LakehouseError, match="another schema for id 7 than before"):
+        decoded_by(avro, {"id": "bigint"}, framed(7, EVENT, {"id": 1}))
+
+
+def test_what_is_kept_and_cannot_be_read_is_told_and_is_no_dead_letter(registry: Registry, tmp_path: Path) -> None:
+    avro = client(registry.url, tmp_path)
+    kept = Path(avro.registry.kept.location(7))
+    kept.parent.mkdir(parents=True)
+    kept.write_bytes(b"\xff{")
+    registry.register(7, EVENT)
+    with pytest.raises(LakehouseError, match=f"what is kept of schema 7 cannot be read: remove {kept}"):
+        decoded_by(avro, {"id": "bigint"}, framed(7, EVENT, {"id": 1}))
+
+
+def test_the_store_is_asked_once_for_each_schema_and_process(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    avro, asked = client(registry.url, tmp_path), list[str]()
+    new_input = LakeFileIO.new_input
+    monkeypatch.setattr(LakeFileIO, "new_input", lambda io, place: asked.append(place) or new_input(io, place))
+    registry.register(7, EVENT)
+    decoded_by(avro, {"id": "bigint"}, framed(7, EVENT, {"id": 1}))
+    forget()
+    asked.clear()
+    monkeypatch.setattr(module, "AGAIN_SECONDS", 0.0)
+    for _ in range(3):
+        decoded_by(pickle.loads(pickle.dumps(avro)), {"id": "bigint"}, framed(7, EVENT, {"id": 1}))
+    assert asked == [avro.registry.kept.location(7)]
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from ingestion.sources.kinds import source_of
 from ingestion.sources.postgres.setup import Kept, drop_slot, kept, slot_of
 from ingestion.state import lease as leases
 from ingestion.state import store
+from ingestion.state.schemas import kept_schemas
 from lakehouse.declarations import Declarations
 from lakehouse.declarations.policies import RawPolicy
 from lakehouse.errors import LakehouseError
@@ -316,7 +317,8 @@ def web(cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
     """A project with a source in Kafka whose brokers are gone, and what was dropped of it."""
     of = KafkaSettings(kind="kafka", bootstrap_servers="127.0.0.1:1")
     made = load_settings(home=tmp_path / "home", project_dir=tmp_path, catalog_url=cluster)
-    made, done = made.model_copy(update={"sources": {"web": of}}), list[str]()
+    made = made.model_copy(update={"sources": {"web": of}, "warehouse": str(tmp_path / "warehouse")})
+    done = list[str]()
     write_project(made, "web", TOPICS, "", "kafka", ("clicks", "views"))
     monkeypatch.setattr(command, "load_settings", lambda: made)
     monkeypatch.setattr("scaffold.declared_alone", topics)
@@ -357,6 +359,31 @@ def test_a_source_of_topics_is_removed(web: tuple[Settings, list[str]], capsys: 
     command.remove("web", drop_tables=True, yes=True)
     assert left_of(settings) == (set(), False) and done == ["raw_web.*"]
     assert "slot" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("is_landed", [True, False])
+def test_what_schema_ids_meant_goes_with_the_tables(
+    web: tuple[Settings, list[str]], monkeypatch: pytest.MonkeyPatch, is_landed: bool
+) -> None:
+    """A source that is declared again may have a registry that was set up anew."""
+    settings, _ = web
+    if not is_landed:
+        monkeypatch.setattr(command, "droppable", lambda *_: [])
+    mine, other = kept_schemas(settings, "web"), kept_schemas(settings, "web_shop")
+    mine.files.mkdir(parents=True)
+    for each in (mine, other):
+        each.keep(7, '["x"]')
+        (each.files / f"{each.source}-8.json").write_text('["y"]')
+    declared = {file: file.read_text() for file in settings.dbt_project_dir.rglob("web.yml")}
+    command.remove("web", yes=True)
+    assert mine.read(7, "") == '["x"]'
+    for file, text in declared.items():
+        file.write_text(text)
+    command.remove("web", drop_tables=True, dry_run=True)
+    assert mine.read(7, "") == '["x"]'
+    command.remove("web", drop_tables=True, yes=True)
+    assert (mine.read(7, ""), mine.read(8, "")) == (None, None)
+    assert (other.read(7, ""), other.read(8, "")) == ('["x"]', '["y"]')
 
 
 @pytest.mark.parametrize("mode", ["once", "follow"])

@@ -61,7 +61,7 @@ class OpenDebezium(OpenKafka):
         super().__init__(settings, name, states)
         self._of = settings.debezium(name)
         self._modes, self._end = modes_of(self._of), Offsets.start()
-        self._registry = registry_of(name, self._of, settings.home)
+        self._registry = registry_of(settings, name, self._of)
 
     def records(self, described: Mapping[str, TableFacts]) -> EnvelopeRecords:  # type: ignore[override]  # of envelopes
         """The envelopes of topics, which a number tells apart."""

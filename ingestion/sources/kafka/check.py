@@ -65,7 +65,7 @@ def of_compaction(source: Source, lost: Mapping[str, str], correction: str) -> I
 
 def of_registry(settings: Settings, source: Source) -> Iterator[Finding]:
     """What is in the way of reading schemas, where a table needs them."""
-    registry = registry_of(source.name, settings.kafka(source.name), settings.home)
+    registry = registry_of(settings, source.name, settings.kafka(source.name))
     if registry is None or not any(table.raw.format == "avro" for table in source.tables):
         return
     try:

@@ -12,7 +12,7 @@ from lakehouse.settings import Settings
 
 def formats_of(settings: Settings, source: str) -> dict[str, Values]:
     """The formats that the settings of a source allow to read."""
-    return _formats(registry_of(source, settings.kafka(source), settings.home))
+    return _formats(registry_of(settings, source, settings.kafka(source)))
 
 
 def _formats(registry: SchemaRegistry | None) -> dict[str, Values]:

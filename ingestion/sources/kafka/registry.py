@@ -2,7 +2,8 @@
 
 A schema that is known is asked for again only after a while, and if the registry is down then, it goes on being used:
 an id always means the same schema. One that the registry later describes otherwise is refused, since events that were
-written by the one schema would be misread by the other. Files keep what was seen, for when the registry is down.
+written by the one schema would be misread by the other. The warehouse keeps what was seen (`ingestion.state.schemas`),
+so that this is noticed on every machine, and for when the registry is down: without it nothing is read.
 """
 
 import base64
@@ -15,19 +16,17 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from hashlib import sha256
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from fastavro import parse_schema
 from fastavro.schema import SchemaParseException, UnknownType
 
+from ingestion.state.schemas import KeptSchemas, kept_schemas
 from lakehouse.errors import LakehouseError
-from lakehouse.files.private_files import write_private
 from lakehouse.servers.outage import BROKEN_OFF
 from lakehouse.servers.retry import Unreachable
-from lakehouse.settings import BrokerSettings
+from lakehouse.settings import BrokerSettings, Settings
 
 SECONDS = 10.0
 AGAIN_SECONDS = 60.0
@@ -36,8 +35,8 @@ ANY_DIGITS = 100_000  # fastavro rounds a decimal to the precision of its schema
 LOGICAL = "lake.logicalType"  # under which a schema keeps a logical type by which it is not read
 DEFAULT = "lake.default"  # and a field its default
 NOT_FOUND = (40403, 40402, 40401)  # schema, version, subject: what the API says, where a proxy says 404 alone
-_known: dict[tuple[Path, str, int], tuple[float, "Schema"]] = {}  # of this process, by folder, source and id
-_unknown: dict[tuple[str, int], tuple[float, str]] = {}
+_known: dict[str, tuple[float, "Schema"]] = {}  # of this process, by the object that keeps it
+_unknown: dict[str, tuple[float, str]] = {}
 _silent: dict[str, float] = {}  # when a registry was last waited for in vain
 
 
@@ -76,7 +75,7 @@ class Schema:
 
     def means(self, other: "Schema") -> bool:
         """Whether it is the same schema, however both are spelled: a registry that is moved may print it otherwise."""
-        return [*map(json.loads, json.loads(self.text))] == [*map(json.loads, json.loads(other.text))]
+        return self.text == other.text or _unspelled(self.text) == _unspelled(other.text)
 
 
 @dataclass(frozen=True)
@@ -88,17 +87,18 @@ class SchemaRegistry:
     user: str | None
     password: str | None
     ca: str | None
-    kept: Path  # the folder of the files
+    kept: KeptSchemas
 
     def schema(self, number: int) -> Schema:
         """The schema of that id; raises UnknownSchema, and LakehouseError where it cannot be told."""
-        at, known = _known.get((self.kept, self.source, number), (0.0, None))
+        place = self.kept.location(number)
+        at, known = _known.get(place, (0.0, None))
         if known is not None and time.monotonic() - at < AGAIN_SECONDS:
             return known
-        if time.monotonic() - _unknown.get((self.url, number), (-MISSING_SECONDS, ""))[0] < MISSING_SECONDS:
-            raise UnknownSchema(_unknown[self.url, number][1])
+        if time.monotonic() - _unknown.get(place, (-MISSING_SECONDS, ""))[0] < MISSING_SECONDS:
+            raise UnknownSchema(_unknown[place][1])
         if self._is_silent() and (kept := known or self._kept(number)) is not None:
-            _known[self.kept, self.source, number] = time.monotonic(), kept
+            _known[place] = time.monotonic(), kept
             return kept
         try:
             found = self._fetched(number)
@@ -109,17 +109,16 @@ class SchemaRegistry:
                 raise
             found = kept
         except UnknownSchema as unknown:
-            kept = known or self._kept(number)
-            if kept is None or not isinstance(unknown, MissingSchema):
-                _unknown[self.url, number] = time.monotonic(), str(unknown)
+            kept = self._kept(number) if isinstance(unknown, MissingSchema) else None
+            if kept is None:
+                _unknown[place] = time.monotonic(), str(unknown)
                 raise
             found = kept  # it has lost it, or somebody deleted it: what it meant is known all the same
         else:
             _silent.pop(self.url, None)
-            self._compare(found, known or self._kept(number))
-            if found != known:
+            if known is None or not known.means(found):
                 self._keep(found)
-        _known[self.kept, self.source, number] = time.monotonic(), found
+        _known[place] = time.monotonic(), found
         return found
 
     def check(self) -> None:
@@ -186,33 +185,32 @@ class SchemaRegistry:
     def _is_none(self) -> LakehouseError:
         return LakehouseError(f"{self._where} is no schema registry: correct {self._variable}URL")
 
-    def _compare(self, found: Schema, before: Schema | None) -> None:
-        if before is not None and not before.means(found):
+    def _keep(self, found: Schema) -> None:
+        """Keeps what is not kept yet; raises LakehouseError where the kept one is another.
+
+        What this process remembers does not count: whoever removes the object need not start anything again.
+        """
+        before = self._kept(found.id) or self._readable(found.id, self.kept.keep(found.id, found.text))
+        if not before.means(found):
             raise LakehouseError(
                 f"{self._where} gives another schema for id {found.id} than before: it was set up anew, and events "
                 f"that are in the topics would be misread. Restore it; if none of its events is in a topic any more, "
-                f"remove {self._kept_in(found.id)} and ingest again"
+                f"remove {self._places(found.id)} and ingest again"
             )
 
-    def _keep(self, schema: Schema) -> None:
-        with suppress(OSError):  # where tasks run on other machines the folder may not be there
-            self.kept.mkdir(parents=True, exist_ok=True)
-            write_private(self._file(schema.id), schema.text)
-
     def _kept(self, number: int) -> Schema | None:
+        text = self.kept.read(number, self.url)
+        return None if text is None else self._readable(number, text)
+
+    def _readable(self, number: int, text: str) -> Schema:
         try:
-            return _parsed(number, self._kept_in(number).read_text())
-        except (OSError, ValueError):
-            return None
+            return _parsed(number, text)
+        except UnknownSchema:  # whose events are no dead letters
+            says = f"what is kept of schema {number} cannot be read: remove {self._places(number)} and ingest again"
+            raise LakehouseError(f"source {self.source!r}: {says}") from None
 
-    def _file(self, number: int) -> Path:
-        """Named by the source, whose events go on meaning the same where its registry has another address."""
-        return self.kept / f"{self.source}-{number}.json"
-
-    def _kept_in(self, number: int) -> Path:
-        """That file; until it is there the one of an earlier release, which is named by the address."""
-        mine = self._file(number)
-        return mine if mine.exists() else self.kept / f"{sha256(self.url.encode()).hexdigest()[:16]}-{number}.json"
+    def _places(self, number: int) -> str:
+        return " and ".join(self.kept.places(number, self.url))
 
     @property
     def _where(self) -> str:
@@ -230,13 +228,14 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def registry_of(source: str, of: BrokerSettings, home: Path) -> SchemaRegistry | None:
+def registry_of(settings: Settings, source: str, of: BrokerSettings) -> SchemaRegistry | None:
     """The registry that a source declares."""
     if (given := of.schema_registry) is None:
         return None
     password = given.password.get_secret_value() if given.password else None
     ca = str(given.ca) if given.ca else None
-    return SchemaRegistry(source, given.url.rstrip("/"), given.user, password, ca, home / "schemas")
+    kept = kept_schemas(settings, source)
+    return SchemaRegistry(source, given.url.rstrip("/"), given.user, password, ca, kept)
 
 
 def _body(error: urllib.error.HTTPError) -> bytes:
@@ -257,6 +256,10 @@ def _parsed(number: int, text: str) -> Schema:
     for schema in (parsed, *named.values()):
         _widen(schema)
     return Schema(number, text, parsed)
+
+
+def _unspelled(text: str) -> list[Any]:
+    return [json.loads(part) for part in json.loads(text)]
 
 
 def _widen(schema: Any) -> None:

@@ -1,0 +1,111 @@
+"""What the ids of a source's schema registry meant when they were first read: objects in the warehouse.
+
+Each task reaches the warehouse, wherever it runs, so a registry that was set up anew is noticed on every machine. A
+backup of the warehouse has these objects too. They lie beside the folders of namespaces, in none that a table can have,
+and maintenance removes nothing there.
+
+Nothing is overwritten: who finds no meaning writes its own and goes by what is read back. Stores that PyIceberg reaches
+have no write that fails for an object which is there, so of two tasks that find none at the same moment the later one
+wins. Both mean the same unless the registry was set up anew between their two questions.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+
+from pyarrow.fs import FileSelector
+
+from lakehouse.catalog.file_io import file_io
+from lakehouse.catalog.open import file_io_properties
+from lakehouse.servers.outage import said
+from lakehouse.servers.retry import Unreachable
+from lakehouse.settings import BrokerSettings, Settings
+
+FOLDER = "schemas"
+
+
+@dataclass(frozen=True)
+class KeptSchemas:
+    """The texts of a source's schemas by id. Travels by pickle; holds the keys of the object store."""
+
+    source: str
+    folder: str  # in the warehouse
+    io_properties: Mapping[str, str] = field(repr=False)
+    files: Path  # where earlier releases kept them, on the machine of a task
+
+    def read(self, number: int, url: str) -> str | None:
+        """The text of that id, None if nothing is kept; raises Unreachable.
+
+        One that only a file has, of the source or of the registry at `url`, is kept in the warehouse from now on.
+        """
+        with self._reached(number), suppress(FileNotFoundError):
+            return self._read(number)
+        earlier = next(filter(None, map(_text, self._files(number, url))), None)
+        return None if earlier is None else self.keep(number, earlier)
+
+    def keep(self, number: int, text: str) -> str:
+        """Keeps the text if there is none, and returns what is kept; raises Unreachable."""
+        with self._reached(number):
+            output = file_io(self.io_properties).new_output(self.location(number))
+            with suppress(FileExistsError), output.create() as stream:
+                stream.write(text.encode())
+            return self._read(number)
+
+    def places(self, number: int, url: str) -> list[str]:
+        """All that has to be removed for an id to mean nothing again, as far as this machine sees."""
+        return [self.location(number), *(str(file) for file in self._files(number, url) if _text(file))]
+
+    def location(self, number: int) -> str:
+        """The object of that id. Named by the source, whose events mean the same at another address of its registry."""
+        return f"{self.folder}/{self.source}-{number}.json"
+
+    def _read(self, number: int) -> str:
+        with file_io(self.io_properties).new_input(self.location(number)).open() as stream:
+            return stream.read().decode(errors="replace")
+
+    def _files(self, number: int, url: str) -> tuple[Path, Path]:
+        names = (self.source, sha256(url.encode()).hexdigest()[:16])
+        return self.files / f"{names[0]}-{number}.json", self.files / f"{names[1]}-{number}.json"
+
+    @contextmanager
+    def _reached(self, number: int) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise Unreachable(
+                f"source {self.source!r}: what schema {number} means is kept in the object store, in "
+                f"{self.location(number)}: {said(error)}; nothing is lost, the next run goes on from here"
+            ) from None
+
+
+def _text(file: Path) -> str | None:
+    """None also where a task may not read it: it may run on another machine, as somebody else."""
+    try:
+        return file.read_text(errors="replace")
+    except OSError:
+        return None
+
+
+def kept_schemas(settings: Settings, source: str) -> KeptSchemas:
+    """Those of a source."""
+    folder = f"{settings.warehouse.rstrip('/')}/{FOLDER}"
+    return KeptSchemas(source, folder, file_io_properties(settings), settings.home / FOLDER)
+
+
+def forget_schemas(settings: Settings, source: str) -> None:
+    """Lets each id of a source mean nothing again; raises OSError."""
+    if not isinstance(settings.connection(source), BrokerSettings):
+        return
+    kept = kept_schemas(settings, source)
+    io = file_io(kept.io_properties)
+    scheme, authority, path = io.parse_location(kept.folder, io.properties)
+    files = io.fs_by_scheme(scheme, authority)
+    own = re.compile(rf"{re.escape(source)}-\d+\.json")
+    for info in files.get_file_info(FileSelector(path, allow_not_found=True)):
+        if own.fullmatch(info.base_name):
+            files.delete_file(info.path)
+    for file in kept.files.glob(f"{source}-*.json"):
+        file.unlink(missing_ok=True)
