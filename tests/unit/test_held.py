@@ -362,7 +362,7 @@ DEATHS = [(hold, "stage_live"), (live, "show"), (load_changes, "publish")]
 STEPS = ["send", "send", "send", "read", "read", "read", "die", "later", "kill", "rewrite", "once", "revise"]
 
 
-@pytest.mark.parametrize("seed", [0, 1, *map(slow, range(2, 12))])
+@pytest.mark.parametrize("seed", [0, *map(slow, range(1, 12))])
 def test_readers_see_a_prefix_that_never_shrinks_whatever_happens(lake: Lake, seed: int) -> None:
     """Random steps; the oracle is the log itself. Each table is read without a gap, a double or a step back."""
     chance, least, published = random.Random(seed), 0, 0

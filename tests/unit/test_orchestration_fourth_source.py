@@ -11,6 +11,7 @@ from tests.fourth_source import declare, make_tables
 SEED = 20260504
 
 
+@pytest.mark.slow
 def test_a_new_source_appears_with_all_that_belongs_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from orchestration.definitions import definitions
     from orchestration.graph import describe

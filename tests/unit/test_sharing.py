@@ -465,7 +465,7 @@ STEPS = ["send", "send", "begin", "begin", "begin", "finish", "finish", "finish"
          "once", "pause", "resume", "column", "rewrite"]  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", [0, 1, *map(slow, range(2, 20))])
+@pytest.mark.parametrize("seed", [0, *map(slow, range(1, 20))])
 def test_whatever_happens_every_event_lands_once_where_no_reader_has_passed(
     lake: Lake, start: Callable[[], Shared], monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
