@@ -18,10 +18,10 @@ ROWS: tuple[tuple[float, Make], ...] = (
 MAKES: tuple[tuple[float, Make], ...] = (
     (2, moves.truncate), (1.5, moves.truncate_and_more),
     (2, moves.rewrite), (1, moves.vacuum), (2, moves.add_column), (2, moves.drop_column),
-    (2, moves.rename_column), (2, moves.swap_columns), (2, moves.change_type), (2, moves.change_enum),
-    (2, moves.change_composite), (0.5, moves.change_domain), (2, relations.identity), (1, relations.other_index),
-    (1, relations.publication), (0.7, relations.persistence), (0.7, relations.rename_table), (1, relations.remake),
-    (1, relations.primary_key), (4, relations.detach), (2, relations.new_partition),
+    (2, moves.rename_column), (2, moves.rename_key), (2, moves.swap_columns), (2, moves.change_type),
+    (2, moves.change_enum), (2, moves.change_composite), (0.5, moves.change_domain), (2, relations.identity),
+    (1, relations.other_index), (1, relations.publication), (0.7, relations.persistence), (0.7, relations.rename_table),
+    (1, relations.remake), (1, relations.primary_key), (4, relations.detach), (2, relations.new_partition),
     (1.5, moves.lend_name), (1, moves.add_twice), (1.5, relations.attach_elsewhere), (1.5, relations.leaf_identity),
     (0.7, relations.publish_schema), (1, relations.passing_partition),
 )  # fmt: skip
@@ -39,7 +39,7 @@ class _Session:
 
 def _takes_rows(hand: Hand) -> bool:
     """Whether rows can be written."""
-    return bool(hand.eye.free) and "id" in hand.eye.names
+    return bool(hand.eye.free) and hand.eye.id is not None
 
 
 @dataclass
@@ -72,6 +72,8 @@ class Author:
                 self._act(stage, session, done)
             except psycopg.errors.LockNotAvailable:  # the other session's
                 self._end(stage, session, "ROLLBACK", done)
+        if self.rng.random() < 0.5:
+            self._declare(stage, done)
         return done
 
     def inside(self, stage: Stage, place: str) -> list[Step]:
@@ -112,8 +114,19 @@ class Author:
             pass
         for cure in cures:
             self._play(stage, 0, (cure,), "mended", done)
+        self._declare(stage, done)
         self._play(stage, USER, (self.rng.choice(["resume", "resume", "resnapshot"]),), "", done)
         return done
+
+    def _declare(self, stage: Stage, done: list[Step]) -> None:
+        """The declaration follows the key's names of now."""
+        try:
+            eye = see(stage.connection(self.schema, 0), self.schema, self.shape.tables[0][0])
+        except psycopg.Error:
+            return
+        key = tuple(name.strip('"') for name in eye.key[: len(self.shape.tables[0][1])])
+        if eye.exists and key != stage.key(f"{self.schema}_0"):
+            self._play(stage, USER, (f"declare {', '.join(key)}",), "declare", done)
 
     def _act(self, stage: Stage, number: int, done: list[Step]) -> None:
         session = self.sessions[number]
@@ -164,6 +177,7 @@ class Author:
         makes = self.rng.choices([make for _, make in pool], [weight for weight, _ in pool], k=6)
         made = next((move for make in makes if (move := make(hand)) and move.kind not in self.without), None)
         if made and made.back and not made.alone and _takes_rows(hand) and self.rng.random() < 0.25:
+            hand.eye = made.then or hand.eye
             meanwhile = (moves.update(hand), moves.insert(hand))
             made = Move(f"{made.kind} taken back", (*made.statements, *meanwhile, *made.back))
         self.number = hand.number

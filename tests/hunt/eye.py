@@ -1,6 +1,6 @@
 """What a session sees of its case right now, its own transaction included: the generator keeps no model of its own."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import psycopg
@@ -33,6 +33,9 @@ ATTRIBUTES = """SELECT quote_ident(attname), format_type(atttypid, atttypmod) FR
 WHERE attrelid = (SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relname = 'pair'
   AND c.relkind = 'c' AND n.nspname IN (%(schema)s::text, %(other)s::text)) AND attnum > 0 AND NOT attisdropped
 ORDER BY attnum"""
+
+
+ID, R = ("id", "pk", '"Pk"'), ("r", "rk")  # what the columns of keys are called, one name at a time
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,26 @@ class Eye:
     @property
     def free(self) -> list[Column]:
         """Columns that may be altered and written."""
-        return [c for c in self.columns if c.name not in ("id", "r") and not c.generated]
+        return [c for c in self.columns if c.name not in (*ID, *R) and not c.generated]
+
+    @property
+    def id(self) -> str | None:
+        """What the column is called that tells rows apart."""
+        return next((name for name in ID if name in self.names), None)
+
+    @property
+    def r(self) -> str | None:
+        """The same of the one that tells partitions apart, or is the second of a key."""
+        return next((name for name in R if name in self.names), None)
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Both, where they are there."""
+        return tuple(name for name in (self.id, self.r) if name is not None)
+
+    def calling(self, old: str, new: str) -> "Eye":
+        """What is seen once a column is called otherwise."""
+        return replace(self, columns=tuple(replace(c, name=new) if c.name == old else c for c in self.columns))
 
     @property
     def names(self) -> frozenset[str]:
@@ -96,12 +118,13 @@ def see(connection: psycopg.Connection[Any], schema: str, table: str) -> Eye:
         return Eye(table, False, others=others)
     kind, identity, persistence, columns, published, at_home, unique, primary = row
     seen = tuple(Column(name, type_, of, generated != "") for name, type_, of, generated in columns or ())
-    ids = []
-    if any(column.name == "id" for column in seen):
-        ids = connection.execute(f"SELECT id FROM {table} ORDER BY 1 LIMIT 40").fetchall()
     labels = connection.execute(LABELS, given).fetchone()
     attributes = connection.execute(ATTRIBUTES, given).fetchall()
-    return Eye(
+    eye = Eye(
         table, True, kind, identity, persistence, seen, published, at_home, tuple(unique or ()), primary, others,
-        tuple((labels and labels[0]) or ()), tuple(attributes), tuple(i for (i,) in ids if i is not None),
+        tuple((labels and labels[0]) or ()), tuple(attributes),
     )  # fmt: skip
+    if eye.id is None:
+        return eye
+    ids = connection.execute(f"SELECT {eye.id} FROM {table} ORDER BY 1 LIMIT 40".encode()).fetchall()
+    return replace(eye, ids=tuple(i for (i,) in ids if i is not None))

@@ -14,7 +14,8 @@ Look = Literal["catch", "full"]
 
 @dataclass(frozen=True)
 class Step:
-    """A statement of a session, or what the user tells ingestion (`resume`, `resnapshot`); `move` is its kind.
+    """A statement of a session, or what the user tells ingestion (`resume`, `resnapshot`, or `declare` with another
+    key of the first table); `move` is its kind.
 
     `inside` names the function of ingestion before which it comes in the look that ends the round.
     """
@@ -69,6 +70,8 @@ class History:
 
 
 def _line(step: Step, several: bool) -> str:
+    if step.session == USER and step.sql.startswith("declare"):
+        return f"-- the user: {step.sql} as the key"
     if step.session == USER:
         return f"-- the user: {step.sql} of every table that is parked"
     when = [f"session {step.session}"] * several + [f"within the look, before {step.inside}"] * bool(step.inside)

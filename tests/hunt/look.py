@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
@@ -108,6 +109,7 @@ class Reader:
             self._look(kind)
 
     def _look(self, kind: Look) -> None:
+        self._take_declaration()
         if kind == "full":
             self._stage.end_transactions(only_locking=False)
             self._full()
@@ -118,6 +120,16 @@ class Reader:
         except (psycopg.errors.LockNotAvailable, Blocked):
             self._stage.end_transactions(only_locking=False)
             self._catch()
+
+    def _take_declaration(self) -> None:
+        """What a follower does about another declaration: it begins anew."""
+        declared = self._stage.world.source
+        if declared == self.session.source:
+            return
+        self.session = replace(self.session, source=declared, described={})
+        if self._live:
+            self._live.close()
+            self._live = Live(self.session)
 
     def _catch(self, until: int | None = None) -> None:
         stream = self._live.stream if self._live else None

@@ -4,17 +4,21 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tests.hunt.eye import Column, Eye
+from tests.hunt.eye import ID, Column, Eye, R
 
 
 @dataclass(frozen=True)
 class Move:
-    """Statements of one kind; `back` undoes them some time later, `alone` runs outside of a transaction."""
+    """Statements of one kind; `back` undoes them some time later, `alone` runs outside of a transaction.
+
+    `then` is what is seen behind them, where the key is called otherwise.
+    """
 
     kind: str
     statements: tuple[str, ...]
     back: tuple[str, ...] = ()
     alone: bool = False
+    then: Eye | None = None
 
 
 @dataclass
@@ -76,9 +80,10 @@ def insert(hand: Hand, table: str | None = None, r: int | None = None) -> str:
     """A new row."""
     columns = hand.some(hand.eye.free, 5) if hand.eye.free else []
     names, values = [c.name for c in columns], [hand.value(c) for c in columns]
-    if "r" in hand.eye.names:
-        names, values = ["r", *names], [str(hand.rng.randint(0, 39) if r is None else r), *values]
-    names, values = ["id", *names], [str(100 + hand.next()), *values]
+    if hand.eye.r:
+        names, values = [hand.eye.r, *names], [str(hand.rng.randint(0, 39) if r is None else r), *values]
+    if hand.eye.id:
+        names, values = [hand.eye.id, *names], [str(100 + hand.next()), *values]
     if "big" in names:
         values[names.index("big")] = f"repeat(md5('{hand.next()}'), 90)"
     return f"INSERT INTO {table or hand.t} ({', '.join(names)}) VALUES ({', '.join(values)})"
@@ -87,18 +92,18 @@ def insert(hand: Hand, table: str | None = None, r: int | None = None) -> str:
 def update(hand: Hand, table: str | None = None) -> str:
     """A few columns of a row, or of all."""
     sets = ", ".join(f"{c.name} = {hand.value(c)}" for c in hand.some(hand.eye.free))
-    where = "" if hand.rng.random() < 0.15 else f" WHERE id = {hand.an_id()}"
+    where = "" if hand.rng.random() < 0.15 else f" WHERE {hand.eye.id} = {hand.an_id()}"
     return f"UPDATE {table or hand.t} SET {sets}{where}"
 
 
 def delete(hand: Hand, table: str | None = None) -> str:
     """A row."""
-    return f"DELETE FROM {table or hand.t} WHERE id = {hand.an_id()}"
+    return f"DELETE FROM {table or hand.t} WHERE {hand.eye.id} = {hand.an_id()}"
 
 
 def rows(hand: Hand) -> Move | None:
     """Plain changes of rows."""
-    if not hand.eye.exists or not hand.eye.free or "id" not in hand.eye.names:
+    if not hand.eye.exists or not hand.eye.free or not hand.eye.id:
         return None
     kinds = hand.rng.choices([insert, update, delete], [2, 3, 1], k=hand.rng.randint(1, 3))
     return Move("rows", tuple(kind(hand) for kind in kinds))
@@ -110,19 +115,22 @@ def move_key(hand: Hand) -> Move | None:
     if not eye.ids or len(eye.ids) < 2:
         return None
     one, other = hand.rng.sample(eye.ids, 2)
-    dice = hand.rng.random()
+    dice, name = hand.rng.random(), eye.id
     if dice < 0.3:
-        return Move("key", (f"UPDATE {hand.t} SET id = {200 + hand.next()} WHERE id = {one}",))
+        return Move("key", (f"UPDATE {hand.t} SET {name} = {200 + hand.next()} WHERE {name} = {one}",))
     if dice < 0.6:
         return Move(
             "key reused",
-            (f"DELETE FROM {hand.t} WHERE id = {other}", f"UPDATE {hand.t} SET id = {other} WHERE id = {one}"),
+            (
+                f"DELETE FROM {hand.t} WHERE {name} = {other}",
+                f"UPDATE {hand.t} SET {name} = {other} WHERE {name} = {one}",
+            ),
         )
     if dice < 0.8:
         steps = ((one, 90), (other, one), (90, other))
-        return Move("key swap", tuple(f"UPDATE {hand.t} SET id = {new} WHERE id = {old}" for old, new in steps))
-    cases = f"CASE id WHEN {one} THEN {other} ELSE {one} END"
-    return Move("key swap deferred", (f"UPDATE {hand.t} SET id = {cases} WHERE id IN ({one}, {other})",))
+        return Move("key swap", tuple(f"UPDATE {hand.t} SET {name} = {new} WHERE {name} = {old}" for old, new in steps))
+    cases = f"CASE {name} WHEN {one} THEN {other} ELSE {one} END"
+    return Move("key swap deferred", (f"UPDATE {hand.t} SET {name} = {cases} WHERE {name} IN ({one}, {other})",))
 
 
 def truncate(hand: Hand) -> Move | None:
@@ -139,7 +147,7 @@ def truncate(hand: Hand) -> Move | None:
 def truncate_and_more(hand: Hand) -> Move | None:
     """A truncate, and what else the stream does not tell, in an order at random."""
     found = [move for make in (truncate, rewrite, truncate) if (move := make(hand)) is not None]
-    if len(found) < 2 or not hand.eye.free or "id" not in hand.eye.names:
+    if len(found) < 2 or not hand.eye.free or not hand.eye.id:
         return None
     some = [move.statements[0] for move in hand.rng.sample(found, hand.rng.randint(1, len(found)))]
     some.insert(hand.rng.randint(0, len(some)), f"TRUNCATE {hand.t}")
@@ -182,7 +190,7 @@ def add_column(hand: Hand) -> Move | None:
         if type_ == "pair":
             default += "::pair"
     if type_ == "int" and hand.rng.random() < 0.2:
-        stored = hand.rng.choice(["id + 1", "n * 2"])
+        stored = hand.rng.choice([f"{hand.eye.id} + 1", "n * 2"])
         default = f" GENERATED ALWAYS AS ({stored}) STORED"
     kind = "add generated" if "GENERATED" in default else "add default" if default else "add"
     return Move(kind, (f"ALTER TABLE {hand.t} ADD {name} {type_}{default}",), (f"ALTER TABLE {hand.t} DROP {name}",))
@@ -223,16 +231,48 @@ def swap_columns(hand: Hand) -> Move | None:
     return Move("swap columns", swap, swap)
 
 
+def rename_key(hand: Hand) -> Move | None:
+    """A column of the key gets another name, or two of them each other's; rows change their keys before and after."""
+    eye = hand.eye
+    if not eye.key:
+        return None
+    old = hand.rng.choice(eye.key)
+    free = [name for name in (ID if old == eye.id else R) if name != old]
+    pairs: list[tuple[str, str]] = [(old, hand.rng.choice(free))]
+    kind, makes = "rename key", _key_changes(hand)
+    if hand.rng.random() < 0.3:
+        other = eye.r or ("n" if "n" in eye.names else None)
+        if eye.id is None or other is None:
+            return None
+        if other == "n":
+            makes += (f"UPDATE {hand.t} SET n = {1000 * hand.next()} + {eye.id}",)  # each row another key
+        pairs = [(eye.id, "tmp"), (other, eye.id), ("tmp", other)]
+        kind = "swap key"
+    for was, new in pairs:
+        hand.eye = hand.eye.calling(was, new)
+    alter = f"ALTER TABLE {hand.t} RENAME {{}} TO {{}}"
+    forth = tuple(alter.format(was, new) for was, new in pairs)
+    makes, then = (*makes, *forth, *_key_changes(hand)), hand.eye
+    hand.eye = eye
+    return Move(kind, makes, tuple(alter.format(new, was) for was, new in reversed(pairs)), then=then)
+
+
+def _key_changes(hand: Hand) -> tuple[str, ...]:
+    move = move_key(hand) if hand.rng.random() < 0.6 else None
+    return move.statements if move else ()
+
+
 def lend_name(hand: Hand) -> Move | None:
     """A column goes, another one bears its name for a while, and perhaps a new one comes by it."""
     if len(hand.eye.free) < 3:
         return None
     gone, other = hand.rng.sample(hand.eye.free, 2)
     alter = f"ALTER TABLE {hand.t} "
-    r = (f", {hand.rng.randint(0, 39)}", ", r") if "r" in hand.eye.names else ("", "")
+    r = (f", {hand.rng.randint(0, 39)}", f", {hand.eye.r}") if hand.eye.r else ("", "")
+    id_ = hand.eye.id
     rows = [
-        f"UPDATE {hand.t} SET {gone.name} = {hand.value(other)} WHERE id = {hand.an_id()}",
-        f"INSERT INTO {hand.t} (id{r[1]}, {gone.name}) VALUES ({100 + hand.next()}{r[0]}, {hand.value(other)})",
+        f"UPDATE {hand.t} SET {gone.name} = {hand.value(other)} WHERE {id_} = {hand.an_id()}",
+        f"INSERT INTO {hand.t} ({id_}{r[1]}, {gone.name}) VALUES ({100 + hand.next()}{r[0]}, {hand.value(other)})",
     ]
     lent = (
         f"{alter}DROP {gone.name}",
@@ -252,7 +292,7 @@ def add_twice(hand: Hand) -> Move | None:
     for type_ in hand.rng.choices(["integer", "text", "bigint", "date"], k=2):
         default = f" DEFAULT {literal(hand, type_, 'b')}" if hand.rng.random() < 0.3 else ""
         makes += [f"{alter}ADD {name} {type_}{default}"]
-        makes += [f"UPDATE {hand.t} SET {name} = {literal(hand, type_, 'b')} WHERE id <> {hand.an_id()}"]
+        makes += [f"UPDATE {hand.t} SET {name} = {literal(hand, type_, 'b')} WHERE {hand.eye.id} <> {hand.an_id()}"]
         makes += [f"{alter}DROP {name}"]
     return Move("add twice", tuple(makes[:-1]), (makes[-1],))
 

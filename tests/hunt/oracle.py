@@ -70,7 +70,10 @@ def difference(connection: psycopg.Connection[Any], relation: str, key: tuple[st
     names = [name for name, _, _ in columns]
     there = [tuple(values) for values in connection.execute(f"SELECT {listed} FROM {relation}".encode()).fetchall()]
     here = []
-    for row in replay(rows, key).values():
+    called = {name.lower(): name for row in rows[:1] for name in row}
+    if lacking := [name for name in key if rows and name.lower() not in called]:
+        return f"columns {lacking} of the key are not in the lake"
+    for row in replay(rows, tuple(called.get(name.lower(), name) for name in key)).values():
         lake = {name.lower(): value for name, value in row.items()}
         if missing := [name for name in names if name.lower() not in lake]:
             return f"columns {missing} are not in the lake"

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import psycopg
@@ -13,7 +13,7 @@ from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 from tests.clusters import ROLE, Cluster, world_in
 from tests.hunt.history import SCHEMA, USER, Shape, Step
-from tests.world import World
+from tests.world import World, declared_source
 
 PATIENCE = "SET lock_timeout = '150ms'; SET client_min_messages = error; SET search_path = {s}, {s}_x, public"
 
@@ -46,11 +46,27 @@ class Stage:
         return True
 
     def _tell(self, schema: str, what: str) -> bool:
+        verb, _, key = what.partition(" ")
+        if verb == "declare":
+            self.declare(f"{schema}_0", tuple(key.split(", ")))
+            return True
         change = {"resume": operate.resume, "resnapshot": operate.read_anew}[what]
         for table in tables_of(schema, self.cases[schema]):
             with suppress(LakehouseError):
                 change(self.world.settings, self.world.source.table(table))
         return True
+
+    def key(self, table: str) -> tuple[str, ...]:
+        """The key that is declared now."""
+        return self.world.source.table(table).key
+
+    def declare(self, table: str, key: tuple[str, ...]) -> None:
+        """Declares another key of a table."""
+        source = self.world.source
+        policy = source.table(table).raw.model_copy(update={"key": key})
+        (mine,) = declared_source(source.name, {table: policy}).tables
+        tables = tuple(mine if known.name == table else known for known in source.tables)
+        self.world = replace(self.world, source=source.model_copy(update={"tables": tables}))
 
     def end_transactions(self, *, only_locking: bool, of: str | None = None) -> None:
         """Commits what is open: all, that of a case, or what would keep a look of the catalog waiting."""

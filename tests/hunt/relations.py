@@ -24,7 +24,7 @@ def other_index(hand: Hand) -> Move | None:
         return None
     name = f"ix{hand.next()}"
     makes = (
-        f"UPDATE {hand.t} SET n = {1000 + hand.next()} + id",
+        f"UPDATE {hand.t} SET n = {1000 + hand.next()} + {hand.eye.id}",
         f"ALTER TABLE {hand.t} ALTER n SET NOT NULL",
         f"CREATE UNIQUE INDEX {name} ON {hand.t} (n)",
         f"ALTER TABLE {hand.t} REPLICA IDENTITY USING INDEX {name}",
@@ -85,16 +85,17 @@ def remake(hand: Hand) -> Move | None:
 def primary_key(hand: Hand) -> Move | None:
     """The key's index is another one, perhaps with a column more or checked at the end."""
     eye = hand.eye
-    if eye.kind != "r" or eye.primary is None or any(o.name == "u" or o.parent for o in eye.others):
+    if eye.kind != "r" or eye.primary is None or not eye.key or any(o.name == "u" or o.parent for o in eye.others):
         return None
     later = hand.rng.choice(["", " DEFERRABLE INITIALLY DEFERRED"])
-    columns = hand.rng.choice(["id", "id", "id, n"])
+    key = ", ".join(eye.key)
+    columns = hand.rng.choice([key, key, f"{key}, n"])
     drop = f"ALTER TABLE {hand.t} DROP CONSTRAINT {eye.primary}"
-    fill = () if columns == "id" else (f"UPDATE {hand.t} SET n = id WHERE n IS NULL",)
+    fill = () if columns == key else (f"UPDATE {hand.t} SET n = {eye.id} WHERE n IS NULL",)
     add = f"ALTER TABLE {hand.t} ADD PRIMARY KEY ({columns})"
     again = f"ALTER TABLE {hand.t} DROP CONSTRAINT IF EXISTS {eye.primary}"
-    back = (again, f"ALTER TABLE {hand.t} ADD CONSTRAINT {eye.primary} PRIMARY KEY (id)")
-    if columns == "id" and not later:
+    back = (again, f"ALTER TABLE {hand.t} ADD CONSTRAINT {eye.primary} PRIMARY KEY ({key})")
+    if columns == key and not later:
         back = ()
     return Move("primary key", (*fill, drop, add.replace("ADD ", f"ADD CONSTRAINT {eye.primary} ") + later), back)
 
@@ -152,7 +153,7 @@ def attach_elsewhere(hand: Hand) -> Move | None:
     """The declared table becomes a partition of another one for a while, which is perhaps published too."""
     if not hand.eye.exists or not hand.eye.at_home or any(o.name == "top" for o in hand.eye.others):
         return None
-    makes = [f"CREATE TABLE top (LIKE {hand.t}) PARTITION BY RANGE (id)"]
+    makes = [f"CREATE TABLE top (LIKE {hand.t}) PARTITION BY RANGE ({hand.eye.id})"]
     makes += [PUBLICATION.format("ADD", "top")] if hand.rng.random() < 0.4 else []
     makes += [f"ALTER TABLE top ATTACH PARTITION {hand.t} FOR VALUES FROM (MINVALUE) TO (MAXVALUE)"]
     if hand.eye.free:
@@ -191,9 +192,10 @@ def publish_schema(hand: Hand) -> Move | None:
 
 def move_rows(hand: Hand) -> Move | None:
     """From a partition to another one."""
-    if "r" not in hand.eye.names:
+    if not hand.eye.r:
         return None
-    return Move("move rows", (f"UPDATE {hand.t} SET r = {hand.rng.randint(0, 69)} WHERE id = {hand.an_id()}",))
+    to, which = f"{hand.eye.r} = {hand.rng.randint(0, 69)}", f"{hand.eye.id} = {hand.an_id()}"
+    return Move("move rows", (f"UPDATE {hand.t} SET {to} WHERE {which}",))
 
 
 def children(hand: Hand) -> Move | None:

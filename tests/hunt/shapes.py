@@ -27,6 +27,13 @@ def _plain(name: str, key: str, *more: str, table: str = "t") -> Shape:
     return Shape(name, (*TYPES, create, TOASTED.format(t=table), *more, _rows(table)), ((table, KEY),))
 
 
+def _composite(name: str, *more: str, of_key: str = "") -> Shape:
+    create = f"CREATE TABLE t (id int, r int, {COLUMNS}, PRIMARY KEY (id, r){of_key})"
+    return Shape(
+        name, (*TYPES, create, TOASTED.format(t="t"), *more, _rows("t", ", r", ", i * 5")), (("t", ("id", "r")),)
+    )
+
+
 def _parted(name: str, *more: str, of_all: str = ", PRIMARY KEY (id, r)", of_each: str = "") -> Shape:
     parts = (
         f"CREATE TABLE t (id int, r int, {COLUMNS}{of_all}) PARTITION BY RANGE (r)",
@@ -50,6 +57,9 @@ SHAPES: tuple[tuple[int, Shape], ...] = (
     (2, _plain("deferrable", " PRIMARY KEY DEFERRABLE INITIALLY DEFERRED", FULL)),
     (2, _plain("index", " NOT NULL UNIQUE", "ALTER TABLE t REPLICA IDENTITY USING INDEX t_id_key")),
     (1, _plain("odd", " PRIMARY KEY", table='"Odd ""Täble.x"')),
+    (2, _composite("composite")),
+    (2, _composite("composite full", FULL)),
+    (1, _composite("composite deferrable", FULL, of_key=" DEFERRABLE INITIALLY DEFERRED")),
     (6, PARTED),
     (3, _parted("parted full", FULL)),
     (3, OWN_KEYS),

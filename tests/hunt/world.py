@@ -124,7 +124,7 @@ def _compare(stage: Stage, reader: Reader, log: Log, number: int, played: Played
     known = {finding.case for finding in played.findings}
     with psycopg.connect(stage.world.owner_url, options="-c lock_timeout=300ms") as connection:
         for case, (schema, shape) in enumerate(stage.cases.items()):
-            for table, (name, key) in zip(tables_of(schema, shape), shape.tables, strict=True):
+            for table, (name, _) in zip(tables_of(schema, shape), shape.tables, strict=True):
                 position = positions.get(table)
                 if position is None or table not in stream.cut_tables:
                     played.reasons[_reason(position)] += 1
@@ -133,7 +133,7 @@ def _compare(stage: Stage, reader: Reader, log: Log, number: int, played: Played
                     continue
                 played.compared += 1
                 parts = (schema, name[1:-1].replace('""', '"') if name.startswith('"') else name)
-                text = _difference(connection, relation(*parts), key, log.rows(table, stream.cut_lsn or 0))
+                text = _difference(connection, relation(*parts), stage.key(table), log.rows(table, stream.cut_lsn or 0))
                 if text is not None:
                     played.findings.append(Finding("wrong", case, number, text))
                     known.add(case)
