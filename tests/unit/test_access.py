@@ -36,6 +36,11 @@ Read = tuple[dict[str, Any], Declarations]
 
 
 @pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(scope="module")
 def read(home: Path) -> Read:
     manifest = load_manifest(load_settings(home=home))
     return manifest, declarations_from(manifest, PROJECT)
@@ -44,7 +49,7 @@ def read(home: Path) -> Read:
 def test_what_dbt_keeps_is_its_owners_alone(read: Read, home: Path) -> None:
     """Its log and its results have values of rows, and every user of the machine could read them."""
     assert list(home.rglob("dbt.log"))
-    assert oct((home / "dbt").stat().st_mode & 0o777) == "0o700"
+    assert {path.name: oct(path.stat().st_mode & 0o777) for path in home.iterdir()} == {"dbt": "0o700"}
 
 
 @pytest.fixture(scope="module")
