@@ -7,7 +7,6 @@ from dataclasses import replace
 from ingestion.sources.kinds import source_of
 from ingestion.state import lease as leases
 from ingestion.state import store
-from ingestion.state.schemas import forget_schemas
 from ingestion.state.store import TablePosition
 from ingestion.state.transitions import may_move
 from lakehouse.declarations import RawTable
@@ -72,6 +71,8 @@ def forget_source(settings: Settings, source: str) -> None:
 
     The epoch is kept: a source that is ingested again later begins the next one, after the rows that vault tables have.
     """
+    from ingestion.state.schemas import forget_schemas  # with Arrow's file systems, which no other command here needs
+
     with store.connect_catalog(settings) as states, states.transaction():
         store.ensure_state(states)
         _lock(states, source)
