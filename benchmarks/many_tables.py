@@ -207,8 +207,8 @@ def _objects() -> int:
     """Objects in the store: nothing deletes any while this runs, so the difference is what was written."""
     from pyiceberg.io import load_file_io
 
+    from lakehouse.catalog.objects import list_objects
     from lakehouse.catalog.open import file_io_properties
-    from maintenance.inventory.lake import list_objects
 
     settings = load_settings()
     return len(list_objects(load_file_io(file_io_properties(settings)), settings.warehouse))  # type: ignore[arg-type]

@@ -22,7 +22,7 @@ from pyiceberg.avro.decoder import new_decoder
 
 from erasure.rows import POSITION, SEQUENCE
 from erasure.targets import ANY_NAMES
-from maintenance.inventory.lake import StoredObject, list_objects
+from lakehouse.catalog.objects import StoredObject, list_objects
 
 if TYPE_CHECKING:
     from pyiceberg.io.pyarrow import PyArrowFileIO

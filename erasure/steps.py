@@ -30,6 +30,7 @@ from ingestion.state import store
 from ingestion.state.lease import Lease
 from lakehouse.catalog.file_io import open_io
 from lakehouse.catalog.next_names import next_name
+from lakehouse.catalog.objects import list_objects
 from lakehouse.catalog.open import load_table
 from lakehouse.catalog.views.current_views import view_of
 from lakehouse.catalog.views.view_versions import taken_back
@@ -40,7 +41,7 @@ from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import CatalogConnection
 from lakehouse.settings import Settings
 from maintenance.inventory import removed
-from maintenance.inventory.lake import list_objects, read_lake
+from maintenance.inventory.lake import read_lake
 from maintenance.inventory.reachable import reachable_files
 
 if TYPE_CHECKING:

@@ -19,11 +19,11 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from lakehouse.catalog.objects import list_objects
 from lakehouse.errors import LakehouseError
 from lakehouse.files.private_files import private_dir, write_private
 from lakehouse.files.stored import known_fields
 from lakehouse.servers.database import CatalogConnection
-from maintenance.inventory.lake import list_objects
 
 if TYPE_CHECKING:
     from pyiceberg.io.pyarrow import PyArrowFileIO

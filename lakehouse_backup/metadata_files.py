@@ -11,8 +11,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lakehouse.catalog.objects import list_objects
 from lakehouse.catalog.open import changes_data, history, load_table
-from maintenance.inventory.lake import Relation, list_objects
+from maintenance.inventory.lake import Relation
 from maintenance.inventory.outcome import TableName
 from maintenance.inventory.reachable import files_of
 from maintenance.inventory.session import Session

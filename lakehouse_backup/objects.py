@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from lakehouse.catalog.objects import StoredObject, list_objects
 from lakehouse.errors import LakehouseError
 from lakehouse.files.private_files import private_dir
-from maintenance.inventory.lake import StoredObject, list_objects
 
 if TYPE_CHECKING:
     from pyiceberg.io.pyarrow import PyArrowFileIO

@@ -19,6 +19,7 @@ from typing import Any
 from ingestion.schema.positions import Lsn
 from ingestion.sources.postgres.connection import connect_source, read_slot
 from ingestion.state import store
+from lakehouse.catalog.objects import list_objects
 from lakehouse.errors import LakehouseError
 from lakehouse.files.atomic import write_atomically
 from lakehouse.migrations import newer_state, newest_version
@@ -29,7 +30,7 @@ from lakehouse_backup.objects import Saved, load_objects, save_objects
 from lakehouse_backup.personal import load_personal, save_personal
 from lakehouse_backup.roll_forward import RollForward, roll_forward
 from lakehouse_backup.writers import NOBODY_WRITES, holding_off, let_in, refuse_at_work
-from maintenance.inventory.lake import list_objects, list_relations
+from maintenance.inventory.lake import list_relations
 from maintenance.inventory.session import Session
 
 TRIES = 3

@@ -5,8 +5,8 @@ from datetime import datetime
 
 import pyarrow as pa
 
+from lakehouse.catalog.objects import list_objects
 from lakehouse.declarations.policies import MaintenancePolicy
-from maintenance.inventory.lake import list_objects
 from maintenance.inventory.outcome import TableName
 from maintenance.inventory.session import Session
 

@@ -9,11 +9,11 @@ import pytest
 
 from ingestion.state import lease as leases
 from ingestion.state import store
+from lakehouse.catalog.objects import list_objects
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.trino import query
 from lakehouse.settings import Settings
 from lakehouse_backup.run import Warehouse, make_backup, restore_backup
-from maintenance.inventory.lake import list_objects
 from maintenance.inventory.session import Session
 from tests.test_ingestion import ORDERS, TABLES
 from tests.test_kills import assert_right, fill

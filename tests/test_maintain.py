@@ -17,11 +17,11 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import DayTransform
 from typer.testing import CliRunner
 
+from lakehouse.catalog.objects import list_objects
 from lakehouse.declarations.policies import MaintenancePolicy
 from lakehouse.settings import Settings
 from maintenance.actions.compact import compact
 from maintenance.command.maintain import app
-from maintenance.inventory.lake import list_objects
 from maintenance.inventory.outcome import TableName
 from maintenance.inventory.session import Session
 from maintenance.planning.health import measure_health

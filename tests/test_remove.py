@@ -12,6 +12,7 @@ from pyiceberg.io import load_file_io
 from ingestion import refresh_mirrors, source_status
 from ingestion.sources.postgres.connection import connect_source
 from ingestion.sources.postgres.setup import kept, prepare, run_as_owner, slot_of
+from lakehouse.catalog.objects import list_objects
 from lakehouse.catalog.open import file_io_properties, open_catalog
 from lakehouse.catalog.relations import list_relations
 from lakehouse.declarations import Declarations, Source
@@ -21,7 +22,6 @@ from lakehouse.settings import Settings, SourceSettings
 from lakehouse_cli.slots_left import slots_left
 from lakehouse_cli.source import remove as command
 from lakehouse_cli.source import uninstall as uninstalling
-from maintenance.inventory.lake import list_objects
 from maintenance.inventory.of_source import relations_of
 from tests.clusters import ROLE, Cluster, cluster
 from tests.marks import slow

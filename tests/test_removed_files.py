@@ -13,6 +13,7 @@ import pytest
 from pyiceberg.expressions import EqualTo
 
 from lakehouse.catalog.next_names import next_name
+from lakehouse.catalog.objects import list_objects
 from lakehouse.catalog.writing.bulk_delete import delete_objects
 from lakehouse.catalog.writing.next_tables import building_next
 from lakehouse.errors import LakehouseError
@@ -22,7 +23,6 @@ from maintenance.actions.expire_snapshots import expire_snapshots
 from maintenance.actions.purge import purge
 from maintenance.actions.remove_orphan_files import remove_orphan_files
 from maintenance.inventory import removed
-from maintenance.inventory.lake import list_objects
 from maintenance.inventory.outcome import TableName
 from maintenance.inventory.pins import pin_table, unpin
 from maintenance.inventory.session import Session

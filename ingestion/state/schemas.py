@@ -16,9 +16,8 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 
-from pyarrow.fs import FileSelector
-
 from lakehouse.catalog.file_io import file_io
+from lakehouse.catalog.objects import list_objects
 from lakehouse.catalog.open import file_io_properties
 from lakehouse.servers.outage import said
 from lakehouse.servers.retry import Unreachable
@@ -67,8 +66,8 @@ class KeptSchemas:
             return stream.read().decode(errors="replace")
 
     def _files(self, number: int, url: str) -> tuple[Path, Path]:
-        names = (self.source, sha256(url.encode()).hexdigest()[:16])
-        return self.files / f"{names[0]}-{number}.json", self.files / f"{names[1]}-{number}.json"
+        by_address = sha256(url.encode()).hexdigest()[:16]
+        return self.files / f"{self.source}-{number}.json", self.files / f"{by_address}-{number}.json"
 
     @contextmanager
     def _reached(self, number: int) -> Iterator[None]:
@@ -101,11 +100,9 @@ def forget_schemas(settings: Settings, source: str) -> None:
         return
     kept = kept_schemas(settings, source)
     io = file_io(kept.io_properties)
-    scheme, authority, path = io.parse_location(kept.folder, io.properties)
-    files = io.fs_by_scheme(scheme, authority)
     own = re.compile(rf"{re.escape(source)}-\d+\.json")
-    for info in files.get_file_info(FileSelector(path, allow_not_found=True)):
-        if own.fullmatch(info.base_name):
-            files.delete_file(info.path)
+    for stored in list_objects(io, kept.folder):
+        if own.fullmatch(stored.path.rpartition("/")[2]):
+            io.delete(stored.path)
     for file in kept.files.glob(f"{source}-*.json"):
         file.unlink(missing_ok=True)

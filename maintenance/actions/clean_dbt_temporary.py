@@ -10,6 +10,7 @@ import re
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from lakehouse.catalog.objects import list_objects
 from lakehouse.catalog.relations import Relation, changed_at, list_relations, read_metadata, view_text
 from lakehouse.declarations.policies import MaintenancePolicy
 from lakehouse.text.sql import relation as sql_relation
@@ -17,7 +18,7 @@ from maintenance.actions.action import action
 from maintenance.actions.need import Need, Rate, Work
 from maintenance.inventory.declared import MaintainedTable
 from maintenance.inventory.health import Health
-from maintenance.inventory.lake import Lake, list_objects
+from maintenance.inventory.lake import Lake
 from maintenance.inventory.outcome import Figures, Outcome, TableName
 from maintenance.inventory.session import Session
 from maintenance.inventory.temporary import Leftover, files_of_all_tables, leftovers, temporary_relations

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from lakehouse.catalog.objects import StoredObject
 from lakehouse.declarations.policies import MaintenancePolicy, OrphanPolicy
 from lakehouse.text.sql import spark_ident, spark_literal, spark_relation
 from maintenance.actions.action import action
@@ -27,7 +28,7 @@ from maintenance.actions.purge import Purged, purge
 from maintenance.inventory import removed
 from maintenance.inventory.health import Health
 from maintenance.inventory.in_use import elsewhere
-from maintenance.inventory.lake import Lake, StoredObject
+from maintenance.inventory.lake import Lake
 from maintenance.inventory.outcome import Figures, Outcome, TableName
 from maintenance.inventory.removed import RemovedFile
 from maintenance.inventory.session import Session

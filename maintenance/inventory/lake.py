@@ -11,15 +11,14 @@ from collections import defaultdict
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from pyarrow import fs
 from pyiceberg.exceptions import ValidationError
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from sqlalchemy import text
 
+from lakehouse.catalog.objects import StoredObject, list_objects
 from lakehouse.catalog.open import load_table
 from lakehouse.catalog.relations import Relation, directory, list_relations
 from maintenance.inventory.outcome import TableName
@@ -30,15 +29,6 @@ if TYPE_CHECKING:
 
 READERS = 8
 UNREADABLE = (OSError, ValueError, ValidationError)  # what PyIceberg raises for files that are missing or broken
-
-
-@dataclass(frozen=True)
-class StoredObject:
-    """An object of the store."""
-
-    path: str
-    size: int
-    modified: datetime
 
 
 @dataclass(frozen=True)
@@ -106,18 +96,6 @@ def _load_or_none(catalog: SqlCatalog, name: TableName) -> Table | None:
         return load_table(catalog, *name)
     except UNREADABLE:  # its metadata file is missing or broken, which must not stop the other tables
         return None
-
-
-def list_objects(io: PyArrowFileIO, location: str) -> list[StoredObject]:
-    """Every object below a location; none when it is empty or missing."""
-    scheme, authority, path = PyArrowFileIO.parse_location(location, io.properties)
-    filesystem = io.fs_by_scheme(scheme, authority)
-    selector = fs.FileSelector(path.rstrip("/"), recursive=True, allow_not_found=True)
-    return [
-        StoredObject(f"{scheme}://{info.path}", info.size, info.mtime)
-        for info in filesystem.get_file_info(selector)
-        if info.type == fs.FileType.File
-    ]
 
 
 def staged_prefixes(catalog: SqlCatalog) -> tuple[str, ...]:

@@ -11,8 +11,9 @@ from collections import defaultdict
 from dataclasses import dataclass
 from datetime import datetime
 
+from lakehouse.catalog.objects import StoredObject
 from lakehouse.catalog.relations import Relation
-from maintenance.inventory.lake import Lake, StoredObject
+from maintenance.inventory.lake import Lake
 from maintenance.inventory.outcome import TableName
 from maintenance.inventory.reachable import reachable_files
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Container
 from datetime import datetime
 
-from maintenance.inventory.lake import Lake, StoredObject
+from lakehouse.catalog.objects import StoredObject
+from maintenance.inventory.lake import Lake
 from maintenance.inventory.outcome import TableName
 from maintenance.inventory.reachable import without_reference
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+from lakehouse.catalog.objects import list_objects
 from lakehouse.catalog.past import milliseconds, newest_until, seen_at
 from lakehouse.errors import LakehouseError
-from maintenance.inventory.lake import list_objects
 
 if TYPE_CHECKING:
     from pyiceberg.io.pyarrow import PyArrowFileIO

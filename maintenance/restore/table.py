@@ -20,6 +20,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from lakehouse.catalog.loads.remembered import LOADED
+from lakehouse.catalog.objects import list_objects
 from lakehouse.catalog.open import PUT_BACK, total
 from lakehouse.catalog.private_pyiceberg import copied_to, stage, write_metadata
 from lakehouse.catalog.writing.commit import swap
@@ -27,7 +28,6 @@ from lakehouse.catalog.writing.next_tables import BUILT_FROM
 from lakehouse.errors import LakehouseError
 from maintenance.inventory import removed
 from maintenance.inventory.in_use import RESTORED_FROM
-from maintenance.inventory.lake import list_objects
 from maintenance.inventory.outcome import TableName
 from maintenance.inventory.reachable import files_of
 from maintenance.inventory.session import Session

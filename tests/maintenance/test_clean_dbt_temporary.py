@@ -5,9 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from lakehouse.catalog.objects import list_objects
 from maintenance.actions.clean_dbt_temporary import clean_dbt_temporary, strays
 from maintenance.inventory.declared import MaintainedTable
-from maintenance.inventory.lake import list_objects
 from maintenance.inventory.outcome import TableName
 from maintenance.inventory.session import Session
 from tests.maintained import look_again, plant, policy, rows

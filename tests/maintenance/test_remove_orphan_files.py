@@ -3,11 +3,11 @@
 import psycopg
 import pytest
 
+from lakehouse.catalog.objects import list_objects
 from maintenance.actions.compact import compact
 from maintenance.actions.expire_snapshots import expire_snapshots
 from maintenance.actions.remove_orphan_files import remove_orphan_files
 from maintenance.inventory.declared import MaintainedTable
-from maintenance.inventory.lake import list_objects
 from maintenance.inventory.outcome import TableName
 from maintenance.inventory.session import Session
 from maintenance.runner.run import run_action

@@ -17,6 +17,7 @@ from ingestion.mirrors.write import BRANCH
 from ingestion.schema.positions import Lsn
 from ingestion.state.store import Stream, TablePosition
 from lakehouse import extras
+from lakehouse.catalog.objects import StoredObject, list_objects
 from lakehouse.catalog.writing.next_tables import BUILT_FROM
 from lakehouse.declarations.access import ABOVE, REMEMBERED, read_remembered, write_remembered
 from lakehouse.errors import LakehouseError
@@ -32,7 +33,6 @@ from lakehouse_backup.positions import held_offsets, recovery_reason
 from lakehouse_backup.roll_forward import RollForward, forget_builds
 from lakehouse_backup.run import make_backup
 from lakehouse_cli.lake import backup as backup_command
-from maintenance.inventory.lake import StoredObject, list_objects
 from maintenance.inventory.outcome import TableName
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)

@@ -10,6 +10,7 @@ import pytest
 from erasure.strays import strays
 from erasure.subjects import parse_key
 from erasure.targets import derived_targets, raw_target
+from lakehouse.catalog.objects import StoredObject
 from lakehouse.declarations import Column, Declarations, RawTable, declarations_from
 from lakehouse.declarations.manifest import load_manifest
 from lakehouse.declarations.policies import LoadPolicy, RawPolicy
@@ -17,7 +18,7 @@ from lakehouse.declarations.vault.policy import VaultPolicy
 from lakehouse.declarations.vault.problems import problems_of
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import load_settings
-from maintenance.inventory.lake import Lake, Relation, StoredObject, _group
+from maintenance.inventory.lake import Lake, Relation, _group
 from maintenance.inventory.outcome import TableName
 
 

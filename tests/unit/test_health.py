@@ -11,10 +11,11 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
+from lakehouse.catalog.objects import list_objects
 from lakehouse.declarations.policies import MaintenancePolicy
 from lakehouse.settings import Settings
 from maintenance.inventory import removed
-from maintenance.inventory.lake import Lake, Relation, _group, directory, list_objects
+from maintenance.inventory.lake import Lake, Relation, _group, directory
 from maintenance.inventory.outcome import TableName
 from maintenance.inventory.removed import RemovedFile
 from maintenance.inventory.session import Session

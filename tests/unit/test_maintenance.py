@@ -13,6 +13,7 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 
+from lakehouse.catalog.objects import StoredObject, list_objects
 from lakehouse.catalog.relations import changed_at, view_text
 from lakehouse.catalog.writing.commit import commit_on
 from lakehouse.declarations.policies import CompactPolicy, ExpirePolicy
@@ -24,7 +25,7 @@ from maintenance.command.maintain import app
 from maintenance.inventory.cuts import newest_cut, snapshots_of_cuts
 from maintenance.inventory.declared import maintained_tables, schedule_groups, select
 from maintenance.inventory.figures import live_manifests, measure, measure_all
-from maintenance.inventory.lake import Lake, Relation, StoredObject, _group, list_objects, list_relations
+from maintenance.inventory.lake import Lake, Relation, _group, list_relations
 from maintenance.inventory.outcome import Outcome, TableName, one_line
 from maintenance.inventory.reachable import only_of, reachable_files
 from maintenance.inventory.session import Session

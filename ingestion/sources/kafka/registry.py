@@ -75,7 +75,7 @@ class Schema:
 
     def means(self, other: "Schema") -> bool:
         """Whether it is the same schema, however both are spelled: a registry that is moved may print it otherwise."""
-        return self.text == other.text or _unspelled(self.text) == _unspelled(other.text)
+        return _unspelled(self.text) == _unspelled(other.text)
 
 
 @dataclass(frozen=True)
