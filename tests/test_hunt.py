@@ -15,11 +15,13 @@ import pytest
 
 from lakehouse.settings import Settings
 from tests.clusters import NEWEST, cluster
-from tests.hunt.history import History, Look, Shape, Step, dump, load
+from tests.hunt.eye import SECRET
+from tests.hunt.history import USER, History, Look, Shape, Step, dump, load
 from tests.hunt.hunting import SERVER, Size, Tally, cases_of, hunt_world
 from tests.hunt.known import NOT_MENDED
 from tests.hunt.oracle import difference
-from tests.hunt.shapes import PLAIN
+from tests.hunt.scripts import replay_world
+from tests.hunt.shapes import PLAIN, SHAPES
 from tests.hunt.shrink import Case, shrink
 from tests.hunt.world import Finding, Played, Site
 from tests.marks import slow
@@ -47,6 +49,22 @@ def test_no_history_at_random_makes_the_lake_wrong(
     told = [f"{case.finding.text}\n{case.history.as_sql(case.looks)}" for case in cases_of(played)]
     assert not played.findings, f"HUNT_SEED={seed}: {[(f.kind, f.text) for f in played.findings]}\n" + "\n\n".join(told)
     assert tally.compared > 0
+
+
+def test_a_history_whose_declaration_follows_a_renamed_key_is_right_and_one_that_shows_a_secret_is_not(
+    site: Site,
+) -> None:
+    steps = (
+        Step(0, "UPDATE t SET id = 205 WHERE id = 2"), Step(0, "ALTER TABLE t RENAME id TO pk"),
+        Step(0, "UPDATE t SET pk = 206 WHERE pk = 3"), Step(USER, "declare pk"),
+    )  # fmt: skip
+    shown = Step(0, f"UPDATE t SET a = '{SECRET}' WHERE id = 3")  # into a column that is not withheld
+    shapes = {shape.name: shape for _, shape in SHAPES}
+    histories = [History(shapes[name], ((), steps, ())) for name in ("plain", "full", "deferrable", "index")]
+    histories += [History(shapes["withheld"], ((), one, ())) for one in (steps, (shown,))]
+    played = replay_world(site, histories, ("full", "catch", "full"))
+    assert [(finding.kind, finding.case, finding.round) for finding in played.findings] == [("shown", 5, 1)]
+    assert played.compared == 3 * len(histories) - 2
 
 
 def test_the_oracle_tells_a_wrong_value_a_lost_row_and_a_position_that_comes_twice(site: Site) -> None:
@@ -95,6 +113,6 @@ def test_a_finding_becomes_small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_history_is_read_back_as_it_was_written() -> None:
-    shape = Shape("one", ("CREATE TABLE t (id int)",), (("t", ("id",)),))
+    shape = Shape("one", ("CREATE TABLE t (id int)",), (("t", ("id",)),), (("s", "exclude"),))
     history = History(shape, ((Step(0, "BEGIN"), Step(-1, "resume")), (Step(1, "DELETE FROM t", "rows"),)))
     assert load(dump(history, ("full", "catch"))) == (history, ("full", "catch"))

@@ -7,7 +7,8 @@ import psycopg
 
 SEEN = """
 SELECT c.relkind, c.relreplident, c.relpersistence,
-  (SELECT array_agg(ARRAY[quote_ident(attname), format_type(atttypid, atttypmod), t.typtype::text, attgenerated::text]
+  (SELECT array_agg(ARRAY[quote_ident(attname), format_type(atttypid, atttypmod), t.typtype::text, attgenerated::text,
+       col_description(attrelid, attnum)]
      ORDER BY attnum) FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
    WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped),
   EXISTS (SELECT FROM pg_publication_rel r WHERE r.prrelid = c.oid),
@@ -35,17 +36,22 @@ WHERE attrelid = (SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.
 ORDER BY attnum"""
 
 
+SECRET = "secret"
 ID, R = ("id", "pk", '"Pk"'), ("r", "rk")  # what the columns of keys are called, one name at a time
 
 
 @dataclass(frozen=True)
 class Column:
-    """Name (quoted), type and its kind (`b`ase, `e`num, `d`omain, `c`omposite) of a column."""
+    """Name (quoted), type and its kind (`b`ase, `e`num, `d`omain, `c`omposite) of a column.
+
+    What is `withheld` has a comment in the source, and begins with SECRET.
+    """
 
     name: str
     type: str
     kind: str
     generated: bool
+    withheld: bool = False
 
 
 @dataclass(frozen=True)
@@ -117,7 +123,9 @@ def see(connection: psycopg.Connection[Any], schema: str, table: str) -> Eye:
     if row is None:
         return Eye(table, False, others=others)
     kind, identity, persistence, columns, published, at_home, unique, primary = row
-    seen = tuple(Column(name, type_, of, generated != "") for name, type_, of, generated in columns or ())
+    seen = tuple(
+        Column(name, type_, of, generated != "", note is not None) for name, type_, of, generated, note in columns or ()
+    )
     labels = connection.execute(LABELS, given).fetchone()
     attributes = connection.execute(ATTRIBUTES, given).fetchall()
     eye = Eye(

@@ -28,11 +28,16 @@ class Step:
 
 @dataclass(frozen=True)
 class Shape:
-    """What a case begins with: statements, and its declared tables by name with their key."""
+    """What a case begins with: statements, and its declared tables by name with their key.
+
+    `withheld` are columns of the first one that are left out (`exclude`) or masked (`null`, `sha256`). They have a
+    comment, by which a session knows them under any name.
+    """
 
     name: str
     setup: tuple[str, ...]
     tables: tuple[tuple[str, tuple[str, ...]], ...]
+    withheld: tuple[tuple[str, str], ...] = ()
 
 
 Round = tuple[Step, ...]
@@ -88,5 +93,6 @@ def load(line: str) -> tuple[History, tuple[Look, ...]]:
     given: dict[str, Any] = json.loads(line)
     shape = given["shape"]
     tables = tuple((name, tuple(key)) for name, key in shape["tables"])
+    withheld = tuple((name, how) for name, how in shape.get("withheld", ()))
     rounds = tuple(tuple(Step(**step) for step in round_) for round_ in given["rounds"])
-    return History(Shape(shape["name"], tuple(shape["setup"]), tables), rounds), tuple(given["looks"])
+    return History(Shape(shape["name"], tuple(shape["setup"]), tables, withheld), rounds), tuple(given["looks"])

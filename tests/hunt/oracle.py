@@ -1,6 +1,7 @@
 """The source's rows and columns against what the raw layer replays to, by the plainest code."""
 
 from collections import Counter
+from collections.abc import Collection
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -20,6 +21,7 @@ SELECT attname, quote_ident(attname),
 FROM pg_attribute a LEFT JOIN LATERAL (SELECT * FROM pg_type WHERE oid = a.atttypid) t ON true
 WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped AND attgenerated = '' ORDER BY attnum
 """
+LAST = (1 << 63) - 1
 
 
 class Log:
@@ -28,6 +30,15 @@ class Log:
     def __init__(self, catalog: Any, namespace: str) -> None:
         self._catalog, self._namespace = catalog, namespace
         self._read: dict[tuple[str, int], list[Row]] = {}
+
+    def shows(self, table: str, text: str) -> str | None:
+        """A value that begins with the text, of any row that has landed."""
+        if self._catalog.table_exists((self._namespace, table)):
+            for row in self.rows(table, LAST):
+                for value in row.values():
+                    if isinstance(value, str) and value.startswith(text):
+                        return value
+        return None
 
     def rows(self, table: str, until: int) -> list[Row]:
         """All rows of transactions up to and with the cut, in the source's order."""
@@ -61,11 +72,14 @@ def _by_todays_names(row: Row, names: dict[str, tuple[Called, ...]]) -> Row:
     return row | {"_unchanged": [meant(called) for called in row["_unchanged"]]}
 
 
-def difference(connection: psycopg.Connection[Any], relation: str, key: tuple[str, ...], rows: list[Row]) -> str | None:
-    """How the replayed rows differ from the table, None where they do not."""
+def difference(
+    connection: psycopg.Connection[Any], relation: str, key: tuple[str, ...], rows: list[Row],
+    withheld: Collection[str] = (),
+) -> str | None:  # fmt: skip
+    """How the replayed rows differ from the table, but for what is withheld; None where they do not."""
     if len({position(row) for row in rows}) != len(rows):
         return "two raw rows have one position"
-    columns = connection.execute(COLUMNS, (relation,)).fetchall()
+    columns = [c for c in connection.execute(COLUMNS, (relation,)).fetchall() if c[0] not in withheld]
     listed = ", ".join(quoted if native else f"{quoted}::text" for _, quoted, native in columns)
     names = [name for name, _, _ in columns]
     there = [tuple(values) for values in connection.execute(f"SELECT {listed} FROM {relation}".encode()).fetchall()]

@@ -108,6 +108,10 @@ def make_stage(made: Cluster, settings: Settings, name: str, shapes: Sequence[Sh
         for schema, shape in cases.items()
         for table, (relation, key) in zip(tables_of(schema, shape), shape.tables, strict=True)
     }
+    for schema, shape in cases.items():
+        exclude = tuple(name for name, how in shape.withheld if how == "exclude")
+        update = {"exclude": exclude, "mask": {name: how for name, how in shape.withheld if how != "exclude"}}
+        declared[f"{schema}_0"] = declared[f"{schema}_0"].model_copy(update=update)
     script = [
         f"ALTER DEFAULT PRIVILEGES GRANT SELECT ON TABLES TO {ROLE}",
         f"ALTER DEFAULT PRIVILEGES GRANT USAGE ON SCHEMAS TO {ROLE}",

@@ -1,5 +1,8 @@
 """The tables that histories begin with, small and of many types."""
 
+from dataclasses import replace
+
+from tests.hunt.eye import SECRET
 from tests.hunt.history import Shape
 
 TYPES = (
@@ -15,6 +18,7 @@ ROWS = (
     " (i, 'y' || i)::pair, repeat(md5(i::text), 90) FROM generate_series(1, 6) i"
 )
 KEY = ("id",)
+WITHHELD = {"s": "exclude", "h": "sha256", "u": "null"}
 FULL = "ALTER TABLE t REPLICA IDENTITY FULL"
 
 
@@ -47,6 +51,15 @@ def _parted(name: str, *more: str, of_all: str = ", PRIMARY KEY (id, r)", of_eac
     return Shape(name, (*TYPES, *parts, *more, _rows("t", ", r", ", i * 5")), (("t", ("id", "r")),))
 
 
+def _withheld(name: str, *more: str) -> Shape:
+    plain = _plain(
+        name, " PRIMARY KEY", *more, *(f"ALTER TABLE t ADD {column} text" for column in WITHHELD),
+        *(f"COMMENT ON COLUMN t.{column} IS 'withheld'" for column in WITHHELD),
+    )  # fmt: skip
+    values = ", ".join(f"{column} = '{SECRET}' || id" for column in WITHHELD)
+    return replace(plain, setup=(*plain.setup, f"UPDATE t SET {values}"), withheld=tuple(WITHHELD.items()))
+
+
 PLAIN = _plain("plain", " PRIMARY KEY")
 PARTED = _parted("parted")
 OWN_KEYS = _parted("parted own", FULL, *(FULL.replace(" t ", f" {leaf} ") for leaf in ("p0", "p1", "p2a", "p2b", "pd")),
@@ -57,6 +70,8 @@ SHAPES: tuple[tuple[int, Shape], ...] = (
     (2, _plain("deferrable", " PRIMARY KEY DEFERRABLE INITIALLY DEFERRED", FULL)),
     (2, _plain("index", " NOT NULL UNIQUE", "ALTER TABLE t REPLICA IDENTITY USING INDEX t_id_key")),
     (1, _plain("odd", " PRIMARY KEY", table='"Odd ""Täble.x"')),
+    (2, _withheld("withheld")),
+    (1, _withheld("withheld full", FULL)),
     (2, _composite("composite")),
     (2, _composite("composite full", FULL)),
     (1, _composite("composite deferrable", FULL, of_key=" DEFERRABLE INITIALLY DEFERRED")),

@@ -17,6 +17,7 @@ from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 from lakehouse.text.sql import relation
 from tests.clusters import Cluster
+from tests.hunt.eye import SECRET
 from tests.hunt.history import History, Look, Round, Shape
 from tests.hunt.look import Reader
 from tests.hunt.oracle import Log, difference
@@ -36,7 +37,7 @@ class Site:
 
 @dataclass(frozen=True)
 class Finding:
-    """What is wrong after a look: `kind` is wrong, crash or parked; `case` None where it was not told which."""
+    """What is wrong after a look: `kind` is wrong, shown or crash; `case` None where it was not told which."""
 
     kind: str
     case: int | None
@@ -125,7 +126,10 @@ def _compare(stage: Stage, reader: Reader, log: Log, number: int, played: Played
     with psycopg.connect(stage.world.owner_url, options="-c lock_timeout=300ms") as connection:
         for case, (schema, shape) in enumerate(stage.cases.items()):
             for table, (name, _) in zip(tables_of(schema, shape), shape.tables, strict=True):
-                position = positions.get(table)
+                position, withheld = positions.get(table), [column for column, _ in shape.withheld]
+                if withheld and case not in known and (value := log.shows(table, SECRET)):
+                    played.findings.append(Finding("shown", case, number, f"{value} has landed, which is withheld"))
+                    known.add(case)
                 if position is None or table not in stream.cut_tables:
                     played.reasons[_reason(position)] += 1
                     continue
@@ -133,15 +137,19 @@ def _compare(stage: Stage, reader: Reader, log: Log, number: int, played: Played
                     continue
                 played.compared += 1
                 parts = (schema, name[1:-1].replace('""', '"') if name.startswith('"') else name)
-                text = _difference(connection, relation(*parts), stage.key(table), log.rows(table, stream.cut_lsn or 0))
+                text = _difference(
+                    connection, relation(*parts), stage.key(table), log.rows(table, stream.cut_lsn or 0), withheld
+                )
                 if text is not None:
                     played.findings.append(Finding("wrong", case, number, text))
                     known.add(case)
 
 
-def _difference(connection: psycopg.Connection[Any], name: str, key: tuple[str, ...], rows: list[Any]) -> str | None:
+def _difference(
+    connection: psycopg.Connection[Any], name: str, key: tuple[str, ...], rows: list[Any], withheld: list[str]
+) -> str | None:
     try:
-        return difference(connection, name, key, rows)
+        return difference(connection, name, key, rows, withheld)
     except psycopg.errors.LockNotAvailable:  # an open transaction's: the next look will tell
         connection.rollback()
         return None
