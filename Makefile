@@ -35,7 +35,7 @@ test-all: $(READY) ## the slow tests too
 	$(BOTH) MARK=
 
 unit-tests: $(READY)
-	@said=$$(mktemp); $(BIN)/pytest -q tests/unit -m '$(MARK)' > $$said 2>&1; rc=$$?; cat $$said; rm -f $$said; exit $$rc
+	@said=$$(mktemp); $(TESTS) -q tests/unit -m '$(MARK)' > $$said 2>&1; rc=$$?; cat $$said; rm -f $$said; exit $$rc
 
 stack-tests: $(READY)
 	@$(TESTS) tests --ignore tests/unit -m '$(MARK)'
