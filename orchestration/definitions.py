@@ -13,9 +13,10 @@ from lakehouse.declarations.unread import unread_tables
 from lakehouse.settings import Settings, load_settings
 from orchestration.assets.dbt_assets import load_assets, other_sources
 from orchestration.assets.dbt_resource import dbt_resource
-from orchestration.assets.policies import policies, refuse_wrong_models
+from orchestration.assets.policies import policies, refuse_wrong_policies
 from orchestration.assets.table_health import health_definitions
 from orchestration.assets.translator import stored_keys
+from orchestration.assets.wrong_models import refuse_wrong_models
 from orchestration.factory import source_definitions
 from orchestration.jobs.maintain_job import maintain_definitions
 from orchestration.jobs.maintenance_jobs import action_definitions
@@ -32,6 +33,7 @@ def definitions(settings: Settings) -> dg.Definitions:
     manifest = load_manifest(settings)
     declared = declarations_from(manifest, settings.dbt_project_dir).among(settings.sources)
     refuse_wrong_models(manifest, settings.dbt_project_dir)
+    refuse_wrong_policies(manifest, settings.dbt_project_dir)
     unread = unread_tables(manifest, declared, settings.dbt_project_dir)
     first_day, pages = settings.dagster.first_day, stored_keys(manifest)
     return dg.Definitions.merge(

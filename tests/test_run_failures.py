@@ -18,7 +18,8 @@ def test_a_failed_load_ends_with_what_failed_and_other_jobs_go_on(settings: Sett
     o = make_orchestrated(settings, tmp_path, 20260507, count=1)
     project, [table] = tmp_path / "dbt_project", o.tables
     hub, stage = f"hub_{o.name}_{table.name}", f"stg_{o.name}__{table.name}"
-    (project / "models" / "vault" / o.name / "broken.sql").write_text(f"SELECT no_such FROM {{{{ ref('{stage}') }}}}\n")
+    broken = f"{{{{ config(materialized='append_only') }}}}\nSELECT no_such FROM {{{{ ref('{stage}') }}}}\n"
+    (project / "models" / "vault" / o.name / "broken.sql").write_text(broken)
     (project / "tests").mkdir(exist_ok=True)
     failing = f"SELECT {table.key} FROM {{{{ ref('{hub}') }}}} WHERE {table.key} <= 3\n"
     (project / "tests" / "no_small_keys.sql").write_text(failing)

@@ -5,7 +5,7 @@ keys below `config.meta`, such as `("maintenance", "compact", "sort_by")`.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from lakehouse.text.spelling import keys_at, unknown, without_kinds
 
 PROJECT_FILE = "dbt_project.yml"
 Keys = tuple[str, ...]
+_CONFIG_WITH = r"\{{[{{%]-?\s*(?:do\s+)?config\s*\((?:(?!\)\s*-?[}}%]\}}).)*\b{key}\b"  # in the parentheses of one call
 
 
 def refuse(problems: Sequence[str]) -> None:
@@ -79,6 +80,15 @@ def line_in_model(project_dir: Path, node: dict[str, Any], path: Keys) -> str:
         if depth > len(keys):
             return f"{project_dir.name}/{file}:{line}"
     return f"{project_dir.name}/{node['original_file_path']}:{_line_in_sql(project_dir, node, path[:1])}"
+
+
+def configures(project_dir: Path, node: Mapping[str, Any], key: str) -> bool:
+    """Whether a model's own SQL or YAML sets a key of its config; the manifest has that and its folder's as one."""
+    if re.search(_CONFIG_WITH.format(key=key), node["raw_code"], re.DOTALL):
+        return True
+    file = (node["patch_path"] or "").partition("://")[2]
+    entries = _named(_child(_read(project_dir / file), f"{node['resource_type']}s"), node["name"]) if file else []
+    return any(_deepest(entry, ("config", key))[0] == 2 for entry in entries)
 
 
 def line_in_project(project_dir: Path, path: Keys) -> str:

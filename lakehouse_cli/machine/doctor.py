@@ -187,9 +187,11 @@ def _check_models(settings: Settings, declarations: Declarations) -> None:
     unread_tables(manifest, declarations, project_dir)
     maintained_tables(manifest, project_dir)
     if "orchestration" in installed():
-        from orchestration.assets.policies import refuse_wrong_models
+        from orchestration.assets.policies import refuse_wrong_policies
+        from orchestration.assets.wrong_models import refuse_wrong_models
 
         refuse_wrong_models(manifest, project_dir)
+        refuse_wrong_policies(manifest, project_dir)
 
 
 def _counted(number: int, what: str) -> str:

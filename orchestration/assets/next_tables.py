@@ -1,13 +1,9 @@
 """Which tables dbt builds whole, and which of those that were built may be published. Pure: reads only the manifest."""
 
 from collections.abc import Collection, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
-from lakehouse.catalog.next_names import is_next
-from lakehouse.declarations.lines import refuse
 from lakehouse.declarations.models import REBUILT, is_view, table_of_model
-from orchestration.assets.groups import STORED
 from orchestration.resources import TableKey
 
 Manifest = Mapping[str, Any]
@@ -19,41 +15,10 @@ def built_whole(manifest: Manifest) -> dict[TableKey, dict[str, str]]:
 
     They are the marts, and the vault's PITs, bridges and rules.
     """
-    return {table_of_model(node): _descriptions(node) for node in _whole(manifest).values()}
+    return {table_of_model(node): _descriptions(node) for node in built_nodes(manifest).values()}
 
 
-def refuse_hidden_marts(manifest: Manifest, project_dir: Path) -> None:
-    """Raises LakehouseError, with the file, where a table built whole reads another one through a view.
-
-    A view goes on showing the table that readers see, so that the first would be made of the other's former state.
-    """
-    whole = _whole(manifest)
-    refuse(
-        [
-            f"{project_dir.name}/{node['original_file_path']}: {node['name']} reads {manifest['nodes'][below]['name']} "
-            f"through {manifest['nodes'][view]['name']}, which shows it as it was before the build: read it itself"
-            for _, node in sorted(whole.items())
-            for view, below in _hidden(manifest, node, whole)
-        ]
-    )
-
-
-def refuse_next_schemas(manifest: Manifest, project_dir: Path) -> None:
-    """Raises LakehouseError, with the file, where dbt would make something of its own in a schema of copies.
-
-    A build drops what has the name of a copy there, and pins and readers of the catalog service pass the others over.
-    """
-    refuse(
-        [
-            f"{project_dir.name}/{node['original_file_path']}: {node['name']} is made in the schema {node['schema']}, "
-            "which is for copies of tables that are being built: give it another schema"
-            for _, node in sorted(manifest["nodes"].items())
-            if node["resource_type"] in STORED and is_next(node["schema"].lower())
-        ]
-    )
-
-
-def _hidden(manifest: Manifest, node: Mapping[str, Any], whole: Manifest) -> Iterator[tuple[str, str]]:
+def hidden(manifest: Manifest, node: Mapping[str, Any], whole: Manifest) -> Iterator[tuple[str, str]]:
     """What stores nothing and is read by a model, each with a table built whole below it."""
     waiting, seen = [*node["depends_on"]["nodes"]], set[str]()
     while waiting:
@@ -78,9 +43,9 @@ def late_tests(manifest: Manifest) -> frozenset[str]:
 
     They are run afterwards and refuse nothing: before, they would pass for rows that they have not seen.
     """
-    whole = _whole(manifest)
+    whole = built_nodes(manifest)
     tests = ((key, node) for key, node in manifest["nodes"].items() if node["resource_type"] == "test")
-    return frozenset(key for key, test in tests if any(_hidden(manifest, test, whole)))
+    return frozenset(key for key, test in tests if any(hidden(manifest, test, whole)))
 
 
 def sound_tables(manifest: Manifest, statuses: Mapping[str, str]) -> set[TableKey]:
@@ -89,7 +54,7 @@ def sound_tables(manifest: Manifest, statuses: Mapping[str, str]) -> set[TableKe
     A table is not sound if a test of it has failed or was not run, nor if it was made from one that is not: dbt goes on
     with what reads one of two tables when a test of both has failed.
     """
-    whole, unsound = _whole(manifest), unsound_nodes(manifest, statuses)
+    whole, unsound = built_nodes(manifest), unsound_nodes(manifest, statuses)
     return {table_of_model(whole[key]) for key in _built(whole, statuses) if key not in unsound}
 
 
@@ -111,7 +76,7 @@ def unsound_nodes(manifest: Manifest, statuses: Mapping[str, str]) -> set[str]:
 
 def unsound_tables(manifest: Manifest, statuses: Mapping[str, str]) -> set[TableKey]:
     """The other tables built whole that dbt has built."""
-    whole = _whole(manifest)
+    whole = built_nodes(manifest)
     return {table_of_model(whole[key]) for key in _built(whole, statuses)} - sound_tables(manifest, statuses)
 
 
@@ -124,10 +89,11 @@ def _behind(manifest: Manifest, unique_id: str) -> set[str]:
     node = manifest["nodes"].get(unique_id, {})
     if node.get("resource_type") != "test":
         return {unique_id}
-    return set(node["depends_on"]["nodes"]) & _whole(manifest).keys()
+    return set(node["depends_on"]["nodes"]) & built_nodes(manifest).keys()
 
 
-def _whole(manifest: Manifest) -> dict[str, Any]:
+def built_nodes(manifest: Manifest) -> dict[str, Any]:
+    """The models that are built whole, by unique id."""
     models = ((key, node) for key, node in manifest["nodes"].items() if node["resource_type"] == "model")
     return {key: node for key, node in models if node["config"]["materialized"] == REBUILT}
 

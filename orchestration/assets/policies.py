@@ -13,7 +13,6 @@ from lakehouse.declarations.policies import AccessPolicy, ModelPolicy
 from lakehouse.text.spelling import close, unknown
 from orchestration.assets.groups import STORED
 from orchestration.assets.lineage import column_lineage
-from orchestration.assets.next_tables import refuse_hidden_marts, refuse_next_schemas
 from orchestration.assets.translator import is_raw, node_key
 
 RAW_KINDS = {"postgres", "pyspark", "iceberg"}
@@ -42,10 +41,8 @@ def policies(manifest: dict[str, Any], project_dir: Path) -> Callable[[dg.AssetS
     return complete
 
 
-def refuse_wrong_models(manifest: dict[str, Any], project_dir: Path) -> None:
+def refuse_wrong_policies(manifest: dict[str, Any], project_dir: Path) -> None:
     """Raises LakehouseError, with the file, for what no code location is made of; `doctor` asks it before one is."""
-    refuse_hidden_marts(manifest, project_dir)
-    refuse_next_schemas(manifest, project_dir)
     for node in manifest["nodes"].values():
         if node["resource_type"] in STORED:
             _policy(node, _meta(node), project_dir)

@@ -26,6 +26,7 @@ from lakehouse.servers.retry import Unreachable
 from lakehouse.servers.trino import answers
 from orchestration.assets.blocking_checks import blocking_tests, check_keys
 from orchestration.assets.groups import groups_read, load_groups, sources_of
+from orchestration.assets.wrong_models import refuse_wrong_models
 from orchestration.resources import TableKey
 from orchestration.runs.arrivals import in_cuts, never_arrived, not_there, raw_read
 from orchestration.runs.processes.queries import end_abandoned_queries
@@ -124,7 +125,7 @@ class Worker:
         self._untold: list[Callable[[], None]] = []  # what Dagster is told once the marts are there too
 
     def read_project(self) -> None:
-        """Reads dbt's project where it has changed; raises LakehouseError if it does not parse."""
+        """Reads dbt's project where it has changed; raises LakehouseError if it does not parse or is refused."""
         if self._dbt.refresh():
             self._read_project()
 
@@ -138,7 +139,7 @@ class Worker:
                 self._take(task, state)
 
     def load_what_is_due(self) -> None:
-        """One round over all tasks; waits for a run of theirs. Raises LakehouseError if the project does not parse."""
+        """One round over all tasks; waits for a run of theirs. Raises LakehouseError as `read_project`."""
         self.read_project()
         self.take_jobs()
         tasks_now = () if self._trino_is_away() or self._are_left() else self._tasks
@@ -228,6 +229,7 @@ class Worker:
     def _read_project(self) -> None:
         """Begins anew: models may have come that were never loaded."""
         self._manifest = load_manifest(self._settings)
+        refuse_wrong_models(self._manifest, self._settings.dbt_project_dir)
         declared = declarations_from(self._manifest, self._settings.dbt_project_dir).among(self._settings.sources)
         self._graph, self._tasks = Graph(self._manifest), tasks(declared, self._manifest)
         self._all_loads = all_loads(declared)

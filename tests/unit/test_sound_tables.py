@@ -1,16 +1,12 @@
 """Which of the marts that dbt has built may be published."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lakehouse.errors import LakehouseError
 from orchestration.assets.next_tables import (
     built_whole,
     late_tests,
-    refuse_hidden_marts,
-    refuse_next_schemas,
     sound_tables,
     unsound_tables,
 )
@@ -91,29 +87,3 @@ def test_a_test_that_sees_a_mart_through_a_view_is_run_once_that_is_published(ki
     }.items():
         found["nodes"][f"test.{name}"] = {"resource_type": "test", "depends_on": {"nodes": read}}
     assert late_tests(found) == {"test.shown", "test.of_two"}
-
-
-@pytest.mark.parametrize("kind", ["view", "ephemeral"])
-def test_a_mart_that_reads_another_one_through_a_view_is_refused(kind: str) -> None:
-    """It was made of the other's former state: a view goes on showing what readers see."""
-    found, place = manifest(), Path("project")
-    refuse_hidden_marts(found, place)
-    found["nodes"]["model.hub_v1"] = model("hub_v1", "model.hub", materialized="view")
-    found["nodes"]["model.shown"] = model("shown", "model.fact", materialized=kind)
-    found["nodes"]["model.dim"]["depends_on"]["nodes"].append("model.hub_v1")
-    refuse_hidden_marts(found, place)
-    found["nodes"]["model.report"]["depends_on"]["nodes"].append("model.shown")
-    with pytest.raises(LakehouseError, match=r"project/models/report.sql: report reads fact through shown, .*itself"):
-        refuse_hidden_marts(found, place)
-
-
-@pytest.mark.parametrize("kind", ["model", "seed", "snapshot"])
-@pytest.mark.parametrize("schema", ["marts_next", "Vault_NEXT", "next_mirror_shop"])
-def test_a_table_of_dbt_in_a_schema_of_copies_is_refused(kind: str, schema: str) -> None:
-    """A build of the marts took it for a copy that a killed one had left, and dropped it."""
-    found, place = manifest(), Path("project")
-    found["nodes"]["test.both"]["schema"] = "dbt_test__audit"
-    refuse_next_schemas(found, place)
-    found["nodes"][f"{kind}.own"] = {**model("own"), "resource_type": kind, "schema": schema}
-    with pytest.raises(LakehouseError, match=rf"project/models/own.sql: own .* {schema}, .* another schema"):
-        refuse_next_schemas(found, place)

@@ -19,8 +19,6 @@ from orchestration.assets.next_tables import (
     GOOD,
     built_whole,
     late_tests,
-    refuse_hidden_marts,
-    refuse_next_schemas,
     sound_tables,
     unsound_nodes,
 )
@@ -55,8 +53,6 @@ class Marts:
         self._by_key, wrong = built_by_key(manifest, settings.dbt_project_dir)
         for line in wrong.values():
             log.error("%s; it is built whole", line)
-        refuse_hidden_marts(manifest, settings.dbt_project_dir)
-        refuse_next_schemas(manifest, settings.dbt_project_dir)
 
     def build(
         self,
