@@ -13,8 +13,10 @@ import duckdb
 import pytest
 
 from lakehouse.catalog.open import SnapshotFact
+from lakehouse.declarations.manifest import load_manifest
 from lakehouse.declarations.models import is_view
 from lakehouse.errors import LakehouseError
+from lakehouse.servers.outage import expected
 from lakehouse.servers.retry import Unreachable
 from lakehouse.settings import load_settings
 from orchestration.assets.blocking_checks import check_keys, checks_of_all
@@ -265,6 +267,26 @@ def test_a_test_that_the_project_has_no_more_is_not_run(home: Path) -> None:
     kept = next(iter(worker._graph.tests))
     worker._tests.changed([kept])
     assert worker._tests.next(2 * AGAIN_SECONDS, most=9) == [kept]
+
+
+def test_nothing_is_loaded_of_a_project_that_is_refused_and_a_worker_begins_anew_until_it_is_corrected(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It asked when it had read the rest, and about marts alone: what a load multiplies was loaded."""
+    manifest = load_manifest(load_settings(home=home))
+    plain = {
+        **next(node for node in manifest["nodes"].values() if node["name"] == "hub_store"),
+        "name": "plain", "raw_code": "select 1", "depends_on": {"macros": [], "nodes": []}, "patch_path": None,
+    }  # fmt: skip
+    manifest["nodes"]["model.lakehouse.plain"] = plain
+    worker = Worker.__new__(Worker)
+    worker._settings = load_settings(home=home)
+    worker._dbt = SimpleNamespace(refresh=lambda: True)  # type: ignore[assignment]
+    monkeypatch.setattr("orchestration.worker.worker.load_manifest", lambda _: manifest)
+    monkeypatch.setattr(worker, "take_jobs", lambda: pytest.fail("it serves jobs"))
+    with pytest.raises(LakehouseError, match=r"hub_store.sql: plain is append_only") as refused:
+        worker.load_what_is_due()
+    assert expected(refused.value) is not None and not hasattr(worker, "_graph")
 
 
 def test_tables_that_a_failed_run_has_left_red_are_told_of_after_the_next_load(tmp_path: Path) -> None:
