@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from ingestion.schema.evolve import source_type
 from ingestion.schema.facts import ColumnFacts, TableFacts
 from ingestion.schema.problem import TableProblem
-from ingestion.schema.types import ConversionError, UnrepresentableValue, convert, typed
+from ingestion.schema.types import ConversionError, UnrepresentableValue, convert, printed, typed
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def _land(target: TableTarget, column: ColumnFacts, text: pa.Array, meta: pa.Tab
     if mask == "null":
         return None
     if mask == "sha256":
-        return _sha256(text if pa.types.is_string(text.type) else text.cast(pa.string()))
+        return _sha256(printed(_one_chunk(text), source_type(column)))
     if not pa.types.is_string(text.type):
         return typed(_one_chunk(text), source_type(column))
     try:
@@ -212,7 +212,7 @@ def _lake_keys(old_keys: Any, columns: Sequence[ColumnFacts]) -> Any:
 def _sha256(text: pa.Array) -> pa.Array:
     from hashlib import sha256
 
-    distinct = _one_chunk(text).dictionary_encode()
+    distinct = text.dictionary_encode()
     hashed = [None if v is None else sha256(v.encode()).hexdigest() for v in distinct.dictionary.to_pylist()]
     return pa.DictionaryArray.from_arrays(distinct.indices, pa.array(hashed, pa.string())).dictionary_decode()
 

@@ -14,7 +14,7 @@ from pgoutput_record import PINNED, SLOT, peek, scratch_database
 from pgoutput_support import decode
 from throwaway_postgres import throwaway_postgres
 
-from ingestion.schema.types import SourceType, convert, target_type
+from ingestion.schema.types import SourceType, convert, printed, target_type
 from ingestion.schema.types.model import Form
 from ingestion.schema.types.table import RULES
 from tests.type_values import ORACLE, SETUP, VALUES, exact, plain
@@ -135,3 +135,27 @@ def test_random_numbers(seen: dict[str, Seen]) -> None:
 def test_the_pinned_settings_are_those_the_reader_expects() -> None:
     for setting in ("datestyle=ISO", "timezone=UTC", "bytea_output=hex", "extra_float_digits=1"):
         assert f"-c {setting}" in PINNED
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_a_typed_value_is_printed_as_the_source_printed_it(name: str, seen: dict[str, Seen]) -> None:
+    case = seen[name]
+    converted = convert(case.texts, case.source, "null")
+    replaced = set(converted.rows.to_pylist())
+    texts = [None if n in replaced else text for n, text in enumerate(case.texts.to_pylist())]
+    assert printed(converted.array, case.source).to_pylist() == texts
+    assert printed(case.texts, case.source).to_pylist() == case.texts.to_pylist()
+
+
+@pytest.mark.parametrize("kind", ["real", "double precision"])
+def test_random_numbers_are_printed_as_postgres_prints_them(kind: str, seen: dict[str, Seen]) -> None:
+    """Beyond 2 ^ 24 and 2 ^ 53 a shorter text may lie half way between two numbers, which Postgres does not print."""
+    digits, last = (24, 127) if kind == "real" else (53, 1023)
+    query = f"""SELECT n::text FROM (
+      SELECT (floor(random() * 2.0 ^ {digits}) * 2.0 ^ random(-3, 8))::{kind} AS n FROM generate_series(1, 9999)
+      UNION ALL SELECT (random() * 2.0 ^ random(-120, 120))::{kind} FROM generate_series(1, 5000)
+      UNION ALL SELECT (2.0::float8 ^ n)::{kind} FROM generate_series(-126, {last}) n) x"""
+    rows = seen["text"].connection.execute(query).fetchall()
+    texts = pa.array([text for (text,) in rows])
+    source = seen[kind].source
+    assert printed(convert(texts, source).array, source).equals(texts)

@@ -16,6 +16,7 @@ from ingestion.schema.types.model import (
     UnrepresentableValue,
 )
 from ingestion.schema.types.native import NeedsText, arrives_typed, out_of_bounds, typed
+from ingestion.schema.types.printed import printed
 from ingestion.schema.types.table import target_type
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "arrives_typed",
     "convert",
     "out_of_bounds",
+    "printed",
     "target_type",
     "typed",
     "unreadable",

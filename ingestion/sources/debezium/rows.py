@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ingestion.schema.changes import META_SCHEMA, PLACE_SCHEMA, Batch, rows_without_columns
-from ingestion.schema.types import ConversionError, NeedsText, convert, out_of_bounds, typed, unreadable
+from ingestion.schema.types import ConversionError, NeedsText, convert, out_of_bounds, printed, typed, unreadable
 from ingestion.schema.types.model import SourceType
 from ingestion.sources.debezium.message.columns import BAD, Reader, Unfit
 from ingestion.sources.debezium.message.envelope import Envelope, Row
@@ -152,12 +152,17 @@ def _unfit(shape: Shape, readers: Mapping[str, Reader], lines: Sequence[_Line]) 
     for column in shape.columns:
         if column.name in readers:
             values, _ = _values(shape, column, lines)
+            if column.name in shape.key:
+                values += _old(column, lines)
             try:
                 read = readers[column.name](values)
             except Unfit as reason:
                 raise Unfit(f"column {column.name!r}: {reason}") from None
             _, rows = fitted(read, column.typed.source)
-            bad |= {lines[row].index: f"column {column.name!r}: a value that is no {column.type_name}" for row in rows}
+            bad |= {
+                lines[row % len(lines)].index: f"column {column.name!r}: a value that is no {column.type_name}"
+                for row in rows
+            }
     return bad
 
 
@@ -198,7 +203,7 @@ def _meta(
         "_xid": [event.envelope.xid for event in placed],
         "_committed_at": [event.envelope.committed_at for event in placed],
         "_unchanged": unchanged,
-        "_old_key": [_old_key(shape, readers, line.old) for line in lines],
+        "_old_key": _old_keys(shape, readers, lines),
         "_topic": [shape.topic] * len(lines),
         "_topic_partition": [event.partition for event in placed],
         "_offset": [event.offset for event in placed],
@@ -206,12 +211,21 @@ def _meta(
     return pa.table([pa.array(given[item.name], item.type) for item in SCHEMA], schema=SCHEMA)
 
 
-def _old_key(shape: Shape, readers: Mapping[str, Reader], old: Row | None) -> str | None:
-    """The key that a row had, as the stream of a slot would tell it."""
-    if old is None or not shape.key:
-        return None
-    printed = {name: readers[name]([old.get(name)]).cast(pa.string())[0].as_py() for name in shape.key}
-    return json.dumps(printed, ensure_ascii=False, separators=(",", ":"))
+def _old_keys(shape: Shape, readers: Mapping[str, Reader], lines: Sequence[_Line]) -> list[str | None]:
+    """The keys that rows had, as the stream of a slot would tell them."""
+    if not shape.key or all(line.old is None for line in lines):
+        return [None] * len(lines)
+    of_key = [column for column in shape.columns if column.name in shape.key]
+    texts = {c.name: printed(readers[c.name](_old(c, lines)), c.typed.source) for c in of_key}
+    return [
+        None if line.old is None else json.dumps(key, ensure_ascii=False, separators=(",", ":"))
+        for line, key in zip(lines, pa.table(texts).select(shape.key).to_pylist(), strict=True)
+    ]
+
+
+def _old(column: Column, lines: Sequence[_Line]) -> list[Any]:
+    """The values of a column in the rows whose keys became others."""
+    return [line.old.get(column.name) if line.old else None for line in lines]
 
 
 def fitted(values: pa.Array, source: SourceType) -> tuple[pa.Array, list[int]]:
