@@ -19,7 +19,7 @@ from erasure.targets import Target, lake_names
 from ingestion.schema.evolve import source_type
 from ingestion.schema.facts import ColumnFacts, TableFacts
 from ingestion.schema.former_names import FORMERLY, names_of, old_key_text
-from ingestion.schema.types import Policy, UnrepresentableValue, convert
+from ingestion.schema.types import ConversionError, Policy, UnrepresentableValue, convert
 from ingestion.schema.types.unrepresentable import FIRST_DAY, FIRST_INSTANT, LAST_DAY, LAST_INSTANT
 from ingestion.sources.postgres.catalog.describe import read_facts
 from lakehouse.declarations import RawTable
@@ -217,7 +217,7 @@ def typing_of(table: RawTable, facts: TableFacts, properties: Mapping[str, str])
 
     def value(name: str, texts: Mapping[str, str | None], at: datetime | None) -> Any:
         try:
-            text = old_key_text(texts, name, called[name], at)
+            text = _as_printed(columns[name], old_key_text(texts, name, called[name], at))
             return convert(pa.array([text], pa.string()), source_type(columns[name]), policy).array[0].as_py()
         except KeyError:
             raise UnknownKey(
@@ -230,9 +230,21 @@ def typing_of(table: RawTable, facts: TableFacts, properties: Mapping[str, str])
                 f"key column {name!r} has a value that the lake cannot hold ({error.kind}): declare "
                 "meta.raw.on_unrepresentable as it was when that landed"
             )
+        except ConversionError as error:
+            says = (
+                f"key column {name!r} is {error.source.name}, and an earlier key is none: begin the table "
+                f"anew, by `lakehouse remove {table.source}.{table.name} --drop-tables`"
+            )
         raise LakehouseError(f"{table.source}.{table.name}: {says}")
 
     return lambda texts, at=None: tuple(value(name, texts, at) for name in table.key)
+
+
+def _as_printed(column: ColumnFacts, text: str | None) -> str | None:
+    """What an old key says, as Postgres prints it: an earlier version landed that of a topic otherwise."""
+    if text is None or column.type_name not in ("bool", "time"):
+        return text
+    return text[0] if text in ("true", "false") else _text(column, int(text)) if text.isdigit() else text
 
 
 def find_periods(

@@ -118,7 +118,14 @@ def test_the_end_of_the_day_is_read_from_a_key_too() -> None:
     column = {"name": "closes", "postgres_type": "time(6) without time zone", "type": "bigint"}
     sql = macro("from_postgres_text")("closes", column)
     assert " as time" not in sql and "date_diff" not in sql
-    times = {"24:00:00": 86_400_000_000, "23:59:59.5": 86_399_500_000, "00:00:00.000001": 1, "00:00:00": 0, None: None}
+    times = {
+        "24:00:00": 86_400_000_000,
+        "36000000000": 36_000_000_000,
+        "23:59:59.5": 86_399_500_000,
+        "00:00:00.000001": 1,
+        "00:00:00": 0,
+        None: None,
+    }
     assert {text: evaluate(sql, {"closes": text}) for text in times} == times
 
 
@@ -146,6 +153,24 @@ def test_a_key_that_the_lake_cannot_hold_is_read_as_it_landed(
     assert found == (clamped if policy == "clamp" else None)
     plain = {"date": "2024-02-29", "timestamp(6)": "2024-02-29 01:02:03.5", "decimal(6,2)": "12.50"}[trino]
     assert evaluate(f"cast({read} as varchar)", {"k": plain}) == plain
+
+
+@pytest.mark.parametrize("policy", ["error", "clamp", "null"])
+@pytest.mark.parametrize(
+    ("trino", "text", "printed"),
+    [
+        ("boolean", "true", "t"), ("timestamp(6)", "2024-01-01T00:00:00.500000", "2024-01-01 00:00:00.5"),
+        ("timestamp(6) with time zone", "2024-01-01T00:00:00.5Z", "2024-01-01 00:00:00.5+00"),
+    ],
+)  # fmt: skip
+def test_a_key_that_an_earlier_version_landed_of_a_topic_is_read(
+    trino: str, text: str, printed: str, policy: str
+) -> None:
+    """A load failed, or a value that an update did not carry became NULL."""
+    column = {"name": "k", "postgres_type": trino, "type": trino, "on_unrepresentable": policy}
+    formerly, now = (macro("from_postgres_text")(name, column) for name in ("formerly", "now"))
+    same = f"({formerly}) = ({now})".replace("timestamp(6) with time zone", "timestamptz")  # as DuckDB calls it
+    assert evaluate(same, {"formerly": text, "now": printed}) is True
 
 
 @pytest.mark.parametrize("policy", ["error", "clamp", "null"])

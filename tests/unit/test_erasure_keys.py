@@ -70,6 +70,27 @@ def test_an_old_key_is_read_by_the_name_that_its_column_had_then() -> None:
     assert typed({"number": "4"}) == typed({"id": "4"}) == (4,)
 
 
+@pytest.mark.parametrize(
+    ("facts", "formerly", "printed"),
+    [
+        (column(16, "bool"), "true", "t"), (column(1083, "time"), "36000000000", "10:00:00"),
+        (column(1114, "timestamp"), "2024-01-01 00:00:00.500000", "2024-01-01 00:00:00.5"),
+        (column(1184, "timestamptz"), "2024-01-01T00:00:00.5Z", "2024-01-01 00:00:00.5+00"),
+    ],
+)  # fmt: skip
+def test_an_old_key_that_an_earlier_version_landed_of_a_topic_is_read(
+    facts: TableFacts, formerly: str, printed: str
+) -> None:
+    typed = typing_of(table(), facts, {})
+    assert typed({"id": formerly}) == typed({"id": printed})
+
+
+def test_an_old_key_that_is_no_value_of_the_type_is_told() -> None:
+    """It ended in a traceback."""
+    with pytest.raises(LakehouseError, match=r"shop\.people: key column 'id' is int4, .*--drop-tables"):
+        typing_of(table(), column(23, "int4"), {})({"id": "a"})
+
+
 def test_an_old_key_that_the_lake_cannot_hold_is_the_key_that_landed() -> None:
     """One `infinity` ended every erasure of its table."""
     facts, old = column(1082, "date"), {"id": "infinity"}

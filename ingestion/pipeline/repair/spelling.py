@@ -13,6 +13,7 @@ from pyiceberg.types import (
     BooleanType,
     DoubleType,
     FloatType,
+    TimestampType,
     TimestamptzType,
 )
 
@@ -22,6 +23,8 @@ from ingestion.schema.former_names import Called, names_of
 from ingestion.schema.types import Policy
 from lakehouse.declarations import RawTable
 from lakehouse.text.sql import spark_literal
+
+_IN_SPARK = {BooleanType: "boolean", TimestampType: "timestamp_ntz", TimestamptzType: "timestamp"}
 
 
 @dataclass(frozen=True)
@@ -54,21 +57,24 @@ class SpelledColumn(ComparedColumn):
 
     def printed_text(self, text: str, policy: Policy) -> str:
         """The spelling of what landed under a policy of a value that Postgres printed, as `_old_key` holds it; SQL for
-        Spark."""
+        Spark. An earlier version landed booleans, times and moments of topics otherwise, which is read too."""
         if isinstance(self.lake_type, DoubleType | FloatType):
             return self.lake_text(f"CAST({text} AS {'double' if isinstance(self.lake_type, DoubleType) else 'float'})")
         if self.is_time:
             part = f"split({text}, ':')"
-            return (
+            micros = (
                 f"CAST(CAST((CAST({part}[0] AS bigint) * 3600 + CAST({part}[1] AS bigint) * 60"
                 f" + CAST({part}[2] AS decimal(8, 6))) * 1000000 AS bigint) AS string)"
             )
+            return f"CASE WHEN instr({text}, ':') = 0 THEN {text} ELSE {micros} END"
         cases = [
             f"WHEN {text} RLIKE {spark_literal(f'^({printed})$')} THEN"
             f" {'NULL' if instead is None else spark_literal(instead)}"
             for printed, instead in stand_ins(policy, str(self.lake_type))
         ]
-        return f"CASE {' '.join(cases)} ELSE {text} END" if cases else text
+        kind = _IN_SPARK.get(type(self.lake_type))
+        said = text if kind is None else f"coalesce({self.lake_text(f'TRY_CAST({text} AS {kind})')}, {text})"
+        return f"CASE {' '.join(cases)} ELSE {said} END" if cases else said
 
     @property
     def in_old_key(self) -> str:

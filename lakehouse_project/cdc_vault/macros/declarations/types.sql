@@ -125,7 +125,8 @@
 
 {#-
   A value of that type from its text in Postgres' own output format, as ingestion took it into raw: what the lake cannot
-  hold is there by the table's policy (docs/types.md). `landed`: the type in raw, where the declared one is another.
+  hold is there by the table's policy (docs/types.md). `landed`: the type in raw, where the declared one is another. Old
+  keys of topics that an earlier version landed have a T within a moment, Z for its zone, and microseconds for a time.
 -#}
 {% macro from_postgres_text(text, column) %}
   {%- set landed = column.landed or column.type -%}
@@ -133,8 +134,10 @@
   {%- set value = "cast(" ~ text ~ " as " ~ landed ~ ")" -%}
   {%- if landed == "varchar" -%}
     {%- set value = text -%}
+  {%- elif landed == "timestamp(6)" -%}
+    {%- set value = "cast(replace(" ~ text ~ ", 'T', ' ') as " ~ landed ~ ")" -%}
   {%- elif landed == "timestamp(6) with time zone" -%}
-    {%- set value = "cast(regexp_replace(" ~ text ~ ", '\\+00$', ' UTC') as " ~ landed ~ ")" -%}
+    {%- set value = "cast(regexp_replace(replace(" ~ text ~ ", 'T', ' '), '(\\+00|Z)$', ' UTC') as " ~ landed ~ ")" -%}
   {%- elif landed == "varbinary" -%}
     {%- set value = "from_hex(substr(" ~ text ~ ", 3))" -%}
   {%- elif cdc_vault.is_time_of_day(column) -%}
@@ -146,8 +149,9 @@
 
 {#- Of a time of day as text, up to 24:00:00, its microseconds. -#}
 {% macro micros_of_day(text) -%}
-  (cast(split_part({{ text }}, ':', 1) as bigint) * 60 + cast(split_part({{ text }}, ':', 2) as bigint)) * 60000000
-    + cast(cast(split_part({{ text }}, ':', 3) as decimal(8,6)) * 1000000 as bigint)
+  case when strpos({{ text }}, ':') = 0 then cast({{ text }} as bigint)
+    else (cast(split_part({{ text }}, ':', 1) as bigint) * 60 + cast(split_part({{ text }}, ':', 2) as bigint)) * 60000000
+      + cast(cast(split_part({{ text }}, ':', 3) as decimal(8,6)) * 1000000 as bigint) end
 {%- endmacro %}
 
 {#- The value, or what the policy puts in the place of one that the type cannot hold; under `error` none has landed. -#}
