@@ -89,6 +89,23 @@ def test_a_text_of_a_type_without_a_rule_is_as_it_is() -> None:
     assert printed(texts, SourceType(1231, "_numeric")) is texts
 
 
+@pytest.mark.parametrize("kind", ["citext", "public.citext", "CITEXT", "ltree"])
+@pytest.mark.parametrize("value", ["Ab.c", None])
+def test_a_type_of_an_extension_that_comes_as_text_is_text(kind: str, value: str | None) -> None:
+    """It was refused: a table with such a column could only be declared as another type than its database has."""
+    of = table(v=kind)
+    assert decode(shape_of(facts_of(of, 1)), events({"v": value})).values.to_pylist() == [{"v": value}]
+    [batch] = rows_of(
+        shape(debezium_table("items", {"id": "bigint", "v": kind}), settings()), [changed({"id": 1, "v": value})]
+    ).batches  # fmt: skip
+    assert batch.values.column("v").to_pylist() == [value]
+
+
+def changed(after: dict[str, Any], before: dict[str, Any] | None = None) -> Placed:
+    envelope = Envelope("u", before, after, ("public", "items"), 1, AT, "3.7.0", "false", 1, None, None)
+    return Placed(envelope, 0, 0, 1, 0)
+
+
 KEYS: list[tuple[str, Any, Any, str]] = [  # type, former and new value as Debezium writes them, the former in Postgres
     ("boolean", True, False, "t"), ("integer", 1, 2, "1"), ("time", 36_000_000_000, 1, "10:00:00"),
     ("timestamp", 1_704_067_200_500_000, 1, "2024-01-01 00:00:00.5"), ("date", 19_723, 1, "2024-01-01"),
@@ -102,9 +119,13 @@ KEYS: list[tuple[str, Any, Any, str]] = [  # type, former and new value as Debez
 def test_the_old_key_of_an_envelope_is_as_a_slot_tells_it(kind: str, old: Any, new: Any, text: str) -> None:
     """It was as Arrow prints it, `true` or a number of microseconds: no row was found under it."""
     of = shape(debezium_table("items", {"id": kind}), settings())
-    before, after = {"id": old}, {"id": new}
-    envelope = Envelope("u", before, after, ("public", "items"), 1, AT, "3.7.0", "false", 1, None, None)
-    made = rows_of(of, [Placed(envelope, 0, 0, 1, 0)])
-    [batch] = made.batches
+    [batch] = rows_of(of, [changed({"id": new}, before={"id": old})]).batches
     said = batch.meta.column("_old_key").to_pylist()
     assert said[0] is None and json.loads(said[1]) == {"id": text}
+
+
+def test_a_former_key_that_cannot_be_read_makes_its_event_a_dead_letter() -> None:
+    of = shape(debezium_table("items", {"id": "bytea"}), settings())
+    made = rows_of(of, [changed({"id": "AA=="}, before={"id": "!"}), changed({"id": "AP8="})])
+    assert made.unread == {0: "column 'id': a value that is no bytea"}
+    assert [batch.meta.column("_op").to_pylist() for batch in made.batches] == [["u"]]

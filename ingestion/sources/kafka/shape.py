@@ -12,10 +12,12 @@ from zlib import crc32
 from ingestion.schema.changes import Relation, RelationColumn
 from ingestion.schema.facts import TOPIC, ColumnFacts, TableFacts
 from ingestion.schema.problem import TableProblem
-from ingestion.schema.types.declared import is_known, source_type_of
+from ingestion.schema.types.declared import is_known, source_type_of, type_name
 from ingestion.schema.types.model import SourceType
 from lakehouse.declarations import Column, RawTable
 
+TEXT_OID = 25
+OF_EXTENSIONS = {"citext", "ltree"}  # types that come as the text that Postgres prints
 IN_ORDER = 1  # stands for a unique index: the events of a key are in order as they come
 
 
@@ -89,10 +91,11 @@ def facts_of(table: RawTable, oid: int) -> TableFacts:
 
 def _column(table: RawTable, column: Column) -> ColumnFacts:
     declared = column.data_type or ""
-    if not is_known(declared):
+    bare = type_name(declared).rpartition(".")[2]
+    if not is_known(declared) and bare not in OF_EXTENSIONS:
         says = f"column {column.name!r} is declared as {declared!r}, which is no type of docs/types.md: declare one"
         raise TableProblem(table.source, table.name, says)
-    found = source_type_of(declared)
+    found = source_type_of(declared) if is_known(declared) else SourceType(TEXT_OID, bare)
     return ColumnFacts(
         name=column.name, number=crc32(column.name.encode()), declared_type=declared, type_oid=found.oid,
         type_name=found.name, type_kind="b", typmod=found.typmod, stream_oid=found.oid, stream_typmod=found.typmod,
