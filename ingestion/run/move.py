@@ -12,6 +12,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual
+from pyiceberg.types import IcebergType
 
 from ingestion.pipeline.cycle import connections
 from ingestion.pipeline.session import Session
@@ -19,8 +20,10 @@ from ingestion.pipeline.survey import declared_fingerprint, inspect
 from ingestion.run.api import bring_up
 from ingestion.run.recover import begin_next_epoch
 from ingestion.run.reports import SourceReport
-from ingestion.schema.evolve import lake_type
+from ingestion.schema.evolve import lake_type, source_type
 from ingestion.schema.facts import ColumnFacts, TableFacts
+from ingestion.schema.types import target_type
+from ingestion.schema.types.model import Form
 from ingestion.sink.raw_tables import add_metadata
 from ingestion.sources.base import NEAR, OpenSource, TakesOver
 from ingestion.sources.kinds import MOVES, check_former_slot, check_kind, check_same_kind, let_go_of_slot
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("lakehouse.move")
 OTHERWISE = {"interval": "by ISO 8601", "timetz": "without its offset", "hstore": "as JSON"}  # than Postgres prints it
+SEVERAL_TEXTS = {"citext", "bpchar"}  # of values that are equal
 
 
 def move_source(
@@ -111,6 +115,7 @@ def _to_topics(session: Session, stream: store.Stream) -> None:
             facts = _described(source, table, fingerprint)
             _check_columns(session, table, facts, positions[table.name].landed)
             _check_declared(table, positions[table.name].followed, facts)
+            _check_forms(table, positions[table.name].followed, facts)
             _tell_forms(table, positions[table.name].followed)
             known[table.name] = Known((facts,), fingerprint, former=positions[table.name].facts)
             recent |= _recent(session, table, stream)
@@ -167,6 +172,32 @@ def _check_declared(table: RawTable, by_slot: TableFacts, facts: TableFacts) -> 
 
 def _declared(facts: TableFacts) -> tuple[set[str], dict[str, str]]:
     return set(facts.told_apart_by), {column.name: column.mask for column in facts.columns if column.mask}
+
+
+def _check_forms(table: RawTable, by_slot: TableFacts, facts: TableFacts) -> None:
+    """Rows are told apart by the text of their key, and a digest is that of a text: topics have to bring the same."""
+    declared, key = {column.name: column for column in facts.columns}, {*table.key, *by_slot.told_apart_by}
+    for column in by_slot.columns:
+        now, otherwise = declared.get(column.name), _otherwise(column)
+        if now is None or (column.name not in key and now.mask != "sha256"):
+            continue
+        where = f"source {table.source!r}, table {table.name!r}: column {column.name} ({column.declared_type})"
+        if otherwise is not None:
+            has = "is in the key, by which a row" if column.name in key else "is masked, by which a value"
+            raise LakehouseError(
+                f"{where} comes {otherwise} from topics, and {has} would be another one; nothing has changed"
+            )
+        if _read_as(column) != _read_as(now):
+            raise LakehouseError(
+                f"{where} is declared as {now.declared_type}: declare the type that the database has; nothing has "
+                "changed"
+            )
+
+
+def _read_as(column: ColumnFacts) -> tuple[IcebergType, Form, str]:
+    """What tells how values of a column are printed, and which of them are equal."""
+    target = target_type(source_type(column))
+    return target.iceberg, target.form, column.type_name if column.type_name in SEVERAL_TEXTS else ""
 
 
 def _tell_forms(table: RawTable, by_slot: TableFacts) -> None:
