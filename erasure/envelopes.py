@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from erasure.key_periods import Event, Key, Position
+from erasure.key_periods import Event, Key, Position, key_of
 from erasure.records import SubjectRecords
 from ingestion.sources.base import UnreadableRecord
 from ingestion.sources.debezium.records import EnvelopeRecords
@@ -100,7 +100,7 @@ class SubjectEnvelopes(SubjectRecords):
         return row["_op"] not in ("d", "t") and not told <= kept
 
     def _key_of(self, row: Row) -> Key:
-        return tuple(row[known] for known in self._named(row).values())
+        return key_of(row[known] for known in self._named(row).values())
 
     def _landing(self, record: Row) -> list[Row] | None:
         """What would land of a record; None where it cannot be read."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,6 +51,11 @@ class Period:
     def holds(self, position: Position) -> bool:
         """Whether the position is within the period."""
         return self.start <= position < self.end
+
+
+def key_of(values: Iterable[Any]) -> Key:
+    """A key of these values, in which NaN equals NaN as in Postgres."""
+    return tuple(math.nan if value != value else value for value in values)
 
 
 def key_periods(key: Key, events: Sequence[Event]) -> tuple[Period, ...]:

@@ -183,9 +183,10 @@ def _hash_keys(settings: Settings, table: RawTable, key: Key) -> list[str]:
     assert table.vault is not None and table.vault.hub is not None
     names = lake_names(table, table.key)
     stage = relation("vault", stage_of(table))
-    same = " AND ".join(f"{columns([name])} = ?" for name in names)
+    named = [(columns([name]), value) for name, value in zip(names, key, strict=True)]
+    same = " AND ".join(f"is_nan({name})" if value != value else f"{name} = ?" for name, value in named)
     statement = f"SELECT DISTINCT {columns([f'hk_{table.vault.hub.name}'])} FROM {stage} WHERE {same}"
-    return [row[0] for row in ask(settings, statement, list(key))]
+    return [row[0] for row in ask(settings, statement, [v for v in key if v == v])]
 
 
 def ask(settings: Settings, statement: str, values: list[Any] | None = None) -> list[list[Any]]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.expressions import AlwaysFalse, AlwaysTrue, And, BooleanExpression, In, IsNull, Or
+from pyiceberg.expressions import AlwaysFalse, AlwaysTrue, And, BooleanExpression, In, IsNaN, IsNull, Or
 
 from erasure.key_periods import Period, position_text
 from erasure.targets import Target
@@ -63,8 +63,9 @@ class SubjectRows:
         found: BooleanExpression = AlwaysTrue()
         for number, name in enumerate(self.target.key):
             values = {key[number] for key in keys}
-            here: BooleanExpression = In(term=name, literals=values - {None})
-            found = And(found, Or(here, IsNull(term=name)) if None in values else here)
+            here: BooleanExpression = In(term=name, literals={v for v in values if v is not None and v == v})
+            here = Or(here, IsNull(term=name)) if None in values else here
+            found = And(found, Or(here, IsNaN(term=name)) if any(v != v for v in values) else here)
         return found
 
     def after(self, table: pa.Table, repeats: Collection[tuple[Any, str]] = ()) -> pa.Table:
@@ -149,6 +150,8 @@ def _equals(column: pa.ChunkedArray, value: Any) -> pa.Array:
         return pa.array([v is not None and _bytes(v) == own for v in column.to_pylist()], pa.bool_())
     if value is None:
         return _one(pc.is_null(column))
+    if value != value:
+        return pc.fill_null(_one(pc.is_nan(column)), False)
     return pc.fill_null(_one(pc.equal(column, pa.scalar(value).cast(column.type))), False)
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyiceberg.expressions import EqualTo, NotNull, Or
 from pyiceberg.table import Table
 
-from erasure.key_periods import Event, Key, Period, key_periods, linked_keys
+from erasure.key_periods import Event, Key, Period, key_of, key_periods, linked_keys
 from erasure.rows import POSITION, SubjectRows
 from erasure.targets import Target, lake_names
 from ingestion.schema.evolve import source_type
@@ -237,7 +237,7 @@ def typing_of(table: RawTable, facts: TableFacts, properties: Mapping[str, str])
             )
         raise LakehouseError(f"{table.source}.{table.name}: {says}")
 
-    return lambda texts, at=None: tuple(value(name, texts, at) for name in table.key)
+    return lambda texts, at=None: key_of(value(name, texts, at) for name in table.key)
 
 
 def _as_printed(column: ColumnFacts, text: str | None) -> str | None:
@@ -279,7 +279,7 @@ def _events(rows: pa.Table, names: tuple[str, ...], typed: Typed, known: Collect
     these, and not those of the key, is of a key that the table had before."""
     return [
         Event(
-            key=None if row["_op"] == "t" else tuple(row[name] for name in names),
+            key=None if row["_op"] == "t" else key_of(row[name] for name in names),
             position=tuple(row[name] for name in POSITION),
             op=row["_op"],
             old_key=_old_key(row, typed, known) if row["_old_key"] else None,

@@ -13,10 +13,10 @@ from pyiceberg.expressions import And, EqualTo, IsNull, Or
 from pyiceberg.expressions.visitors import bind
 from pyiceberg.io.pyarrow import expression_to_pyarrow
 from pyiceberg.schema import Schema
-from pyiceberg.types import LongType, NestedField
+from pyiceberg.types import DoubleType, LongType, NestedField
 
 from erasure import steps
-from erasure.key_periods import Event, Period, key_periods, linked_keys
+from erasure.key_periods import Event, Period, key_of, key_periods, linked_keys
 from erasure.plan import Plan
 from erasure.proof import Search, Trace
 from erasure.records import SubjectRecords
@@ -51,6 +51,23 @@ def test_what_a_snapshot_writes_is_known_for_its_head_and_its_rows() -> None:
     events = [marker, restated, *moved(7, 8, 20)]
     assert Period((7,), (-1,), (0, 20, 1)) in key_periods((8,), events)
     assert Period((7,), (0, 9, 10), (0, 20, 1)) in key_periods((8,), [*events, truncate])
+
+
+def test_a_key_may_be_nan() -> None:
+    """It equals itself in Postgres, and in nothing else: no row of the subject was found."""
+    nan, other = float("nan"), float("nan")
+    columns = {"_epoch": [0] * 3, "_commit_lsn": [5, 50, 60], "_seq": [0] * 3, "name": ["a", "b", "c"]}
+    rows = pa.table({"id": [nan, 1.0, None], **columns})
+    target = Target(("raw_x", "t"), "empty", ("id",), frozenset({"name"}))
+    subject = SubjectRows(target, (Period(key_of([other])),))
+    assert subject.rows(rows) == [0] and SubjectRows(target, (Period((1.0,)),)).rows(rows) == [1]
+    bound = bind(Schema(NestedField(1, "id", DoubleType())), subject.filter(), case_sensitive=True)
+    assert rows.filter(expression_to_pyarrow(bound)).column("name").to_pylist() == ["a"]
+    both = SubjectRows(target, (Period(key_of([other])), Period((1.0,)), Period((None,))))
+    bound = bind(Schema(NestedField(1, "id", DoubleType())), both.filter(), case_sensitive=True)
+    assert rows.filter(expression_to_pyarrow(bound)).num_rows == 3
+    events = [Event(key_of([nan]), (0, 20, 0), "d"), Event((2.0,), (0, 20, 1), "c", key_of([other]))]
+    assert {period.key for period in key_periods((2.0,), events)} == {(2.0,), key_of([nan])}
 
 
 def test_rows_of_one_that_bore_the_key_at_another_time_stay() -> None:
