@@ -51,6 +51,14 @@ def test_value(source: SourceType | str, texts: list[str | None], expected: list
     assert values(source, *texts) == expected
 
 
+@pytest.mark.parametrize("source", ["int2", "int4", "int8", "oid"])
+@pytest.mark.parametrize("text", ["0x1F", "0X1f", " 12 ", "+5", "1_0"])
+def test_what_postgres_never_prints_for_a_number_is_none(source: str, text: str) -> None:
+    """The text `0x1F` of an event landed as 31."""
+    with pytest.raises(UnreadableValue):
+        values(source, "1", text)
+
+
 def test_floats_keep_nan_infinities_and_the_sign_of_zero() -> None:
     for source in ("float4", "float8"):
         nan, high, low, zero = values(source, "NaN", "Infinity", "-Infinity", "-0")

@@ -31,6 +31,12 @@ def _cast(values: pa.Array, arrow: pa.DataType) -> pa.Array:
     return values if values.type == arrow else values.cast(arrow)
 
 
+def _integer(values: pa.Array, arrow: pa.DataType) -> pa.Array:
+    if any(pc.any(pc.starts_with(values, prefix)).as_py() for prefix in ("0x", "0X")):  # which a cast reads
+        raise pa.ArrowInvalid("hexadecimal")
+    return values.cast(arrow)
+
+
 def _boolean(values: pa.Array, _: pa.DataType) -> pa.Array:
     true = pc.equal(values, "t")
     if not pc.all(pc.or_(true, pc.equal(values, "f")), min_count=0).as_py():
@@ -71,6 +77,7 @@ def _bytes(values: pa.Array, arrow: pa.DataType) -> pa.Array:
 
 
 _READERS: dict[Form, Reader] = dict.fromkeys(Form, _cast) | {
+    Form.INTEGER: _integer,
     Form.BOOLEAN: _boolean,
     Form.TIME: _time,
     Form.BYTES: _bytes,
