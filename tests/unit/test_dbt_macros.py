@@ -275,7 +275,7 @@ def test_values_that_postgres_tells_apart_are_different_keys(postgres: str, valu
 @pytest.mark.parametrize(
     "postgres",
     ["interval", "interval(3)", "interval day to second", "jsonb", "numrange", "nummultirange", "numeric[]", "real[]",
-     "double precision[]", "citext[]", "interval[]", "jsonb[]"],
+     "double precision[]", "citext[]", "interval[]", "jsonb[]", "public.citext[]", "Public.CITEXT[]"],
 )  # fmt: skip
 def test_a_key_of_which_only_postgres_knows_what_is_equal_is_refused_by_name(postgres: str) -> None:
     column = {"name": "k", "type": "varchar", "postgres_type": postgres}

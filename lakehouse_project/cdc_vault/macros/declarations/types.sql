@@ -73,10 +73,11 @@
 {% macro one_spelling(value, column) -%}
   {%- set declared = column.postgres_type or "" -%}
   {%- set name = cdc_vault.postgres_type_name(declared) -%}
-  {%- set element = name.replace("[]", "") -%}
+  {%- set element = name.replace("[]", "").split(".")[-1] -%}
+  {%- set is_array = name.endswith("[]") -%}
   {%- if element in ["jsonb", "numrange", "nummultirange"] or (element ~ " ").startswith("interval ")
-      or (element != name and element in ["real", "float4", "double precision", "float8", "float", "citext", "bpchar"])
-      or (element != name and element in ["numeric", "decimal", "dec"] and "(" not in declared) -%}
+      or (is_array and element in ["real", "float4", "double precision", "float8", "float", "citext", "bpchar"])
+      or (is_array and element in ["numeric", "decimal", "dec"] and "(" not in declared) -%}
     {{ exceptions.raise_compiler_error(
       "column " ~ column.name ~ " is " ~ declared ~ ", of which Postgres calls values equal that it prints differently: "
       ~ "a key of the vault cannot be made of it; leave the table out of the vault (`vault: {none: …}`)"
