@@ -13,6 +13,7 @@ from pyiceberg.types import (
     BooleanType,
     DoubleType,
     FloatType,
+    IcebergType,
     TimestampType,
     TimestamptzType,
 )
@@ -24,7 +25,9 @@ from ingestion.schema.types import Policy
 from lakehouse.declarations import RawTable
 from lakehouse.text.sql import spark_literal
 
-_IN_SPARK = {BooleanType: "boolean", TimestampType: "timestamp_ntz", TimestamptzType: "timestamp"}
+_IN_SPARK: dict[type[IcebergType], str] = {
+    BooleanType: "boolean", TimestampType: "timestamp_ntz", TimestamptzType: "timestamp",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
