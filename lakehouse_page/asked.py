@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, LiteralString, NamedTuple
 
 import psycopg
@@ -17,8 +18,8 @@ from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import connect_catalog
 from lakehouse.servers.outage import expected
 from lakehouse.settings import Settings
-from lakehouse_page.contents import Chart, Contents, LastCut, contents
-from lakehouse_page.questions import Question
+from lakehouse_page.contents import Chart, Contents, LastCut, Number, contents
+from lakehouse_page.questions import Question, shown
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -72,7 +73,8 @@ def ask(settings: Settings) -> Contents:
     charts = [*trouble, *(_chart(settings, chart) for chart in declared.charts)]
     published = _published(settings)
     rows, cuts = rows_per_minute(published, now), _last_cuts(settings, published)
-    return contents(occasions, samples, rows, charts, now, declared.questions, cuts)
+    has_checks = settings.dagster.storage_url is not None
+    return contents(occasions, samples, rows, charts, now, declared.questions, cuts, has_checks)
 
 
 def read_dashboard(settings: Settings) -> Dashboard:
@@ -177,11 +179,16 @@ def _chart(settings: Settings, chart: DeclaredChart) -> Chart:
 
     try:
         with answering(settings):
-            return Chart(chart.title, _bars(query(settings, chart.sql, role="reader")))
-    except (LakehouseError, TrinoQueryError, ValueError, TypeError, IndexError) as error:
+            return Chart(chart.title, bars_of(query(settings, chart.sql, role="reader")))
+    except (LakehouseError, TrinoQueryError, ValueError, TypeError) as error:
         said = error.message if isinstance(error, TrinoQueryError) else str(error)
         return Chart(chart.title, trouble=" ".join(said.split())[:300])
 
 
-def _bars(rows: Sequence[Sequence[Any]]) -> list[tuple[str, float]]:
-    return [(str(row[0]), float(row[1] or 0)) for row in rows[:BARS]]
+def bars_of(rows: Sequence[Sequence[Any]]) -> list[tuple[str, Number | None]]:
+    """The bars of a chart, with the numbers as Trino has them; raises ValueError or TypeError for what is none."""
+    return [(shown(label), _number(value)) for label, value, *_ in rows[:BARS]]
+
+
+def _number(value: Any) -> Number | None:
+    return value if value is None or isinstance(value, int | float | Decimal) else float(value)

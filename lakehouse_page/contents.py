@@ -1,14 +1,18 @@
 """What the page says: the watch's findings and numbers, put together by what they are about. Pure."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from decimal import Decimal
 
 from lakehouse.metrics import Sample
 from lakehouse_page.questions import Question
 from lakehouse_watch.alerts import Occasion
 
 Rows = Mapping[str, Sequence[int]]
+Number = int | float | Decimal
+UNREADABLE = "unreadable/dagster checks"  # the watch says so when it cannot read them
 
 
 @dataclass(frozen=True)
@@ -51,28 +55,29 @@ class Maintained:
 
 @dataclass(frozen=True)
 class Chart:
-    """A declared chart with its answer, or why there is none."""
+    """A declared chart with its answer, or why there is none. A bar without a number is NULL."""
 
     title: str
-    bars: Sequence[tuple[str, float]] = ()
+    bars: Sequence[tuple[str, Number | None]] = ()
     trouble: str = ""
 
-    @property
-    def most(self) -> float:
-        """The longest bar."""
-        return max((value for _, value in self.bars), default=0.0) or 1.0
+    def width(self, value: Number | None) -> float:
+        """How long a bar is, in percent of the longest; 0 for what is no length: NULL, NaN and what is below zero."""
+        most = max((_length(each) for _, each in self.bars), default=0.0)
+        return round(100 * _length(value) / most, 1) if most else 0.0
 
 
 @dataclass(frozen=True)
 class Contents:
-    """The whole page."""
+    """The whole page. Where `failed_checks` is None, `unchecked` says why it is not known."""
 
     at: datetime
     occasions: Sequence[Occasion]
     sources: Sequence[SourceRow]
     sizes: Sequence[tuple[str, int, int]]
     maintained: Sequence[Maintained]
-    failed_checks: int
+    failed_checks: int | None
+    unchecked: str
     charts: Sequence[Chart]
     questions: Sequence[Question] = ()
     cuts: Sequence[LastCut] = ()
@@ -80,12 +85,16 @@ class Contents:
 
 def contents(
     occasions: Sequence[Occasion], samples: Iterable[Sample], rows: Rows, charts: Sequence[Chart], at: datetime,
-    questions: Sequence[Question] = (), cuts: Sequence[LastCut] = (),
+    questions: Sequence[Question] = (), cuts: Sequence[LastCut] = (), has_checks: bool = True,
 ) -> Contents:  # fmt: skip
-    """The page of this moment. A source that was never ingested is left out."""
+    """The page of this moment. A source that was never ingested is left out.
+
+    `has_checks` says whether Dagster's database, which has the checks, is among the settings.
+    """
     found, keys = _Samples(samples), {occasion.key for occasion in occasions}
     sources = sorted({labels["source"] for labels, _ in found.of("lakehouse_lag_seconds")})
     sizes = {(labels["source"], labels["table"]): int(value) for labels, value in found.of("lakehouse_table_bytes")}
+    failed = [int(value) for _, value in found.of("lakehouse_failed_checks")]
     return Contents(
         at,
         sorted(occasions, key=_cause_first),
@@ -95,7 +104,8 @@ def contents(
             for labels, value in found.of("lakehouse_table_rows")
         ],
         list(_maintained(found)),
-        int(sum(value for _, value in found.of("lakehouse_failed_checks"))),
+        sum(failed) if failed else None,
+        "" if failed else _unchecked(occasions, has_checks),
         charts,
         questions,
         cuts,
@@ -111,6 +121,17 @@ class _Samples:
 
     def value(self, name: str, source: str) -> float | None:
         return next((value for labels, value in self.of(name) if labels.get("source") == source), None)
+
+
+def _length(value: Number | None) -> float:
+    return max(float(value), 0.0) if value is not None and math.isfinite(value) else 0.0
+
+
+def _unchecked(occasions: Sequence[Occasion], has_checks: bool) -> str:
+    if not has_checks:
+        return "LAKEHOUSE_DAGSTER__STORAGE_URL is not set"
+    said = (occasion.summary for occasion in occasions if occasion.key == UNREADABLE)
+    return next(said, "Dagster has recorded nothing yet")
 
 
 def _cause_first(occasion: Occasion) -> tuple[bool, int, str]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from decimal import Decimal
 from functools import cache
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from lakehouse.declarations.changes import changes_of_settings
 from lakehouse.settings import Settings, connected_now
-from lakehouse_page.contents import Contents
+from lakehouse_page.contents import Contents, Number
 from lakehouse_page.questions import Answer, answer
 
 PATH = "/lake"
@@ -88,7 +89,7 @@ def _template(name: str) -> jinja2.Template:
         loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=jinja2.StrictUndefined,
         trim_blocks=True,
     )  # fmt: skip
-    environment.filters |= {"size": _size, "age": _age}
+    environment.filters |= {"size": _size, "age": _age, "number": _number}
     return environment.get_template(f"{name}.html.j2")
 
 
@@ -98,6 +99,13 @@ def _size(count: float) -> str:
             break
         count /= 1024
     return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
+
+
+def _number(value: Number | None) -> str:
+    """With all its digits."""
+    if value is None:
+        return "–"
+    return f"{value:,f}" if isinstance(value, Decimal) else f"{value:,}"
 
 
 def _age(seconds: float | None) -> str:

@@ -37,8 +37,8 @@ class Field(BaseModel):
         try:
             if self.kind == "number":
                 return int(given)
-            return datetime.fromisoformat(given).replace(tzinfo=UTC) if self.kind == "moment" else given
-        except ValueError:
+            return _moment(given) if self.kind == "moment" else given
+        except (ValueError, OverflowError):
             raise LakehouseError(f"{self.name}: {given!r} is no {self.kind}") from None
 
 
@@ -108,10 +108,16 @@ def answer(settings: Settings, question: Question, given: Mapping[str, str]) -> 
         said = error.message if isinstance(error, TrinoQueryError) else str(error)
         return Answer(question, values, trouble=" ".join(said.split())[:300])
     columns = [column[0] for column in cursor.description or ()]
-    return Answer(question, values, columns, [list(map(_shown, row)) for row in rows[:ROWS]], len(rows) > ROWS)
+    return Answer(question, values, columns, [list(map(shown, row)) for row in rows[:ROWS]], len(rows) > ROWS)
 
 
-def _shown(value: object) -> str:
+def _moment(given: str) -> datetime:
+    at = datetime.fromisoformat(given)
+    return at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
+
+
+def shown(value: object) -> str:
+    """A value of Trino as text."""
     if isinstance(value, datetime):
         return f"{value.astimezone(UTC) if value.tzinfo else value:%Y-%m-%d %H:%M:%S}"
     return "–" if value is None else str(value)

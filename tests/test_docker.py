@@ -358,6 +358,13 @@ def test_the_environment_of_our_services_is_made_of_settings_that_exist(monkeypa
     assert settings.spark.master == "spark://spark-master:7077"
 
 
+def test_the_web_server_knows_the_checks_of_which_its_page_tells() -> None:
+    """It did not know Dagster's database, and the page said that no check failed."""
+    url = "LAKEHOUSE_DAGSTER__STORAGE_URL"
+    assert SERVICES["dagster-webserver"]["environment"][url] == SERVICES["watch"]["environment"][url]
+    assert "catalog" in reached_from("dagster-webserver")
+
+
 def test_the_watch_knows_all_that_it_tells_of_and_has_no_port_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     """There was none; one that lacks a source, Dagster's database or the project is blind to it and says nothing."""
     monkeypatch.setenv("LAKEHOUSE_CONFIG", os.devnull)

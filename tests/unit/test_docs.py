@@ -194,6 +194,13 @@ def test_the_watch_of_the_manifests_sees_dagster() -> None:
     assert secret["stringData"][key["key"]].startswith("postgresql://")
 
 
+def test_the_web_server_of_the_manifests_sees_dagster() -> None:
+    """For the checks of the page at /lake."""
+    containers = DEPLOYMENTS["lakehouse-dagster"]["spec"]["template"]["spec"]["containers"]
+    [web] = [container for container in containers if container["name"] == "webserver"]
+    assert {"secretRef": {"name": "lakehouse-dagster"}} in web["envFrom"]
+
+
 def _manifest_text() -> str:
     return (PROJECT_DIR / "docker" / "kubernetes.yaml").read_text()
 

@@ -4,6 +4,7 @@ import asyncio
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,9 +18,10 @@ from lakehouse.metrics import METRICS, Sample, sample
 from lakehouse.settings import PROJECT_DIR, Settings
 from lakehouse_page import contents as made
 from lakehouse_page import page
-from lakehouse_page.asked import Published, last_cuts, published_in, read_dashboard, rows_per_minute
+from lakehouse_page.asked import Published, bars_of, last_cuts, published_in, read_dashboard, rows_per_minute
 from lakehouse_page.contents import Chart, Contents, LastCut, contents
 from lakehouse_watch.alerts import Occasion
+from lakehouse_watch.watch import declared_probes
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 SAMPLES = [
@@ -37,10 +39,11 @@ SAMPLES = [
 
 
 def _page(
-    occasions: Sequence[Occasion] = (), samples: Sequence[Sample] = SAMPLES, charts: Sequence[Chart] = ()
-) -> Contents:
+    occasions: Sequence[Occasion] = (), samples: Sequence[Sample] = SAMPLES, charts: Sequence[Chart] = (),
+    has_checks: bool = True,
+) -> Contents:  # fmt: skip
     cut = LastCut("shop", NOW, "0/1A2B", 4_321, 7)
-    return contents(occasions, samples, {"shop": [0, 5, 10]}, charts, NOW, cuts=[cut])
+    return contents(occasions, samples, {"shop": [0, 5, 10]}, charts, NOW, cuts=[cut], has_checks=has_checks)
 
 
 def test_what_others_follow_from_comes_first() -> None:
@@ -68,6 +71,45 @@ def test_it_says_how_far_each_source_is_and_what_maintenance_did() -> None:
     ):
         assert said in text, said
     assert 'class="good">Nothing.' in text and "at most 10" in text
+
+
+def test_checks_that_nobody_could_read_are_not_known() -> None:
+    """It said that no check failed, in docker/ at all times: the web server did not know Dagster's database."""
+    passed = [sample("lakehouse_failed_checks", 0, severity=level) for level in ("error", "warning")]
+    assert "No check failed." in page.render(_page(samples=passed))
+    settings = Settings.model_validate({"home": "home", "dagster": {"storage_url": "postgresql://h/dagster"}})
+    assert made.UNREADABLE in {f"unreadable/{probe.name}" for probe in declared_probes(settings)}
+    down = Occasion(made.UNREADABLE, "dagster checks cannot be read: <no answer>", "see that it runs")
+    for occasions, has_checks, why in (
+        ([], False, "LAKEHOUSE_DAGSTER__STORAGE_URL is not set"),
+        ([down], True, "dagster checks cannot be read: &lt;no answer&gt;"),
+        ([], True, "Dagster has recorded nothing yet"),
+    ):
+        text = page.render(_page(occasions, [], has_checks=has_checks))
+        assert f"Whether checks failed is not known: {why}." in text and "No check failed" not in text
+
+
+def test_bars_are_labelled_with_their_numbers_and_null_is_no_number() -> None:
+    """0.4 was 0, 1.5 was 2, and NULL was 0."""
+    rows: list[list[Any]] = [
+        ["small", Decimal("0.40")], ["half", 1.5], ["many", 1_234_567], ["huge", Decimal("1E+3")], ["none", 0],
+        [None, None], ["below", -2], ["odd", float("nan")], ["text", "7"],
+    ]  # fmt: skip
+    chart = Chart("c", bars_of(rows))
+    text = page.render(_page(charts=[chart]))
+    shown = re.findall(r'<td title="([^"]*)">.*?<td class="n">([^<]*)</td>', text)
+    assert shown == [
+        ("small", "0.40"), ("half", "1.5"), ("many", "1,234,567"), ("huge", "1,000"), ("none", "0"), ("–", "–"),
+        ("below", "-2"), ("odd", "nan"), ("text", "7.0"),
+    ]  # fmt: skip
+    assert [chart.width(value) for value in (1_234_567, Decimal("617283.5"), None, -2, float("nan"))] == [
+        100,
+        50,
+        0,
+        0,
+        0,
+    ]
+    assert Chart("c", [("a", -1), ("b", -2)]).width(-2) == 0 and text.count('class="bar"') == len(rows) - 1
 
 
 def test_a_follower_that_hangs_is_missed_and_one_that_was_stopped_is_not() -> None:

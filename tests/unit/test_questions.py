@@ -34,9 +34,22 @@ def test_values_are_parameters_in_the_order_of_their_use() -> None:
     )
 
 
+def test_a_moment_is_of_utc_unless_it_says_otherwise() -> None:
+    """An offset was dropped: 12:00+02:00 was noon."""
+    field = QUESTION.fields[1]
+    for given in ("2026-11-20T10:00", "2026-11-20T10:00Z", "2026-11-20T12:00+02:00", "2026-11-20T04:30-05:30"):
+        assert field.value(given) == datetime(2026, 11, 20, 10, tzinfo=UTC)
+        assert field.value(given).tzinfo is UTC
+
+
 @pytest.mark.parametrize(
     ("name", "value", "said"),
-    [("customer", "1 OR 1=1", "no number"), ("moment", "yesterday", "no moment"), ("word", "", "say which")],
+    [
+        ("customer", "1 OR 1=1", "no number"),
+        ("moment", "yesterday", "no moment"),
+        ("moment", "0001-01-01T00:00+02:00", "no moment"),
+        ("word", "", "say which"),
+    ],
 )
 def test_what_is_no_value_of_its_kind_is_refused(name: str, value: str, said: str) -> None:
     with pytest.raises(LakehouseError, match=f"{name}.*{said}"):
