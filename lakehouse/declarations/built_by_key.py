@@ -6,6 +6,7 @@ Pure: reads only the manifest, and YAML to name a line.
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,15 @@ META = "meta.built_by"
 
 @dataclass(frozen=True)
 class Lead:
-    """How new rows lead to keys: they have the key, or they share the columns `by` with rows of `through` that do."""
+    """How new rows lead to keys: by their columns `keys`, and by the columns `ends` of rows of `through`.
 
+    `by` pairs a column of theirs with the one of `through` that has the same value.
+    """
+
+    keys: tuple[str, ...] = ()
     through: TableKey | None = None
-    by: tuple[str, ...] = ()
+    by: tuple[tuple[str, str], ...] = ()
+    ends: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -79,6 +85,7 @@ class _Mart:
 
     def __init__(self, manifest: Manifest, unique_id: str, declared: BuiltByKey) -> None:
         self._node, self._tests, self._declared = manifest["nodes"][unique_id], _tests(manifest), declared
+        self._roles_of = _roles(manifest, declared.key)
         tables, self._views = _read(manifest, unique_id)
         self._read = {node["name"]: node for node in tables}
 
@@ -93,10 +100,11 @@ class _Mart:
         return self._has_key(name) or name in self._declared.through
 
     def _lead(self, name: str) -> Lead:
-        if self._has_key(name):
-            return Lead()
-        through = self._declared.through[name]
-        return Lead(table_of_model(self._read[through]), self._shared(name, through))
+        through = self._declared.through.get(name)
+        if through is None:
+            return Lead(self._roles(name))
+        table = table_of_model(self._read[through])
+        return Lead(self._roles(name), table, self._shared(name, through), self._roles(through))
 
     def problems(self) -> Iterator[tuple[tuple[str, ...], str]]:
         """Each with the path of keys below `built_by` where it stands."""
@@ -114,19 +122,37 @@ class _Mart:
             path = ("through", name)
             if lacking := next((model for model in (name, through) if model not in self._read), None):
                 yield path, f"{self._node['name']} does not read {lacking}; it reads {', '.join(sorted(self._read))}"
-            elif self._has_key(name):
-                yield path, f"{name} has {key} itself: leave it out"
-            elif not self._has_key(through):
+            elif not self._roles(through):
                 yield path, f"{through} has no column {key}"
+            elif not self._shared(name, through) and self._has_key(name):
+                yield path, f"{name} has {key} itself: leave it out"
             elif not self._shared(name, through):
                 yield path, f"{name} and {through} have no hash key in common"
+        yield from self._second_paths()
+
+    def _second_paths(self) -> Iterator[tuple[tuple[str, ...], str]]:
+        """Tables whose rows can change another key's row by a link of two rows of one hub, while nothing says so."""
+        for link in (name for name in self._read if len(self._roles(name)) > 1):
+            of_both = f"{link} has {' and '.join(self._roles(link))}, of one hub"
+            for name in filter(self._leads, self._read):
+                if name != link and self._declared.through.get(name) != link:
+                    then = f"so {name} leads to other keys too: say through: {{{name}: {link}}}, or leave built_by out"
+                    yield ("through", name), f"{of_both}, {then}"
 
     def _has_key(self, name: str) -> bool:
         return self._declared.key in self._read[name]["columns"]
 
-    def _shared(self, one: str, other: str) -> tuple[str, ...]:
+    def _roles(self, name: str) -> tuple[str, ...]:
+        """The columns that have hash keys of the key's hub, whatever they are called."""
+        roles = {self._declared.key, *self._roles_of[self._read[name]["unique_id"]]}
+        return tuple(sorted(roles.intersection(self._read[name]["columns"])))
+
+    def _shared(self, one: str, other: str) -> tuple[tuple[str, str], ...]:
+        """The pairs of columns by which rows of one lead to keys by the other that they do not have themselves."""
+        mine, theirs = self._roles(one), self._roles(other)
         columns = set(self._read[one]["columns"]) & set(self._read[other]["columns"])
-        return tuple(sorted(column for column in columns if column.startswith(HASH_KEY)))
+        same = {(column, column) for column in columns.difference(mine, theirs) if column.startswith(HASH_KEY)}
+        return tuple(sorted(same.union(product(mine, theirs) if len(theirs) > 1 else ())))
 
 
 def _read(manifest: Manifest, unique_id: str) -> tuple[list[Node], list[Node]]:
@@ -141,6 +167,17 @@ def _read(manifest: Manifest, unique_id: str) -> tuple[list[Node], list[Node]]:
             if kind != "ephemeral":
                 (views if kind == "view" else found)[above] = nodes[above]
     return list(found.values()), list(views.values())
+
+
+def _roles(manifest: Manifest, key: str) -> Mapping[str | None, set[str]]:
+    """By model, its columns of the key's hub that are called otherwise, as the tests of links and satellites say."""
+    found = defaultdict[str | None, set[str]](set)
+    for node in manifest["nodes"].values():
+        given = (node.get("test_metadata") or {}).get("kwargs", {})
+        hubs = given.get("hubs") or {}
+        roles = {column for column, hub in hubs.items() if isinstance(hub, dict) and hub.get("src_pk") == key}
+        found[node.get("attached_node")] |= roles | ({given["src_pk"]} if given.get("parent_pk") == key else set())
+    return found
 
 
 def _tests(manifest: Manifest) -> Mapping[tuple[str | None, str | None], set[str]]:

@@ -243,7 +243,7 @@ class BuiltByKey(Policy):
 
     key: str = Field(description="column that is unique in the mart; tables that have it say which rows change")
     through: dict[str, str] = Field(
-        default_factory=dict, description="table without that column → table that leads from it to the key"
+        default_factory=dict, description="table → table that leads from it to the key, or to other keys, too"
     )
     from_rows: int = Field(100_000, ge=0, description="a mart of fewer rows is built whole, which is as fast")
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pytest
 from pyiceberg.table.snapshots import Operation, Summary
@@ -25,8 +26,10 @@ from orchestration.worker.dbt.warm_dbt import NodeResult
 from orchestration.worker.marts.by_key import BuiltAt, changes, noted, state_of
 from orchestration.worker.marts.marts import Marts
 from orchestration.worker.plan import Graph
+from tests.unit.dbt_macros import macro
 
 HUB, SAT, LINK, OTHER = (("vault", name) for name in ("hub_sale", "sat_line", "link_sold", "hub_store"))
+OWN, BY_LINK = Lead(("hk_sale",)), Lead((), LINK, (("hk_line", "hk_line"),), ("hk_sale",))
 TESTS = ("unique", "not_null")
 TODAY = date(2026, 11, 24)
 VIEW = ("vault", "sat_line_v1")
@@ -73,7 +76,7 @@ def manifest(
 
 def test_tables_lead_to_the_key_themselves_or_through_others_and_all_else_changes_the_whole(tmp_path: Path) -> None:
     found, wrong = built_by_key(manifest({"key": "hk_sale", "through": {"sat_line": "link_sold"}}), tmp_path)
-    leads = {HUB: Lead(), LINK: Lead(), SAT: Lead(LINK, ("hk_line",))}
+    leads = {HUB: OWN, LINK: OWN, SAT: BY_LINK}
     assert not wrong
     assert found == {
         "model.fct_sale": ByKey("hk_sale", 100_000, leads, frozenset({HUB, SAT, LINK, OTHER}), frozenset({VIEW}))
@@ -106,13 +109,84 @@ def test_a_declaration_that_does_not_fit_what_the_mart_reads_is_told_with_file_a
     assert re.match(r".*/models/marts/fct_sale\.sql:1: fct_sale: meta\.built_by: ", line) and problem in line
 
 
+STAFF = ("hub_person", "sat_person", "link_manages", "eff_sat_manages", "sat_manages")
+BY_LINK_OF_TWO = dict.fromkeys(("hub_person", "sat_person", "eff_sat_manages"), "link_manages")
+
+
+def staff(through: dict[str, str], *more: dict[str, Any]) -> dict[str, Any]:
+    """A mart of persons that shows the manager of each: it reads their hub and satellites twice."""
+    reads = (*STAFF, *(each["name"] for each in more))
+    models = [
+        node(
+            "fct_person", "rebuilt_table", "hk_person", reads=reads, built_by={"key": "hk_person", "through": through}
+        ),
+        node("hub_person", "append_only", "hk_person", "person_id"),
+        node("sat_person", "append_only", "hk_person", "name"),
+        node("link_manages", "append_only", "hk_manages", "hk_person", "hk_manager"),
+        node("eff_sat_manages", "append_only", "hk_manages", "hk_person", "is_active"),
+        node("sat_manages", "append_only", "hk_manages", "since"),
+        *more,
+    ]
+    tests: list[tuple[str, str, str | None, dict[str, Any]]] = [
+        *((name, "fct_person", "hk_person", {}) for name in TESTS),
+        ("link_is_sound", "link_manages", None, {
+            "src_pk": "hk_manages",
+            "hubs": {"hk_person": "hub_person", "hk_manager": {"model": "hub_person", "src_pk": "hk_person"}},
+        }),
+    ]  # fmt: skip
+    nodes = [
+        {
+            "unique_id": f"test.{name}", "name": name, "resource_type": "test", "attached_node": f"model.{of}",
+            "depends_on": {"nodes": []}, "column_name": column, "config": {},
+            "test_metadata": {"name": name, "kwargs": given},
+        }
+        for name, of, column, given in tests
+    ]  # fmt: skip
+    return {"sources": {}, "nodes": {n["unique_id"]: n for n in (*models, *nodes)}}
+
+
+@pytest.mark.parametrize("unsaid", BY_LINK_OF_TWO)
+def test_a_mart_that_meets_its_own_hub_twice_says_of_each_table_how_it_leads_to_other_keys(
+    tmp_path: Path, unsaid: str
+) -> None:
+    """It was accepted: a new name of a manager changed the manager's own row, and not those of the persons managed."""
+    through = {name: link for name, link in BY_LINK_OF_TWO.items() if name != unsaid}
+    found, wrong = built_by_key(staff(through), tmp_path)
+    said = r"fct_sale\.sql:1: fct_person: meta\.built_by: link_manages has hk_manager and hk_person, of one hub, so "
+    assert not found and re.search(said + unsaid, wrong["model.fct_person"])
+
+
+def test_a_row_that_leads_to_another_key_by_an_indirect_way_is_refused(tmp_path: Path) -> None:
+    """The team of a manager: from the team to its members, and from these to those that they manage."""
+    more = [node("sat_team", "append_only", "hk_team"), node("link_team", "append_only", "hk_team", "hk_person")]
+    found, wrong = built_by_key(
+        staff({**BY_LINK_OF_TWO, "link_team": "link_manages", "sat_team": "link_team"}, *more), tmp_path
+    )
+    assert not found and "so sat_team leads to other keys too" in wrong["model.fct_person"]
+
+
+def test_a_link_of_two_rows_of_one_hub_leads_to_both(tmp_path: Path) -> None:
+    """The right declaration was refused: "hub_person has hk_person itself: leave it out"."""
+    found, wrong = built_by_key(staff({**BY_LINK_OF_TWO, "sat_manages": "link_manages"}), tmp_path)
+    assert not wrong
+    link, ends = ("vault", "link_manages"), ("hk_manager", "hk_person")
+    either, one = (("hk_person", "hk_manager"), ("hk_person", "hk_person")), ("hk_manages", "hk_manages")
+    assert found["model.fct_person"].leads == {
+        ("vault", "hub_person"): Lead(("hk_person",), link, either, ends),
+        ("vault", "sat_person"): Lead(("hk_person",), link, either, ends),
+        ("vault", "eff_sat_manages"): Lead(("hk_person",), link, (one, *either), ends),
+        ("vault", "sat_manages"): Lead((), link, (one,), ends),
+        link: Lead(ends),
+    }
+
+
 class Lake:
     """A mart by `hk_sale` and its tables, as loads leave them."""
 
     def __init__(self, catalog: LakeCatalog) -> None:
         self._catalog = catalog
         catalog.create_namespace_if_not_exists("vault")
-        leads = {HUB: Lead(), SAT: Lead(LINK, ("hk_line",))}
+        leads = {HUB: OWN, SAT: BY_LINK}
         self.of = ByKey("hk_sale", 2, leads, frozenset({HUB, SAT, OTHER}), frozenset({VIEW}))
         self.views = {VIEW: "v1.metadata.json"}
         self.mart = ("vault", "fct_sale")
@@ -145,13 +219,35 @@ def test_the_keys_that_change_are_those_of_rows_appended_since_the_mart_was_buil
     lake.append(SAT, "m", "l")
     found, note = lake.changes()
     assert found is not None and found["keys"] == ["b", "c"] and note.merges == 1
-    assert found["through"] == [{"table": '"vault"."link_sold"', "by": {"hk_line": ["l", "m"]}}]
+    assert found["through"] == [{"table": '"vault"."link_sold"', "ends": ["hk_sale"], "by": {"hk_line": ["l", "m"]}}]
     lake.append(lake.mart, "c")
     lake.built(note)
     assert noted(lake._catalog.load_table(lake.mart)) == note
     lake.append(SAT, "n", None)
     found, note = lake.changes()
     assert found is not None and (found["keys"], len(found["through"]), note.merges) == ([], 1, 2)
+
+
+def test_a_row_leads_to_its_own_key_and_by_either_side_of_a_link_to_others(lake: Lake) -> None:
+    sides = (("hk_sale", "hk_before"), ("hk_sale", "hk_sale"))
+    ends = ("hk_before", "hk_sale")
+    lake.of = replace(lake.of, leads={HUB: Lead(("hk_sale",), LINK, sides, ends)})
+    lake.append(HUB, "c", "d")
+    found, _ = lake.changes()
+    assert found is not None and found["keys"] == ["c", "d"]
+    [through] = found["through"]
+    assert through["ends"] == [*ends] and through["by"] == {"hk_before": ["c", "d"], "hk_sale": ["c", "d"]}
+
+
+def test_the_keys_of_both_sides_of_a_link_are_asked_for() -> None:
+    duck = duckdb.connect()
+    duck.execute("CREATE TABLE link AS VALUES ('a', 'b'), ('c', 'a'), ('d', 'e')")
+    duck.execute("ALTER TABLE link RENAME col0 TO hk_person; ALTER TABLE link RENAME col1 TO hk_manager")
+    sides = ["hk_manager", "hk_person"]
+    asked = macro("keys_through")(
+        {"through": [{"table": "link", "ends": sides, "by": {side: ["a"] for side in sides}}]}
+    )
+    assert {key for (key,) in duck.execute(asked).fetchall()} == {"a", "b", "c"}
 
 
 def test_rows_without_a_key_lead_nowhere(lake: Lake) -> None:
@@ -180,10 +276,10 @@ def test_a_mart_is_built_whole_where_its_keys_cannot_be_told(lake: Lake, postgre
     lake.append(HUB, "e")
     assert lake.changes()[0] is None, "a table has other columns"
     lake.built()
-    lake.of = replace(lake.of, leads={**lake.of.leads, HUB: Lead(LINK, ("hk_store",))})
+    lake.of = replace(lake.of, leads={**lake.of.leads, HUB: Lead((), LINK, (("hk_store", "hk_store"),), ("hk_sale",))})
     lake.append(HUB, "e")
     assert lake.changes()[0] is None, "a column that is declared, and not there"
-    lake.of = replace(lake.of, leads={**lake.of.leads, HUB: Lead()})
+    lake.of = replace(lake.of, leads={**lake.of.leads, HUB: OWN})
     lake.built()
     lake.views = {VIEW: "v2.metadata.json"}
     lake.append(HUB, "f")

@@ -6,6 +6,7 @@ and brings in what a wrong declaration has left out.
 """
 
 import json
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import date
@@ -65,7 +66,7 @@ def changes(
         return None, whole
     if not _is_large(mart, of) or _schemas(before.tables) != _schemas(now) or before.views != read:
         return None, whole
-    found = _Found(of.key)
+    found = _Found()
     for name in of.tables:
         since, (current, _) = before.tables[".".join(name)][0], now[".".join(name)]
         if since != current and not (since and name in of.leads and found.add(tables[name], since, of.leads[name])):
@@ -91,23 +92,24 @@ def _schemas(tables: Mapping[str, State]) -> dict[str, int]:
 class _Found:
     """Keys, and the rows of other tables that have more of them."""
 
-    def __init__(self, key: str) -> None:
-        self._key, self.keys = key, set[str]()
-        self.through: list[dict[str, Any]] = []
+    def __init__(self) -> None:
+        self.keys, self.through = set[str](), list[dict[str, Any]]()
 
     def add(self, table: "Table", since: int, lead: Lead) -> bool:
         """Adds what the rows that came since lead to; False if it is too much, or not to be told."""
-        columns = lead.by if lead.through else (self._key,)
+        columns = sorted({*lead.keys, *(mine for mine, _ in lead.by)})
         if not {field.name for field in table.schema().fields}.issuperset(columns):  # declared, and not there
             return False
         rows = added_rows(table, since, columns, MOST_KEYS)
         if rows is None:
             return False
-        values = {column: sorted({row[column] for row in rows if row[column] is not None}) for column in columns}
-        if not lead.through:
-            self.keys |= set(values[self._key])
-        elif by := {column: found for column, found in values.items() if found}:
-            self.through.append({"table": relation(*lead.through), "by": by})
+        values = {column: {row[column] for row in rows if row[column] is not None} for column in columns}
+        self.keys |= set[Any]().union(*(values[column] for column in lead.keys))
+        by = defaultdict[str, set[Any]](set)
+        for mine, theirs in lead.by:
+            by[theirs] |= values[mine]
+        if lead.through and (given := {column: sorted(found) for column, found in by.items() if found}):
+            self.through.append({"table": relation(*lead.through), "ends": list(lead.ends), "by": given})
         return True
 
 

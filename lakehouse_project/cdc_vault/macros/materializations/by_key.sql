@@ -1,7 +1,7 @@
 {#-
   A mart of which a load changes a few rows (`meta.built_by`): those are merged into it, and the others are not computed.
   `LAKEHOUSE_CHANGES` (by table, as JSON) has their `keys`, and under `through` tables in which rows with certain values (by
-  column) have more of them. Who gives it has seen that nothing but appends came since the mart was built, of SQL with
+  column) have more of them, in the columns `ends`. Who gives it has seen that nothing but appends came since the mart was built, of SQL with
   the hash `made_of`. Without it a mart is built whole.
 
   The keys are literals of the statement, which Trino hands through joins to every scan, so that their number is bounded.
@@ -25,11 +25,10 @@
 {% endmacro %}
 
 {% macro keys_through(changes) -%}
-  {%- set key = cdc_vault.quoted(changes.key) -%}
-  {%- for table in changes.through %}
-  {{ "union" if not loop.first }}
-  select {{ key }} from {{ table.table }} where {% for column, values in table.by.items() %}{{ "or " if not loop.first }}{{ cdc_vault.quoted(column) }} in ({{ cdc_vault.sql_texts(values) }}){% endfor %}
-  {%- endfor %}
+  {%- for table in changes.through %}{% set outer = loop %}{% for end in table.ends %}
+  {{ "union" if not (outer.first and loop.first) }}
+  select {{ cdc_vault.quoted(end) }} from {{ table.table }} where {% for column, values in table.by.items() %}{{ " or " if not loop.first }}{{ cdc_vault.quoted(column) }} in ({{ cdc_vault.sql_texts(values) }}){% endfor %}
+  {%- endfor %}{% endfor %}
   limit {{ cdc_vault.many_keys() + 1 }}
 {%- endmacro %}
 
