@@ -9,7 +9,7 @@ such a column later.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -72,8 +72,8 @@ def outdated(settings: Settings, catalog: SqlCatalog) -> Outdated:
     return Outdated(tuple(tables), tuple(renamed), tuple(unclear), tuple(_reading(views, [*tables, *renamed])))
 
 
-def rename(settings: Settings, catalog: SqlCatalog, say: Callable[[str], None]) -> None:
-    """Renames the column in all tables, then makes the views anew; `say` is told of those that Trino refuses.
+def rename(settings: Settings, catalog: SqlCatalog) -> list[str]:
+    """Renames the column in all tables, then makes the views anew; returns a line for each that Trino refuses.
 
     Raises LakehouseError, before anything is renamed, where Trino does not answer.
     """
@@ -85,10 +85,12 @@ def rename(settings: Settings, catalog: SqlCatalog, say: Callable[[str], None]) 
         retried(catalog, name, _rename)
     with answering(settings):
         failed = _make_views(settings, found.views)
-    for view, why in failed.items():
-        say(f"{view} read {FORMER}, which is called {NAME} now: change its definition and make it anew ({why})")
     for name in (*found.tables, *found.renamed):
         retried(catalog, name, _forget)
+    return [
+        f"{view} read {FORMER}, which is called {NAME} now: change its definition and make it anew ({why})"
+        for view, why in failed.items()
+    ]
 
 
 def _reading(views: dict[TableName, tuple[str, frozenset[str]]], tables: Iterable[TableName]) -> list[TableName]:

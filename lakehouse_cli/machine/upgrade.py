@@ -23,10 +23,13 @@ RECOVER = "their replication slots do not go along; afterwards `lakehouse ingest
 
 
 class Part(NamedTuple):
-    """Something that is stored: what there is to do, told without changing anything, and doing it."""
+    """Something that is stored: what there is to do, told without changing anything, and doing it.
+
+    `do` returns what it could not do and `planned` does not tell any more, for people.
+    """
 
     planned: Callable[[Settings], list[str]]
-    do: Callable[[Settings], None]
+    do: Callable[[Settings], list[str] | None]
 
 
 def upgrade(
@@ -36,21 +39,26 @@ def upgrade(
 ) -> None:
     """Migrate what an earlier release has stored: Postgres clusters, state, the lake's own tables, Dagster.
 
-    Can be run at any time, and again after an interruption. Stop `lakehouse dev` and ingestion first.
+    Can be run at any time, and again after an interruption. Stop `lakehouse dev` and ingestion first. Exits with 1
+    where something is left for you, and says what.
     """
     settings = load_settings()
     to_do = planned(settings)
     for line in to_do or ["nothing to do"]:
         say(line)
-    if check and to_do:
+    left: list[str] = []
+    if to_do and not check:
+        settings, left = _upgrade(settings)
+        for line in (still := _rest_planned(settings)):
+            say(line)
+        left += still
+        say("upgraded, but for what is said here: that is left for you" if left else "upgraded")
+    if check and to_do:  # the rest is told once this is done: what is to be upgraded cannot be asked yet
         raise typer.Exit(1)
-    if check:
-        return
-    if to_do:
-        settings = _upgrade(settings)
-        say("upgraded")
     if lost := sources_to_recover(settings):  # also of an earlier run, which was interrupted before it could say so
         say(f"then: lakehouse ingest --recover {' '.join(lost)}")
+    if lost or left:
+        raise typer.Exit(1)
 
 
 def planned(settings: Settings) -> list[str]:
@@ -58,8 +66,8 @@ def planned(settings: Settings) -> list[str]:
     return _clusters_planned(settings) + _rest_planned(settings)
 
 
-def _upgrade(settings: Settings) -> Settings:
-    """Does all parts; returns the settings that reach the servers now."""
+def _upgrade(settings: Settings) -> tuple[Settings, list[str]]:
+    """Does all parts; returns the settings that reach the servers now, and what could not be done."""
     from lakehouse_cli.alone import alone
     from lakehouse_cli.machine.stack import up
     from lakehouse_stack.control.postgres_upgrade import upgrade_clusters
@@ -71,10 +79,11 @@ def _upgrade(settings: Settings) -> Settings:
         if not _answers(settings):
             up()
         settings = load_settings(home=settings.home)
+        left: list[str] = []
         for part in PARTS:
             if part.planned(settings):
-                part.do(settings)
-    return settings
+                left += part.do(settings) or ()
+    return settings, left
 
 
 def _clusters_planned(settings: Settings) -> list[str]:
@@ -138,12 +147,15 @@ def _flag_planned(settings: Settings) -> list[str]:
         return outdated(settings, catalog).lines()
 
 
-def _rename_flag(settings: Settings) -> None:
+def _rename_flag(settings: Settings) -> list[str]:
     from lakehouse.catalog.open import open_catalog
     from lakehouse.migrations.parsed_flag import rename
 
     with closing(open_catalog(settings)) as catalog:
-        rename(settings, catalog, say)
+        refused = rename(settings, catalog)
+    for line in refused:  # at once: the next part can fail
+        say(line)
+    return refused
 
 
 def _dagster_planned(settings: Settings) -> list[str]:

@@ -10,6 +10,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from sqlalchemy import create_engine
 from typer.testing import CliRunner
 
+import lakehouse_cli.machine.upgrade as module
 from ingestion.state import store
 from lakehouse.errors import LakehouseError
 from lakehouse.files.private_files import write_private
@@ -102,6 +103,29 @@ def test_it_says_what_it_would_do_does_it_and_then_has_nothing_to_do(mine: Setti
     status, output = typed()
     assert status == 0 and output.endswith("upgraded\n")
     assert typed() == (0, "nothing to do\n") and typed("--check") == (0, "nothing to do\n")
+
+
+def test_it_says_what_is_left_and_exits_with_1(mine: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It said "upgraded" and exited with 0: a script went on with tables and views that loads and readers refuse."""
+    left = ["parsed.parsed_shop__sales: its source has a column _is_deleted", "parsed.c_wrong: change its definition"]
+    monkeypatch.setattr(module, "PARTS", (module.Part(lambda settings: left[:1], lambda settings: None),))
+    status, output = typed()
+    verdict = "upgraded, but for what is said here: that is left for you"
+    assert status == 1 and output.splitlines()[1:] == [left[0], verdict]
+    assert typed("--check") == (1, f"{left[0]}\n")
+    views = left[1:]  # which are to be made anew, and of which nobody knows afterwards
+    monkeypatch.setattr(module, "PARTS", (module.Part(lambda settings: views, lambda settings: [views.pop()]),))
+    assert typed() == (1, f"{left[1]}\n{verdict}\n")
+    assert typed() == (0, "nothing to do\n")
+
+
+def test_sources_to_recover_are_named_by_each_run_and_exit_with_1(
+    mine: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`--check` said that there was nothing to do, and exited with 0."""
+    monkeypatch.setattr(module, "sources_to_recover", lambda settings: ["shop", "bank"])
+    for arguments in ((), ("--check",)):
+        assert typed(*arguments) == (1, "nothing to do\nthen: lakehouse ingest --recover shop bank\n")
 
 
 @pytest.mark.parametrize(
