@@ -15,7 +15,7 @@ from lakehouse_backup.metadata_files import default_relation, load, metadata_fil
 from maintenance.inventory.outcome import TableName
 from maintenance.inventory.session import Session
 
-UNKNOWN = "restored from a backup"  # as system identifier: ingestion refuses the source and names the remedy
+ADDED = "it was added since the backup"
 
 
 def begin_stream(states: CatalogConnection, settings: Settings, source: str) -> None:
@@ -25,7 +25,7 @@ def begin_stream(states: CatalogConnection, settings: Settings, source: str) -> 
     """
     configured = settings.connection(source)
     slot = (configured.slot or f"lakehouse_{source}") if isinstance(configured, SourceSettings) else ""
-    store.create_stream(states, source, slot, store.Cluster(UNKNOWN, 0), 0, configured.kind)
+    store.create_stream(states, source, slot, store.Cluster(f"{store.RESTORED}: {ADDED}", 0), 0, configured.kind)
 
 
 def restore_position(
@@ -42,7 +42,8 @@ def restore_position(
     `behind` are tables not found at the cut, with the snapshots that they have. A recovery from topics compares
     nothing: there it goes back to what the tables have, by the source's `cuts`, newest first.
 
-    If ingestion cannot continue, marks the source for recovery and returns the reason.
+    If ingestion cannot continue, marks the source for recovery, by a system identifier that says why, and returns the
+    reason.
     """
     stream, positions = store.read_stream(states, source), store.read_positions(states, source)
     assert stream is not None
@@ -68,8 +69,9 @@ def restore_position(
         store.put_cut(states, source, position, cut.at, sorted(cut.snapshots))
         move = store.set_positions if is_older else store.advance_positions
         move(states, source, reached)
-    if reason is not None:
-        states.execute("UPDATE lakehouse.streams SET system_identifier = %s WHERE source = %s", (UNKNOWN, source))
+    if reason is not None and not stream.system_identifier.startswith(store.RESTORED):
+        mark = f"{store.RESTORED}: {reason}"
+        states.execute("UPDATE lakehouse.streams SET system_identifier = %s WHERE source = %s", (mark, source))
     return reason
 
 

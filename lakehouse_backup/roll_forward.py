@@ -32,7 +32,7 @@ from lakehouse.servers.database import CatalogConnection
 from lakehouse.settings import Settings
 from lakehouse_backup.cuts import Cut, SlotOf, cuts_of, newest_cuts
 from lakehouse_backup.pointers import find_pointers
-from lakehouse_backup.positions import begin_stream, known_cut, restore_position
+from lakehouse_backup.positions import ADDED, begin_stream, known_cut, restore_position
 from lakehouse_backup.views import fitting_views
 from maintenance.inventory.lake import list_relations
 from maintenance.inventory.outcome import TableName
@@ -40,8 +40,6 @@ from maintenance.inventory.session import Session
 
 if TYPE_CHECKING:
     from pyiceberg.catalog.sql import SqlCatalog
-
-ADDED = "it was added since the backup"
 
 
 @dataclass

@@ -7,7 +7,7 @@ from typing import Any
 
 from ingestion.sources.base import Source
 from ingestion.sources.findings import ORDER, Finding, known_positions, of_parked
-from ingestion.state.store import Stream
+from ingestion.state.store import RESTORED, Stream
 from lakehouse.declarations import Source as Declared
 from lakehouse.errors import LakehouseError
 from lakehouse.extras import missing_extra
@@ -46,6 +46,15 @@ def check_shared(declared: Declared) -> None:
         raise LakehouseError(
             f"source {declared.name!r}: what its declared flush holds is in the memory of one follower: follow it "
             "without --share, or remove meta.flush"
+        )
+
+
+def check_not_restored(stream: Stream) -> None:
+    """Raises LakehouseError for a source whose restored position ingestion cannot go on from, with the reason."""
+    if stream.system_identifier.startswith(RESTORED):
+        raise LakehouseError(
+            f"source {stream.source!r} was {stream.system_identifier}: ingestion cannot go on from the restored "
+            f"position, and `lakehouse ingest --recover {stream.source}` makes that good"
         )
 
 

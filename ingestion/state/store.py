@@ -27,6 +27,7 @@ INGESTION_CLOCK: LiteralString = (
     "greatest(clock_timestamp(), (SELECT max(published_at) FROM lakehouse.cycles WHERE source = %(source)s)"
     " + interval '1 microsecond', %(not_before)s::timestamptz)"
 )
+RESTORED = "restored from a backup"  # how the system identifier begins of a source that is to be recovered, before why
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from ingestion.schema.positions import POSITIONS, Lsn
 from ingestion.sink import publish
 from ingestion.sink.publication import Cut as SinkCut
 from ingestion.sink.publication import Publication
+from ingestion.sources.kafka.history import check_cluster
 from ingestion.sources.kinds import KINDS
 from ingestion.state import lease as leases
 from ingestion.state import store, stored
@@ -29,7 +30,7 @@ from lakehouse.migrations import ensure_state, known_steps, migrate
 from lakehouse.settings import DebeziumSettings, KafkaSettings, Settings, SourceSettings, load_settings
 from lakehouse_backup import roll_forward
 from lakehouse_backup.cuts import Cut, newest_cuts
-from lakehouse_backup.positions import UNKNOWN, restore_position
+from lakehouse_backup.positions import restore_position
 
 PEOPLE = pa.schema([("id", pa.int64())])
 PERSON = pa.Table.from_pylist([{"id": 1}], PEOPLE)
@@ -194,7 +195,7 @@ def test_a_source_that_was_added_since_the_backup_is_told_and_its_tables_are_ent
     stream = store.read_stream(states, "crm")
     assert stream is not None
     assert (stream.slot, stream.position, stream.cut_tables) == ("s_crm", PUBLISHED, ["people"])
-    assert stream.system_identifier == UNKNOWN
+    assert stream.system_identifier == "restored from a backup: it was added since the backup"
     assert [store.read_stream(states, source) for source in ("removed", "unconnected")] == [None, None]
 
 
@@ -264,7 +265,12 @@ def test_a_topic_whose_table_lacks_files_is_not_read_on_from_the_cut(
         for lsn, clicks, text in ((5089, 2, "clicks/0:5000,visits/0:90"), (189, 1, "clicks/0:100,visits/0:90"))
     )
     reason = restore_position(states, session, "web", newest, None, True, {"clicks": {1}}, [newest, former])
-    assert reason is not None
+    assert reason == "later joined or left the cuts, or was loading, parked or paused"
+    stream = store.read_stream(states, "web")
+    assert stream is not None
+    with pytest.raises(LakehouseError, match=rf"'web' was restored from a backup: {reason}.*--recover web") as refused:
+        check_cluster(stream, "c", "kafka")
+    assert "cluster" not in str(refused.value), "it said that this is not the Kafka cluster of before"
     stream, positions = store.read_stream(states, "web"), store.read_positions(states, "web")
     assert stream is not None and (stream.position.text, stream.cut_position) == ("clicks/0:100,visits/0:90", None)
     assert {name: found.position.text for name, found in positions.items()} == {

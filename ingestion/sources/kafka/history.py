@@ -7,7 +7,7 @@ from ingestion.schema.facts import TableFacts
 from ingestion.schema.offsets import Offsets, Partition
 from ingestion.schema.problem import TableProblem
 from ingestion.sources.kafka.connection import Brokers, Topic, present
-from ingestion.sources.kinds import check_same_kind
+from ingestion.sources.kinds import check_not_restored, check_same_kind
 from ingestion.state.store import Stream
 from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
@@ -18,8 +18,9 @@ MILLISECOND = timedelta(milliseconds=1)
 
 
 def check_cluster(stream: Stream, cluster_id: str, kind: str) -> None:
-    """Raises LakehouseError for a source that was of another kind, and for another cluster."""
+    """Raises LakehouseError for a source that was of another kind, or is to be recovered, and for another cluster."""
     check_same_kind(stream, kind)
+    check_not_restored(stream)
     if stream.system_identifier != cluster_id:
         raise LakehouseError(
             f"source {stream.source!r}: this is not the Kafka cluster the lake was read from (cluster id "

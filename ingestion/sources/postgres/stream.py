@@ -7,7 +7,7 @@ import psycopg
 
 from ingestion.schema.positions import Lsn
 from ingestion.sources.base import LiveStream
-from ingestion.sources.kinds import check_same_kind
+from ingestion.sources.kinds import check_not_restored, check_same_kind
 from ingestion.sources.postgres import connection as src
 from ingestion.sources.postgres.configured import Configured
 from ingestion.sources.postgres.history.slots import put_made_lsn, read_made_lsn
@@ -162,6 +162,7 @@ def _check_cluster(
     """Raises LakehouseError where the server is neither the one that the lake was read from, nor went on from it."""
     if (stream.system_identifier, stream.timeline) == (now.system_identifier, now.timeline):
         return
+    check_not_restored(stream)
     said = (
         f"source {of.name!r}: this is not the cluster the lake was read from (system identifier, timeline: "
         f"{stream.system_identifier}, {stream.timeline}; now {now.system_identifier}, {now.timeline})"
