@@ -17,6 +17,7 @@ _EXPORTS = {
     "pause": "ingestion.run.operate",
     "forget": "ingestion.run.operate",
     "forget_source": "ingestion.run.operate",
+    "list_schemas": "ingestion.state.schemas",
     "source_status": "ingestion.run.api",
     "why_refused": "ingestion.run.api",
     "connector_trouble": "ingestion.run.connector",

@@ -94,15 +94,22 @@ def kept_schemas(settings: Settings, source: str) -> KeptSchemas:
     return KeptSchemas(source, folder, file_io_properties(settings), settings.home / FOLDER)
 
 
+def list_schemas(settings: Settings, source: str) -> tuple[list[str], list[Path]]:
+    """The objects, and the files of this machine, that say what ids of a source mean; raises OSError."""
+    if not isinstance(settings.connection(source), BrokerSettings):
+        return [], []
+    kept = kept_schemas(settings, source)
+    own = re.compile(rf"{re.escape(source)}-\d+\.json")
+    paths = (stored.path for stored in list_objects(file_io(kept.io_properties), kept.folder))
+    objects = [path for path in paths if own.fullmatch(path.rpartition("/")[2])]
+    return sorted(objects), sorted(kept.files.glob(f"{source}-*.json"))
+
+
 def forget_schemas(settings: Settings, source: str) -> None:
     """Lets each id of a source mean nothing again; raises OSError."""
-    if not isinstance(settings.connection(source), BrokerSettings):
-        return
-    kept = kept_schemas(settings, source)
-    io = file_io(kept.io_properties)
-    own = re.compile(rf"{re.escape(source)}-\d+\.json")
-    for stored in list_objects(io, kept.folder):
-        if own.fullmatch(stored.path.rpartition("/")[2]):
-            io.delete(stored.path)
-    for file in kept.files.glob(f"{source}-*.json"):
+    objects, files = list_schemas(settings, source)
+    io = file_io(file_io_properties(settings))
+    for path in objects:
+        io.delete(path)
+    for file in files:
         file.unlink(missing_ok=True)

@@ -99,12 +99,15 @@ def _is_ingested(settings: Settings, table: RawTable) -> bool:
 
 
 def _remove_source(settings: Settings, source: str, drop_tables: bool, dry_run: bool, yes: bool) -> None:
-    from ingestion import forget_source, nobody_ingests
+    from ingestion import forget_source, list_schemas, nobody_ingests
 
     settings.connection(source)
     declared = relations_of(_declared(settings))
     files = undeclaring.undeclared(settings, source) if source in declared else None
     found = droppable(settings, source, declared.keys() - {source}) if drop_tables else []
+    objects, kept = list_schemas(settings, source) if drop_tables else ([], [])
+    for schema in (*objects, *kept):
+        say(f"what a schema meant, {schema}, {'would be' if dry_run else 'is to be'} deleted")
     if files is not None:
         undeclaring.show(settings, files)
         undeclaring.show_readers(settings, source, files.models, drop_tables, dry_run)
@@ -118,7 +121,7 @@ def _remove_source(settings: Settings, source: str, drop_tables: bool, dry_run: 
         refuse_worker(settings)
     with nullcontext() if dry_run else nobody_ingests(settings, source):  # whoever declares it would read it again
         keeps = take_back(settings, source, declared, dry_run)
-        if keeps.is_nothing and not found and files is None:
+        if keeps.is_nothing and not (found or objects or kept) and files is None:
             say(f"{source}: it keeps nothing for the lake")
         if drop_tables and not dry_run:
             forget_source(settings, source)

@@ -362,10 +362,13 @@ def test_a_source_of_topics_is_removed(web: tuple[Settings, list[str]], capsys: 
 
 
 @pytest.mark.parametrize("is_landed", [True, False])
-def test_what_schema_ids_meant_goes_with_the_tables(
-    web: tuple[Settings, list[str]], monkeypatch: pytest.MonkeyPatch, is_landed: bool
+def test_what_schema_ids_meant_goes_with_the_tables_and_is_listed_before(
+    web: tuple[Settings, list[str]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    is_landed: bool,
 ) -> None:
-    """A source that is declared again may have a registry that was set up anew."""
+    """A source that is declared again may have a registry that was set up anew. No dry run named what goes."""
     settings, _ = web
     if not is_landed:
         monkeypatch.setattr(command, "droppable", lambda *_: [])
@@ -379,9 +382,14 @@ def test_what_schema_ids_meant_goes_with_the_tables(
     assert mine.read(7, "") == '["x"]'
     for file, text in declared.items():
         file.write_text(text)
+    capsys.readouterr()
     command.remove("web", drop_tables=True, dry_run=True)
+    said = capsys.readouterr().out
     assert mine.read(7, "") == '["x"]'
+    assert all(f"{place}, would be deleted" in said for place in (mine.location(7), mine.files / "web-8.json"))
+    assert "web_shop" not in said
     command.remove("web", drop_tables=True, yes=True)
+    assert f"{mine.location(7)}, is to be deleted" in capsys.readouterr().out
     assert (mine.read(7, ""), mine.read(8, "")) == (None, None)
     assert (other.read(7, ""), other.read(8, "")) == ('["x"]', '["y"]')
 
