@@ -67,6 +67,8 @@ def _remove_table(settings: Settings, name: str, drop_tables: bool, dry_run: boo
         by_owner(settings, table.source, keeps, dry_run)
         drop(settings, found, dry_run)
         return
+    if found:
+        refuse_worker(settings)  # before the question, and again after it
     _agreed(f"--drop-tables drops the history of {name}" if drop_tables else "", yes)
     refuse_changed(file)
     if found:
@@ -111,6 +113,8 @@ def _remove_source(settings: Settings, source: str, drop_tables: bool, dry_run: 
     if files is not None:
         undeclaring.show(settings, files)
         undeclaring.show_readers(settings, source, files.models, drop_tables, dry_run)
+    if found and not dry_run:
+        refuse_worker(settings)  # before the question, and again after it
     if (found or files) and not dry_run:
         drop(settings, found, dry_run=True)
         why = f"source {source!r} is declared" if files is not None else f"--drop-tables drops the history of {source}"

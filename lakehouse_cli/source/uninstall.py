@@ -36,9 +36,10 @@ def uninstall(
     settings = load_settings()
     sources = [name for name in settings.databases if not is_sample(settings, name)]  # samples end with their servers
     left = _slots_out_of_reach(settings)  # before the catalog is gone
-    if not dry_run:
-        _ask(settings, sources, left, delete_data, yes)
     with nullcontext() if dry_run or not run_dir(settings).exists() else alone(settings):
+        if not dry_run:
+            _refuse_writers(settings)  # before the question, and again after it
+            _ask(settings, sources, left, delete_data, yes)
         _take_back_and_end(settings, sources, delete_data, dry_run)
     for line in left:
         say(line)

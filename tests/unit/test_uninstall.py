@@ -51,6 +51,28 @@ def test_nothing_is_taken_away_below_a_follower_of_topics(
     assert touched == ["shop", "servers"]
 
 
+def test_nobody_is_asked_for_what_is_refused(catalog_settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever had agreed to the deletion of the home was told only then that a follower reads."""
+    asked, ended = list[bool](), list[bool]()
+    settings = catalog_settings.model_copy(update={"sources": {}})
+    (settings.home / "run").mkdir(exist_ok=True)
+    monkeypatch.setattr(uninstalling, "load_settings", lambda: settings)
+    monkeypatch.setattr(uninstalling, "agreed", asked.append)
+    monkeypatch.setattr(uninstalling, "_end", lambda _, delete_data: ended.append(delete_data))
+    with alone(settings), pytest.raises(LakehouseError, match="`lakehouse dev` runs"):
+        uninstalling.uninstall(delete_data=True)
+    with store.connect_catalog(settings) as states:
+        store.ensure_state(states)
+        following = lease.acquire(states, "clicks", 30, "follow")
+        assert following is not None
+        with pytest.raises(LakehouseError, match="is at work"):
+            uninstalling.uninstall(delete_data=True)
+        assert asked == ended == []
+        lease.release(states, following)
+    uninstalling.uninstall(delete_data=True)
+    assert asked == [False] and ended == [True]
+
+
 @pytest.fixture
 def ended(catalog_settings: Settings, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """What `down` has stopped, in a home whose own catalog runs."""
