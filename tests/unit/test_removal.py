@@ -446,7 +446,7 @@ def test_no_table_is_dropped_below_a_worker(web: tuple[Settings, list[str]], nam
     with store.connect_catalog(settings) as worker:
         enter(worker, settings.catalog_name)
         with pytest.raises(LakehouseError, match=r"^`lakehouse worker` is at work: stop it"):
-            command.remove(name, drop_tables=True, yes=True)
+            command.remove(name, drop_tables=True)  # and nobody was asked, who would have to give --yes here
         assert left_of(settings) == ({"clicks", "views"}, True) and done == []
         command.remove(name, yes=True)
         leave(worker, settings.catalog_name)
