@@ -7,13 +7,16 @@ import psycopg
 from psycopg import errors
 
 from lakehouse.errors import LakehouseError
+from lakehouse.servers.embedded import refuse_namesake
 from lakehouse.settings import Settings
 
 CONNECT_TIMEOUT_SECONDS = 10
 
 
 def owner_url(settings: Settings, source: str) -> str:
-    """The URL of the role that owns the source's tables and may write to them."""
+    """The URL of the role that owns the sample's tables and may write to them; raises LakehouseError for a source that
+    has its name alone."""
+    refuse_namesake(settings, source)
     url = settings.source(source).owner_url
     if url is None:
         raise LakehouseError(

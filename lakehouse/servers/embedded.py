@@ -4,6 +4,7 @@ import tomllib
 from typing import TYPE_CHECKING, Any
 
 from lakehouse.errors import LakehouseError
+from lakehouse.settings.filling import is_another_source
 from lakehouse.text.urls import PostgresUrl, parse_url
 
 if TYPE_CHECKING:
@@ -31,7 +32,18 @@ def is_sample(settings: "Settings", source: str) -> bool:
         return False
     here = parse_url(settings.source(source).url.get_secret_value())
     there = embedded_sources(settings).get(source)
-    return there is not None and (here.host, here.port, here.database) == (there.host, there.port, there.database)
+    return there is not None and here.place == there.place
+
+
+def refuse_namesake(settings: "Settings", source: str) -> None:
+    """Raises LakehouseError where a source has the name of a sample of the stack and is none: a sample in it would
+    change what is somebody's own."""
+    sample, given = _written(settings).get("sources", {}).get(source), settings.sources.get(source)
+    if sample is not None and given is not None and is_another_source(sample, [dict(given)]):
+        raise LakehouseError(
+            f"source {source!r} has the name of a sample and leads elsewhere than to the embedded stack: no sample is "
+            "written there; leave it out, or call the source otherwise"
+        )
 
 
 def _written(settings: "Settings") -> dict[str, Any]:

@@ -214,6 +214,8 @@ class Settings(BaseSettings):
             written.pop("trino", None)  # the logins of the embedded Trino are no business of that one
         if "s3" in written and filling.is_another_store(written, given):
             del written["s3"]  # nor are the keys of its object store, which no setting could unset
+        if "sources" in written:  # nor is the owner of a sample that of a source by its name
+            written["sources"] = filling.without_namesakes(written["sources"], given)
         endpoints = InitSettingsSource(settings_cls, written)
         paths = InitSettingsSource(settings_cls, {"home": home, "cache": filling.cache(env_settings, toml)})
         return paths, init_settings, env_settings, files, toml, endpoints

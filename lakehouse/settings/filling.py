@@ -1,14 +1,15 @@
 """What fills the settings beside the environment, before any of them is known."""
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel
+from pydantic import BaseModel, SecretStr
 from pydantic_settings import PydanticBaseSettingsSource
 
+from lakehouse.errors import LakehouseError
 from lakehouse.settings.places import absolute
 from lakehouse.text.spelling import Keys, keys_at
 
@@ -30,6 +31,46 @@ def is_another_store(embedded: Mapping[str, Any], given: Sequence[Mapping[str, A
         (endpoint is not None and _address(endpoint) != _address(store.get("endpoint", "")))
         or (warehouse is not None and urlsplit(warehouse)[:2] != urlsplit(here)[:2])
     )  # fmt: skip
+
+
+def without_namesakes(sources: Mapping[str, Any], given: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The embedded sources but those in whose name the settings lead to another source."""
+    layers = [part["sources"] for part in given if isinstance(part.get("sources"), Mapping)]
+    return {
+        name: embedded for name, embedded in sources.items()
+        if not is_another_source(embedded, [each[name] for each in layers if isinstance(each.get(name), Mapping)])
+    }  # fmt: skip
+
+
+def is_another_source(embedded: Mapping[str, Any], given: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the settings lead to another source than the embedded one; the first that has a value wins."""
+    told = {key: next((part[key] for part in given if part.get(key)), None) for key in ("kind", *ADDRESSES)}
+    if told["kind"] not in (None, embedded.get("kind", "postgres")):
+        return True
+    return any(
+        told[key] is not None and (key not in embedded or is_there(_text(told[key])) != is_there(_text(embedded[key])))
+        for key, is_there in ADDRESSES.items()
+    )
+
+
+def _database(url: str) -> tuple[str, int, str] | str:
+    from lakehouse.text.urls import parse_url
+
+    try:
+        return parse_url(url).place
+    except LakehouseError:  # told where it is used
+        return url
+
+
+def _brokers(servers: str) -> str:
+    return servers.replace("localhost:", "127.0.0.1:").replace(" ", "")
+
+
+def _text(value: Any) -> str:
+    return str(value.get_secret_value() if isinstance(value, SecretStr) else value)
+
+
+ADDRESSES: dict[str, Callable[[str], object]] = {"url": _database, "bootstrap_servers": _brokers}
 
 
 def _address(url: str) -> str:

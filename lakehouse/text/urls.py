@@ -21,6 +21,11 @@ class PostgresUrl:
     password: str
     options: tuple[tuple[str, str], ...] = ()
 
+    @property
+    def place(self) -> tuple[str, int, str]:
+        """Host, port and database, the same for both names of this machine."""
+        return "127.0.0.1" if self.host == "localhost" else self.host, self.port, self.database
+
     def jdbc(self) -> str:
         """JDBC URL without user and password; libpq's ssl parameters have the same names there."""
         query = urlencode(self.options)

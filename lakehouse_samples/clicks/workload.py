@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from lakehouse.errors import LakehouseError
+from lakehouse.servers.embedded import refuse_namesake
 from lakehouse.servers.kafka import client_properties
 from lakehouse.settings import Settings
 
@@ -115,6 +116,7 @@ def count(settings: Settings, *, make: bool = False) -> int:
 def _properties(settings: Settings) -> dict[str, Any]:
     if SOURCE not in settings.sources:
         raise LakehouseError(f"sample {SOURCE!r} is a topic in Kafka: run `lakehouse up --with kafka` first")
+    refuse_namesake(settings, SOURCE)
     return client_properties(settings.kafka(SOURCE))
 
 

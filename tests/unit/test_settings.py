@@ -11,6 +11,8 @@ from lakehouse.servers.trino import connect
 from lakehouse.settings import Settings, load_settings
 from lakehouse_cli.machine import stack
 from lakehouse_cli.machine.clients import client_text
+from lakehouse_samples.clicks import workload as clicks
+from lakehouse_samples.database import owner_url
 from lakehouse_stack.home.config import stack_settings
 
 SECRET = "hunter2"
@@ -158,6 +160,69 @@ def test_a_store_of_ones_own_gets_neither_address_nor_keys_of_the_embedded_one(
     s3 = load_settings().s3
     assert (s3.access_key is not None) == (s3.secret_key is not None) == is_embedded
     assert (s3.endpoint or "").replace("localhost", "127.0.0.1").startswith("http://127.0.0.1:9") == is_embedded
+
+
+SAMPLES = """\
+[sources.bank]
+url = "postgresql://lakehouse_ingest:p@127.0.0.1:9/bank"
+owner_url = "postgresql://app:p@127.0.0.1:9/bank"
+[sources.clicks]
+kind = "kafka"
+bootstrap_servers = "127.0.0.1:9"
+"""
+
+
+@pytest.mark.parametrize(
+    ("url", "is_embedded"),
+    [
+        ("postgresql://me@127.0.0.1:9/bank", True), ("postgresql://me@localhost:9/bank", True),
+        ("host=127.0.0.1 port=9 dbname=bank", True),
+        ("postgresql://me@db.example.com/bank", False), ("postgresql://me@127.0.0.1:5432/bank", False),
+        ("postgresql://me@127.0.0.1:9/other", False), ("nonsense", False),
+    ],
+)  # fmt: skip
+def test_a_source_by_the_name_of_a_sample_has_not_its_owner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str, is_embedded: bool
+) -> None:
+    """`prepare` and `remove` of a database called `bank` changed the sample, without a word."""
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "endpoints.toml").write_text(SAMPLES)
+    file = tmp_path / "lakehouse.toml"
+    monkeypatch.setenv("LAKEHOUSE_CONFIG", str(file))
+    file.touch(0o600)
+    file.write_text(f'[sources.bank]\nurl = "{url}"\n')
+    settings = load_settings()
+    assert (settings.databases["bank"].owner_url is not None) == is_embedded
+    assert "clicks" in settings.sources, "the other samples stay"
+    if url == "nonsense":
+        return
+    file.write_text(f'[sources.bank]\nurl = "{url}"\nowner_url = "{url}"\n')
+    if is_embedded:
+        assert owner_url(load_settings(), "bank") == url
+        return
+    with pytest.raises(LakehouseError, match="source 'bank' has the name of a sample and leads elsewhere"):
+        owner_url(load_settings(), "bank")
+
+
+def test_a_source_by_the_name_of_the_sample_in_kafka_may_be_a_database_or_other_topics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With `url`: "unknown key `url`: did you mean `url`?"."""
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "endpoints.toml").write_text(SAMPLES)
+    monkeypatch.setenv("LAKEHOUSE_SOURCES__CLICKS__KIND", "debezium")
+    monkeypatch.setenv("LAKEHOUSE_SOURCES__CLICKS__BOOTSTRAP_SERVERS", "127.0.0.1:9")
+    assert load_settings().debezium("clicks").bootstrap_servers == "127.0.0.1:9"
+    with pytest.raises(LakehouseError, match="source 'clicks' has the name of a sample and leads elsewhere"):
+        clicks.count(load_settings())
+    monkeypatch.delenv("LAKEHOUSE_SOURCES__CLICKS__KIND")
+    assert load_settings().kafka("clicks").bootstrap_servers == "127.0.0.1:9", "the sample itself"
+    monkeypatch.setenv("LAKEHOUSE_SOURCES__CLICKS__BOOTSTRAP_SERVERS", "kafka.example.com:9092")
+    with pytest.raises(LakehouseError):
+        load_settings()  # of which kind it is has to be said
+    monkeypatch.delenv("LAKEHOUSE_SOURCES__CLICKS__BOOTSTRAP_SERVERS")
+    monkeypatch.setenv("LAKEHOUSE_SOURCES__CLICKS__URL", "postgresql://me@db/clicks")
+    assert load_settings().source("clicks").owner_url is None
 
 
 @pytest.mark.parametrize("name", ["CATALOG_URL", "WAREHOUSE", "S3__ENDPOINT"])
