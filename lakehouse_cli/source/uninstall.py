@@ -18,6 +18,7 @@ from lakehouse_cli.slots_left import out_of_reach, slots_left
 from lakehouse_cli.source.declaring import agreed
 from lakehouse_cli.source.taking_back import Relations, relations_of, take_back
 from lakehouse_stack.home.pathnames import run_dir
+from lakehouse_stack.processes.identity import claim
 
 DATA = "Delete the home too: the embedded catalog and objects, so every table that is kept in them, with keys and logs."
 
@@ -34,6 +35,8 @@ def uninstall(
     """
     line_by_line()
     settings = load_settings()
+    if run_dir(settings).exists():
+        claim(settings.home)  # in a copy, slots and servers are the original's
     sources = [name for name in settings.databases if not is_sample(settings, name)]  # samples end with their servers
     left = _slots_out_of_reach(settings)  # before the catalog is gone
     with nullcontext() if dry_run or not run_dir(settings).exists() else alone(settings):

@@ -37,6 +37,7 @@ from lakehouse_stack.home.pathnames import credentials_file, pid_file, ports_fil
 from lakehouse_stack.home.ports import is_free, plan_ports, read_ports, write_ports
 from lakehouse_stack.processes import process
 from lakehouse_stack.processes.accounts import find_server_placement, system_data, system_folder
+from lakehouse_stack.processes.identity import claim
 from lakehouse_stack.processes.ownership import adopt
 from lakehouse_stack.servers.postgres_versions import refuse_other_versions
 from lakehouse_stack.servers.serve import PROGRAM
@@ -109,8 +110,10 @@ def delete_home(settings: Settings) -> None:
 
 
 def running(settings: Settings, name: str) -> psutil.Process | None:
-    """The process of a server; None if it is not running."""
-    return process.find(process.read_record(pid_file(settings, name)))
+    """The process of a server; None if it is not running, or the record of it is another home's."""
+    found = process.find(process.read_record(pid_file(settings, name)))
+    folders = settings.home, system_folder(settings.home, stack_settings().system_dir)
+    return None if found is None or process.works_elsewhere(found, folders) else found
 
 
 def ended(settings: Settings) -> list[str]:
@@ -155,7 +158,7 @@ def _start(
     server: Server, settings: Settings, deadline: float, aborted: threading.Event, report_state: Callable[[str], None]
 ) -> None:
     record = process.read_record(pid_file(settings, server.name))
-    alive = process.find(record)
+    alive = running(settings, server.name)
     keep = alive is not None and record is not None and record.fingerprint == server.launch.fingerprint()
     if keep:
         process.rotate(server.launch.log)
@@ -215,7 +218,7 @@ def _choose_ports(settings: Settings, stack: StackSettings, with_kafka: bool) ->
     ours = {}
     for name in LISTENERS:
         record = process.read_record(pid_file(settings, name))
-        if record is not None and process.find(record) is not None:
+        if record is not None and running(settings, name) is not None:
             ours[name] = record.port
     kept = read_ports(ports_file(settings))
     ours |= {name: kept[name] for name, server in SECOND.items() if server in ours and name in kept}
@@ -244,7 +247,7 @@ def _wait_for_ports(ports: set[int], patience: float = 3.0) -> None:
 
 @contextmanager
 def locked_home(settings: Settings) -> Iterator[None]:
-    """Locks the home: a second `up` or `down` waits for the first."""
+    """Locks the home: a second `up` or `down` waits for the first. Raises LakehouseError for a copy of another home."""
     folder = run_dir(settings)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -256,6 +259,7 @@ def locked_home(settings: Settings) -> Iterator[None]:
         ) from None
     with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        claim(settings.home)
         yield
 
 

@@ -7,7 +7,6 @@ user cannot enter the home (for example below /root), data and programs go to a 
 import hashlib
 import os
 import pwd
-import secrets
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from pathlib import Path
 from lakehouse.errors import LakehouseError
 from lakehouse.extras import need
 from lakehouse.files.private_files import write_private
+from lakehouse_stack.processes.identity import identify, identity_file, read
 
 POSTGRES = ("postgres", "nobody")
 OTHERS = ("lakehouse", "daemon", "nobody")  # not Postgres's own: it would have the clusters, and may have the machine's
@@ -184,11 +184,8 @@ def system_data(home: Path, system_dir: Path, make: bool = True) -> Path:
     A new one is made if there is none. What another home, deleted or moved, has left in its place is kept beside it as
     `<folder>.former`. Raises LakehouseError if the home is a copy of one that is still there.
     """
-    identity, folder = home / "run" / "id", system_folder(home, system_dir)
-    own = _text(identity)
-    if make and not own:
-        write_private(identity, own := secrets.token_hex(8))
-    found = folder if own and _text(folder / "id") == own else _of_moved_home(home, own, system_dir)
+    own, folder = identify(home, make), system_folder(home, system_dir)
+    found = folder if own and read(folder / "id") == own else _of_moved_home(home, own, system_dir)
     if not make:
         return found or folder
     if found != folder:
@@ -200,19 +197,19 @@ def system_data(home: Path, system_dir: Path, make: bool = True) -> Path:
         for parent in (system_dir, folder):
             parent.chmod(0o711)
     for name, text in (("home", f"{home}\n"), ("id", own)):
-        if _text(folder / name) != text:
+        if read(folder / name) != text:
             write_private(folder / name, text)
     return folder
 
 
 def _of_moved_home(home: Path, own: str, system_dir: Path) -> Path | None:
     """The folder of the home that had this identity elsewhere; raises LakehouseError if that is there, too."""
-    folder = next((id_.parent for id_ in sorted(system_dir.glob("*/id")) if own and _text(id_) == own), None)
-    former = _text(folder / "home").removesuffix("\n") if folder else ""
-    if former and _text(Path(former) / "run" / "id") == own:
+    folder = next((id_.parent for id_ in sorted(system_dir.glob("*/id")) if own and read(id_) == own), None)
+    former = read(folder / "home").removesuffix("\n") if folder else ""
+    if former and read(identity_file(Path(former))) == own:
         raise LakehouseError(
             f"{home} is a copy of {former}, or another path to it, and the data is in {folder}: use {former}; a copy "
-            f"that is to begin without data needs an identity of its own: remove {home / 'run' / 'id'}"
+            f"that is to begin without data needs an identity of its own: remove {identity_file(home)}"
         )
     return folder
 
@@ -221,11 +218,6 @@ def _former(folder: Path) -> Path:
     """A free name for a folder whose home is gone: what was in it is nobody's to delete."""
     names = (folder.with_name(f"{folder.name}.former{number if number > 1 else ''}") for number in count(1))
     return next(name for name in names if not name.exists())
-
-
-def _text(path: Path) -> str:
-    """What is in a file; nothing where there is none."""
-    return path.read_text() if path.is_file() else ""
 
 
 def copy_programs(programs: Path, system_dir: Path) -> Path:

@@ -78,6 +78,17 @@ def find(record: Record | None) -> psutil.Process | None:
     return process if is_same else None
 
 
+def works_elsewhere(process: psutil.Process, folders: Iterable[Path]) -> bool:
+    """Whether the process works in another folder that is there, as the servers of the home that this is a copy of.
+
+    The folder of a home that was moved is gone, and servers that were just started are in the root folder.
+    """
+    with suppress(psutil.Error, OSError):
+        there = Path(process.cwd())
+        return there != Path("/") and there.is_dir() and not any(map(there.is_relative_to, folders))
+    return False
+
+
 def _is_as_old(process: psutil.Process, record: Record) -> bool:
     """By the clock, which may have been set since: on Linux, the system's boot moves with it."""
     return abs(process.create_time() - record.created) <= 1 and process.status() != psutil.STATUS_ZOMBIE

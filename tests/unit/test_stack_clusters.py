@@ -3,13 +3,15 @@
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import load_settings
-from lakehouse_stack.control.start_stop import down
+from lakehouse_stack.control.start_stop import down, ended, locked_home, running, up
+from lakehouse_stack.home.pathnames import pid_file
 from lakehouse_stack.processes import accounts
 from lakehouse_stack.processes.accounts import (
     Account,
@@ -18,6 +20,7 @@ from lakehouse_stack.processes.accounts import (
     system_data,
     system_folder,
 )
+from lakehouse_stack.processes.process import Launch, start
 from lakehouse_stack.servers.postgres import remove_stale_lock
 
 
@@ -60,6 +63,44 @@ def test_a_copy_of_a_home_does_not_take_its_data(tmp_path: Path) -> None:
             system_data(copy, system, make)
     (copy / "run" / "id").unlink()
     assert system_data(copy, system) != folder == system_data(home, system)
+
+
+def test_a_copy_of_a_home_is_refused_while_the_home_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`up` in a copied project took over the servers of the original, and `down` stopped them."""
+    monkeypatch.setenv("LAKEHOUSE_STACK_SYSTEM_DIR", str(tmp_path / "system"))
+    original, copied = (load_settings(home=tmp_path / name) for name in ("home", "copy"))
+    with locked_home(original):
+        pass
+    shutil.copytree(original.home, copied.home)
+    for command in (up, down):
+        with pytest.raises(LakehouseError, match=f"^{copied.home} is a copy of {original.home}: use {original.home}; "):
+            command(copied)
+    with locked_home(original):
+        pass
+    original.home.rename(tmp_path / "gone")
+    with locked_home(copied):
+        pass  # now it is the home
+
+
+def test_a_copy_that_has_an_identity_of_its_own_or_was_made_before_there_was_one_has_no_server_of_the_original(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAKEHOUSE_STACK_SYSTEM_DIR", str(tmp_path / "system"))
+    original, copied = (load_settings(home=tmp_path / name) for name in ("home", "copy"))
+    data = original.home / "data" / "s3"
+    data.mkdir(parents=True)
+    launch = Launch((sys.executable, "-c", "import time; time.sleep(100)"), data, tmp_path / "log", {})
+    server = start(launch, 1, pid_file(original, "s3"))
+    try:
+        shutil.copytree(original.home, copied.home)
+        assert running(original, "s3") == server and running(copied, "s3") is None
+        assert ended(copied) == ["s3"] and down(copied) == []
+        moved = load_settings(home=tmp_path / "moved")
+        original.home.rename(moved.home)
+        assert running(moved, "s3") == server, "a home that was moved is the same"
+    finally:
+        server.kill()
+        server.wait(10)
 
 
 def test_what_a_home_has_left_is_never_deleted(tmp_path: Path) -> None:
