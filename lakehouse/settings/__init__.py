@@ -1,7 +1,7 @@
 """Every setting of the system in one typed object.
 
-Order of precedence: `LAKEHOUSE_*` environment, the files of `LAKEHOUSE_SECRETS_DIR`, `lakehouse.toml` in the working
-directory, `$LAKEHOUSE_HOME/endpoints.toml` (written by `lakehouse up`, so the embedded stack is one way among others
+Order of precedence: `LAKEHOUSE_*` environment, the files of `LAKEHOUSE_SECRETS_DIR`, `lakehouse.toml` in the project's
+folder, `$LAKEHOUSE_HOME/endpoints.toml` (written by `lakehouse up`, so the embedded stack is one way among others
 of filling these settings), the defaults of each group. Nested settings use two underscores: `LAKEHOUSE_TRINO__HOST`.
 """
 
@@ -32,6 +32,7 @@ from lakehouse.settings.places import (
     CONFIG_FILE,
     DBT_PACKAGE,
     ENDPOINTS_FILE,
+    HOME,
     PROJECT_DIR,
     absolute,
     check_project,
@@ -69,7 +70,7 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="LAKEHOUSE_", env_nested_delimiter="__", extra="forbid", frozen=True)
 
     home: Path = Field(
-        Path(".lakehouse"),
+        Path(HOME),
         description="data, logs, ports and secrets of this installation; two homes can run at the same time",
     )
     cache: Path = Field(Path("~/.cache/lakehouse"), description="downloads, shared by all homes", validate_default=True)
@@ -207,7 +208,7 @@ class Settings(BaseSettings):
         refuse_open(config_file(), settings_cls, toml())
         folder = filling.first("secrets_dir", (env_settings, toml))
         files = SecretFiles(settings_cls, absolute(folder) if folder else None)
-        home = filling.home(init_settings, env_settings, toml)
+        home = filling.home(toml, init_settings, env_settings)
         written = filling.endpoints(settings_cls, home / ENDPOINTS_FILE)
         given = [source() for source in (init_settings, env_settings, files, toml)]
         if filling.is_another(written.get("trino", {}), [each.get("trino") or {} for each in given]):

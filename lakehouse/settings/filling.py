@@ -10,7 +10,7 @@ from pydantic import BaseModel, SecretStr
 from pydantic_settings import PydanticBaseSettingsSource
 
 from lakehouse.errors import LakehouseError
-from lakehouse.settings.places import absolute
+from lakehouse.settings.places import HOME, absolute, named_project
 from lakehouse.text.spelling import Keys, keys_at
 
 
@@ -91,9 +91,10 @@ def endpoints(model: type[BaseModel], file: Path) -> dict[str, Any]:
     return known(tomllib.loads(file.read_text()), ()) if file.is_file() else {}
 
 
-def home(*sources: PydanticBaseSettingsSource) -> Path:
-    """The home of this installation."""
-    return absolute(first("home", sources) or ".lakehouse")
+def home(config: PydanticBaseSettingsSource, *given: PydanticBaseSettingsSource) -> Path:
+    """The home of this installation: what is given, else that of the project."""
+    here = first("home", given)
+    return absolute(here) if here else absolute(named_project() / Path(first("home", (config,)) or HOME).expanduser())
 
 
 def cache(*sources: PydanticBaseSettingsSource) -> Path:

@@ -8,16 +8,22 @@ from lakehouse.errors import LakehouseError
 PROJECT_DIR = Path(__file__).resolve().parents[2]  # the checkout; site-packages where a wheel is installed
 DBT_PACKAGE = PROJECT_DIR / "lakehouse_project" / "cdc_vault"
 CONFIG_FILE = "lakehouse.toml"
+HOME = ".lakehouse"
 ENDPOINTS_FILE = "endpoints.toml"
 
 
 def config_file() -> Path:
     """Where lakehouse.toml is, or would be; absolute. Raises LakehouseError when LAKEHOUSE_CONFIG names no file."""
     given = os.environ.get("LAKEHOUSE_CONFIG")
-    path = absolute(given or CONFIG_FILE)
+    path = absolute(given) if given else named_project() / CONFIG_FILE
     if given and not path.exists():
         raise LakehouseError(f"settings: LAKEHOUSE_CONFIG names {path}, which is no file: correct or unset it")
     return path
+
+
+def named_project() -> Path:
+    """The folder of the project that LAKEHOUSE_PROJECT_DIR names from anywhere, else the working folder."""
+    return absolute(os.environ.get("LAKEHOUSE_PROJECT_DIR") or ".")
 
 
 def project_dir() -> Path:

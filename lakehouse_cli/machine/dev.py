@@ -48,6 +48,7 @@ def dev(
             "DAGSTER_HOME": str(settings.dagster_home),
             "LAKEHOUSE_HOME": str(settings.home),
             "LAKEHOUSE_CACHE": str(settings.cache),
+            "LAKEHOUSE_PROJECT_DIR": str(settings.project_dir),
             **({"LAKEHOUSE_CONFIG": str(config_file())} if config_file().exists() else {}),
             "PYTHONUNBUFFERED": "1",
         }

@@ -18,7 +18,7 @@ from lakehouse.errors import LakehouseError
 from lakehouse.extras import need
 from lakehouse.servers.embedded import is_sample
 from lakehouse.settings import ENDPOINTS_FILE, Settings, SourceSettings, check_project, load_settings
-from lakehouse.settings.places import absolute
+from lakehouse.settings.places import HOME, named_project
 from lakehouse.text.shown import console, say, say_json, table
 from lakehouse_cli.alone import servers_unused
 from lakehouse_cli.machine.clients import client_text
@@ -69,7 +69,7 @@ def _start(*, with_kafka: bool) -> None:
 
     need("embedded")
     settings, begun = load_settings(), time.monotonic()
-    if settings.home == absolute(Settings.model_fields["home"].default) and not (settings.home / "data").exists():
+    if settings.home == named_project() / HOME and not (settings.home / "data").exists():
         check_project(settings.project_dir)  # a home would be made wherever somebody happened to be
     _refuse_beside_own_lake(settings)
     out = console()

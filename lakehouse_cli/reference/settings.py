@@ -26,7 +26,8 @@ INTRODUCTION = """# Settings
 <!-- written by `make docs` from lakehouse/settings/ and lakehouse_stack/home/config.py -->
 
 `LAKEHOUSE_*` environment variables override secret files ([one file per setting](../security.md#secrets-in-files)),
-which override `lakehouse.toml` (in the working directory, or at `LAKEHOUSE_CONFIG`), which overrides what
+which override `lakehouse.toml` (in the folder that `LAKEHOUSE_PROJECT_DIR` names, else in the
+working directory; or at `LAKEHOUSE_CONFIG`), which overrides what
 `lakehouse up` wrote to the home. In TOML, `LAKEHOUSE_TRINO__HOST` is `[trino] host`. `LAKEHOUSE_STACK_*` are read from
 the environment only. A variable or key that is misspelt is an error that names the nearest one.
 [Speed, freshness and memory](../operations.md#speed-freshness-and-memory) explains what to weigh.

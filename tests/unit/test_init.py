@@ -79,6 +79,28 @@ def test_outside_of_a_project_no_other_is_taken_in_its_place(project: Path, monk
     assert load_declarations(load_settings()).sources == ()
 
 
+def test_a_project_that_is_named_from_elsewhere_has_its_settings_and_its_home(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were those of the working folder, where `up` made a second lake."""
+    monkeypatch.delenv("LAKEHOUSE_HOME")
+    (project / "lakehouse.toml").write_text('warehouse = "s3://shop/"\n')
+    elsewhere = project.parent / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "lakehouse.toml").write_text('warehouse = "s3://another/"\n')
+    monkeypatch.chdir(elsewhere)
+    assert load_settings().warehouse == "s3://another/"
+    monkeypatch.setenv("LAKEHOUSE_PROJECT_DIR", f"../{project.name}")
+    found = load_settings()
+    assert (found.warehouse, found.home, found.project_dir) == ("s3://shop/", project / ".lakehouse", project)
+    (project / "lakehouse.toml").write_text('home = "lake"\n')
+    assert load_settings().home == project / "lake"
+    monkeypatch.setenv("LAKEHOUSE_HOME", "mine")
+    monkeypatch.setenv("LAKEHOUSE_CONFIG", "lakehouse.toml")
+    found = load_settings()
+    assert (found.warehouse, found.home) == ("s3://another/", elsewhere / "mine"), "what is said otherwise"
+
+
 def test_settings_of_another_place_leave_the_project_of_the_folder(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,6 +115,9 @@ def test_no_servers_are_started_where_there_is_no_project(tmp_path: Path, monkey
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(LakehouseError, match="holds no project"):
+        stack.up()
+    monkeypatch.setenv("LAKEHOUSE_PROJECT_DIR", str(tmp_path / "misspelt"))
+    with pytest.raises(LakehouseError, match="misspelt holds no project"):
         stack.up()
     assert not list(tmp_path.iterdir())
 
