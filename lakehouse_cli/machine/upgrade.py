@@ -258,11 +258,12 @@ def sources_to_recover(settings: Settings) -> list[str]:
     from lakehouse.text.urls import parse_url
     from lakehouse_stack.control.postgres_upgrade import identify
     from lakehouse_stack.home.pathnames import ports_file
-    from lakehouse_stack.home.ports import read_ports
+    from lakehouse_stack.home.ports import LOOPBACK, read_ports
 
     port = read_ports(ports_file(settings)).get("sources")
+    here = LOOPBACK, port
     reached = {
-        name for name, given in settings.databases.items() if parse_url(given.url.get_secret_value()).port == port
+        name for name, given in settings.databases.items() if parse_url(given.url.get_secret_value()).place[:2] == here
     }
     if not _is_embedded(settings) or port is None or not reached:
         return []

@@ -184,7 +184,7 @@ def test_sources_of_a_migrated_cluster_are_named_until_they_are_recovered(
     url = parse_url(cluster)
     for name in ("shop", "bank", "topics"):
         monkeypatch.setenv(f"LAKEHOUSE_SOURCES__{name.upper()}__URL", cluster)
-    monkeypatch.setenv("LAKEHOUSE_SOURCES__CRM__URL", "postgresql://elsewhere:1/crm")
+    monkeypatch.setenv("LAKEHOUSE_SOURCES__CRM__URL", f"postgresql://elsewhere:{url.port}/crm")  # of the same port
     settings = load_settings()
     assert sources_to_recover(settings) == [], "these servers are somebody else's"
     write_private(credentials_file(settings), json.dumps({"sources_superuser": "secret"}))
