@@ -66,12 +66,21 @@ def up(
 
 def _start(*, with_kafka: bool) -> None:
     from lakehouse_stack.control.start_stop import up as stack_up
+    from lakehouse_stack.home.config import stack_settings
+    from lakehouse_stack.servers.postgres_versions import lost_clusters
 
     need("embedded")
     settings, begun = load_settings(), time.monotonic()
     if settings.home == named_project() / HOME and not (settings.home / "data").exists():
         check_project(settings.project_dir)  # a home would be made wherever somebody happened to be
     _refuse_beside_own_lake(settings)
+    for name, folder in lost_clusters(settings, stack_settings()).items():
+        say(
+            f"{name}: {folder} is gone, and an empty one is made. If it is on a volume that is not mounted: "
+            "`lakehouse down`, mount it, `lakehouse up`. If it is lost, a backup brings back the catalog: "
+            "`lakehouse restore-backup`",
+            error=True,
+        )
     out = console()
     download = _DownloadBar(out)
     try:

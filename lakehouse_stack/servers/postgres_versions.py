@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lakehouse.errors import LakehouseError
-from lakehouse.settings import Settings
+from lakehouse.settings import ENDPOINTS_FILE, Settings
 from lakehouse_stack.home.config import StackSettings
 from lakehouse_stack.processes.accounts import Placement, find_placement, packaged_programs
 
@@ -42,6 +42,14 @@ def old_clusters(placement: Placement) -> tuple[OldCluster, ...]:
     wanted = _major_of_programs(placement.programs)
     found = [(name, placement.data / name, major_of(placement.data / name) or wanted) for name in CLUSTERS]
     return tuple(OldCluster(name, data, major, wanted) for name, data, major in found if major != wanted)
+
+
+def lost_clusters(settings: Settings, stack: StackSettings) -> dict[str, Path]:
+    """The clusters that a home with a stack has no longer, by name, with their folders: `up` makes empty ones."""
+    if not (settings.home / ENDPOINTS_FILE).exists():
+        return {}
+    data = find_placement(settings.home, stack.system_dir, make=False).data
+    return {name: data / name for name in CLUSTERS if not any(map(major_of, (data / name, upgraded_path(data / name))))}
 
 
 def major_of(data: Path) -> str | None:

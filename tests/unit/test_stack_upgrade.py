@@ -13,6 +13,7 @@ import pytest
 from lakehouse.errors import LakehouseError
 from lakehouse.files.private_files import write_private
 from lakehouse.settings import load_settings
+from lakehouse_cli.machine import stack
 from lakehouse_stack.control import postgres_upgrade
 from lakehouse_stack.control.postgres_upgrade import upgrade_cluster, upgrade_clusters
 from lakehouse_stack.control.start_stop import up
@@ -159,3 +160,22 @@ def test_a_move_that_was_killed_before_its_last_rename_can_be_made_again(where: 
 def test_programs_that_nobody_has_are_named_with_the_package_that_has_them() -> None:
     with pytest.raises(LakehouseError, match=r"Postgres 9.*install Debian's postgresql-9, then run this again"):
         postgres_upgrade.programs_for("9")
+
+
+def test_up_tells_of_a_cluster_that_is_gone(
+    where: Placement, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The volume of `data` was not mounted: an empty catalog was made, without a word."""
+    monkeypatch.setattr("lakehouse_stack.control.start_stop.up", lambda *given, **named: None)
+
+    def told() -> list[str]:
+        stack.up()
+        return [line.partition(" is gone")[0] for line in capsys.readouterr().err.splitlines()]
+
+    assert told() == [], "a first start"
+    (where.data.parent / "endpoints.toml").touch()
+    assert told() == [f"{name}: {where.data / name}" for name in ("sources", "catalog")]
+    for folder in (where.data / "sources", upgraded_path(where.data / "catalog")):
+        folder.mkdir()
+        (folder / "PG_VERSION").write_text("18\n")
+    assert told() == [], "one of them waits for the last step of its upgrade"
