@@ -28,7 +28,7 @@ from lakehouse_stack.home.config import stack_settings
 from lakehouse_stack.home.credentials import ensure_credentials
 from lakehouse_stack.home.pathnames import credentials_file
 from lakehouse_stack.home.ports import LOOPBACK, plan_ports
-from lakehouse_stack.processes.accounts import Placement, can_enter, copy_programs, find_placement, run_as
+from lakehouse_stack.processes.accounts import Placement, can_enter, copy_programs, find_placement, run_as, write_as
 from lakehouse_stack.servers.postgres import CONFIG_FILE, initialize, remove_stale_lock
 from lakehouse_stack.servers.postgres_versions import (
     OldCluster,
@@ -47,6 +47,8 @@ RELATIONS = """SELECT n.nspname, c.relname, c.relkind::text
 DATABASES = "SELECT datname FROM pg_database WHERE datallowconn AND datname <> 'template1' ORDER BY 1"
 CONTENT_QUERIES: dict[str, LiteralString] = dict.fromkeys("rm", "SELECT count(*) FROM {}")  # by kind of relation
 CONTENT_QUERIES["S"] = "SELECT last_value, is_called FROM {}"
+AUTO_FILE = "postgresql.auto.conf"
+ALTER_SYSTEM = f"SELECT name, setting FROM pg_file_settings WHERE sourcefile LIKE '%/{AUTO_FILE}' ORDER BY seqno"
 ROLES = "SELECT rolname, rolpassword FROM pg_authid WHERE rolname !~ '^pg_' ORDER BY 1"
 
 
@@ -82,7 +84,7 @@ def upgrade_cluster(old: OldCluster, placement: Placement, system_dir: Path, pas
     for unfinished in (fresh, upgraded_path(old.data)):  # of one that was killed while the old cluster was in place
         shutil.rmtree(unfinished, ignore_errors=True)
     initialize(fresh, placement, password)
-    for file in (fresh / CONFIG_FILE, fresh / "pg_hba.conf"):
+    for file in (fresh / CONFIG_FILE, fresh / "pg_hba.conf", fresh / "pg_ident.conf"):
         if placement.account is None:
             shutil.copyfile(old.data / file.name, file)
         else:
@@ -95,10 +97,30 @@ def upgrade_cluster(old: OldCluster, placement: Placement, system_dir: Path, pas
         say(f"{old.name}: comparing")
         if differs := _difference(*(_content(ports[side], password) for side in ("old", "new"))):
             raise LakehouseError(f"{old.name}: not everything arrived ({differs}): the old cluster is as it was")
+        with _connect(ports["old"], password, "postgres") as connection:
+            settings = connection.execute(ALTER_SYSTEM).fetchall()
+    for left_out in _keep_settings(settings, fresh, placement, ports["new"]):
+        say(f"{old.name}: {left_out}, set by ALTER SYSTEM, is left out: Postgres {old.wanted} does not start with it")
     fresh.rename(upgraded_path(old.data))
     old.data.rename(kept)
     finish_upgrade(old.data)
     return kept
+
+
+def _keep_settings(settings: Iterable[tuple[str, str]], data: Path, placement: Placement, port: int) -> list[str]:
+    """Takes over what ALTER SYSTEM has set; returns the names of settings that the stopped cluster does not start
+    with: they are left out."""
+    kept, left_out = "", []
+    for name, value in settings:
+        text = value.replace("\\", "\\\\").replace("'", "''")
+        write_as(placement.account, data / AUTO_FILE, f"{kept}{name} = '{text}'\n")
+        try:
+            with _serving(data, placement, port):
+                kept += f"{name} = '{text}'\n"
+        except LakehouseError:
+            left_out.append(name)
+    write_as(placement.account, data / AUTO_FILE, kept)
+    return left_out
 
 
 def identify(settings: Settings, cluster: str, port: int) -> str:

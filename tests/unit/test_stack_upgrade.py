@@ -28,6 +28,10 @@ LIFE = (
     "CREATE ROLE app LOGIN PASSWORD 'app-1'",
     "CREATE DATABASE shop OWNER app",
     "ALTER DATABASE shop SET search_path = public",
+    "ALTER SYSTEM SET log_line_prefix = 'it''s \\ %p '",
+    "ALTER SYSTEM SET old_snapshot_threshold = '1h'",  # Postgres 17 has it no more
+    "ALTER SYSTEM SET temp_tablespaces = 'a b', pg_default",
+    "ALTER SYSTEM SET default_transaction_read_only = on",
 )
 SHOP = (
     "CREATE TABLE orders (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, note text, body jsonb)",
@@ -95,7 +99,13 @@ def test_up_says_what_is_wrong_and_what_to_do_before_anything_is_started(
 def test_a_cluster_is_moved_with_every_role_row_and_setting_and_the_old_one_is_kept(
     where: Placement, old: OldCluster
 ) -> None:
-    assert upgrade_clusters(load_settings(), lambda step: None) == (old,)
+    with (old.data / "pg_ident.conf").open("a") as maps:
+        maps.write("team ada app\n")
+    said: list[str] = []
+    assert upgrade_clusters(load_settings(), said.append) == (old,)
+    assert [step for step in said if "left out" in step] == [
+        "catalog: old_snapshot_threshold, set by ALTER SYSTEM, is left out: Postgres 18 does not start with it"
+    ]
     assert (major_of(old.data), major_of(postgres_upgrade.old_data_path(old)), old_clusters(where)) == (
         old.wanted,
         FORMER,
@@ -109,6 +119,11 @@ def test_a_cluster_is_moved_with_every_role_row_and_setting_and_the_old_one_is_k
                 " current_setting('search_path'), current_setting('wal_level'), lo_get(4711)"
             ).fetchone()
             assert facts == (500, "glad", "lakehouse", "public", "logical", b"large")
+            assert shop.execute(
+                "SELECT current_setting('log_line_prefix'), current_setting('temp_tablespaces'),"
+                " current_setting('default_transaction_read_only'), (SELECT sys_name FROM pg_ident_file_mappings)"
+            ).fetchone() == ("it's \\ %p ", '"a b", pg_default', "on", "ada")
+            shop.execute("SET default_transaction_read_only = off")
             [(next_id,)] = shop.execute("INSERT INTO orders (note) VALUES ('x') RETURNING id").fetchall()
             assert next_id == 501
             assert shop.execute("SELECT * FROM pg_replication_slots").fetchall() == [], "a slot does not go along"
