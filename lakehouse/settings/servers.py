@@ -22,6 +22,12 @@ class S3Settings(Section):
         None, description="PEM file of the authorities to trust, for `https`; unset means those of the system"
     )
 
+    @model_validator(mode="after")
+    def _has_both_keys(self) -> "S3Settings":
+        if bool(self.access_key) != bool(self.secret_key):  # variables may be set and empty
+            raise ValueError("access_key and secret_key belong together")
+        return self
+
 
 class Login(NamedTuple):
     """User and password of a role."""

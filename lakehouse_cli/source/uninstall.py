@@ -33,8 +33,12 @@ def uninstall(
     Needs the catalog, which knows the slots. A source that does not answer is named, and nothing is stopped or deleted.
     Slots of sources that have no connection here any more are named, for you to drop.
     """
+    from lakehouse_stack.control.start_stop import refuse_precious
+
     line_by_line()
     settings = load_settings()
+    if delete_data:
+        refuse_precious(settings)
     if run_dir(settings).exists():
         claim(settings.home)  # in a copy, slots and servers are the original's
     sources = [name for name in settings.databases if not is_sample(settings, name)]  # samples end with their servers

@@ -18,7 +18,7 @@ import psutil
 from lakehouse.declarations import load_declarations
 from lakehouse.declarations.manifest import manifest_path
 from lakehouse.errors import LakehouseError
-from lakehouse.settings import Settings, load_settings
+from lakehouse.settings import CONFIG_FILE, Settings, load_settings
 from lakehouse_stack.control.endpoints import write_endpoints
 from lakehouse_stack.control.plan import build_servers
 from lakehouse_stack.downloads.artifacts import kafka_jars, read_manifest
@@ -51,6 +51,7 @@ SECOND = {TRINO_INTERNAL: "trino", "kafka_controller": "kafka"}  # ports of a se
 OURS = ("dagster", *METRICS)  # ports of processes that `lakehouse dev` starts
 SERVER_FILES = ("access", "trino", "trino.pem", "s3proxy.properties", "s3proxy-others.properties")
 """What release 0.2 wrote to `run`, where servers that do not run as root cannot read it."""
+PRECIOUS = (CONFIG_FILE, "dbt_project", "backup.json")  # files of a project, and of a backup
 STOP_SECONDS = 20.0  # time for a server to shut down before it is killed
 
 
@@ -101,6 +102,18 @@ def down(settings: Settings) -> list[str]:
         with ThreadPoolExecutor(len(servers)) as pool:
             stopped = list(pool.map(lambda server: _stop(server, settings), servers))
     return [server.name for server, ran in zip(servers, stopped, strict=True) if ran]
+
+
+def refuse_precious(settings: Settings) -> None:
+    """Raises LakehouseError if the home has a project or a backup in it, which would be deleted with it."""
+    found = (
+        file for name in PRECIOUS for depth in ("", "*/", "*/*/") for file in sorted(settings.home.glob(depth + name))
+    )
+    if file := next(found, None):
+        raise LakehouseError(
+            f"{file} is in the home, which would be deleted with all that is in it: move it elsewhere, then run this "
+            "again"
+        )
 
 
 def delete_home(settings: Settings) -> None:

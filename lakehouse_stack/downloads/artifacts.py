@@ -1,5 +1,6 @@
 """The manifest of pinned downloads, and the artifacts that are missing; `download.py` fetches them."""
 
+import hashlib
 import tomllib
 from pathlib import Path
 
@@ -7,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 MANIFEST = Path(__file__).with_name("artifacts.toml")
 KAFKA_JARS = Path(__file__).with_name("kafka.jars")
-KAFKA_FOLDER = "kafka-4.3.1-debezium-3.7.0"
+KAFKA = "kafka-4.3.1-debezium-3.7.0"
 
 
 class Artifact(BaseModel):
@@ -44,7 +45,7 @@ def read_manifest(path: Path = MANIFEST) -> tuple[Artifact, ...]:
 
 def kafka_jars() -> tuple[Artifact, ...]:
     """The jars of Kafka, Connect and Debezium with all that they need, which only some installations download."""
-    found = []
+    found, folder = [], kafka_folder()
     for line in KAFKA_JARS.read_text().splitlines():
         if line and not line.startswith("#"):
             module, sha256, size, licence = line.split(maxsplit=3)
@@ -52,10 +53,16 @@ def kafka_jars() -> tuple[Artifact, ...]:
             found.append(
                 Artifact(
                     org=org, name=name, version=version, ext="jar", classifier=next(iter(classifier), None),
-                    folder=KAFKA_FOLDER, sha256=sha256, size=int(size), licence=licence,
+                    folder=folder, sha256=sha256, size=int(size), licence=licence,
                 )
             )  # fmt: skip
     return tuple(found)
+
+
+def kafka_folder() -> str:
+    """The folder of these jars, which is the class path: each list of jars has its own."""
+    jars = [line for line in KAFKA_JARS.read_text().splitlines() if line and not line.startswith("#")]
+    return f"{KAFKA}-{hashlib.sha256(repr(jars).encode()).hexdigest()[:8]}"
 
 
 def missing(artifacts: tuple[Artifact, ...], root: Path) -> tuple[Artifact, ...]:

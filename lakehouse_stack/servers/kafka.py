@@ -21,7 +21,7 @@ from lakehouse.files.private_files import write_shared
 from lakehouse.servers.java import spark_java_home
 from lakehouse.servers.outage import BROKEN_OFF
 from lakehouse.settings import Settings
-from lakehouse_stack.downloads.artifacts import KAFKA_FOLDER, kafka_jars
+from lakehouse_stack.downloads.artifacts import kafka_folder, kafka_jars
 from lakehouse_stack.downloads.download import ensure_artifacts
 from lakehouse_stack.home.ports import LOOPBACK
 from lakehouse_stack.processes.accounts import Account, ServerPlacement, run_as
@@ -89,14 +89,14 @@ def format_command(java: Path, classes: Path, properties: Path) -> tuple[str, ..
 def kafka_classes(settings: Settings) -> Path:
     """The folder with Kafka's jars, downloaded if they are missing; raises LakehouseError."""
     ensure_artifacts(settings, artifacts=kafka_jars())
-    return settings.artifacts / KAFKA_FOLDER
+    return settings.artifacts / kafka_folder()
 
 
 def kafka_servers(
     home: Path, placement: ServerPlacement, java_home: Path, artifacts: Path, ports: Mapping[str, int], heap_mb: int
 ) -> tuple[Server, Server]:
     """The broker and Connect, on loopback and without logins, as the other servers of one machine are reached."""
-    java, classes = placement.program(java_home) / "bin" / "java", placement.program(artifacts / KAFKA_FOLDER)
+    java, classes = placement.program(java_home) / "bin" / "java", placement.program(artifacts / kafka_folder())
     servers = f"{LOOPBACK}:{ports['kafka']}"
     of_broker = lines(broker_properties(placement.data / "kafka", ports["kafka"], ports["kafka_controller"]))
     of_worker = lines(worker_properties(ports["connect"], servers))
@@ -107,7 +107,7 @@ def kafka_servers(
 
 def broker_in_container(folder: Path, host: str, settings: Settings, heap_mb: int) -> NoReturn:
     """Replaces this process by the broker of docker/, with its data on the volume `folder`; clients call it `host`."""
-    java, classes = spark_java_home(settings) / "bin" / "java", settings.artifacts / KAFKA_FOLDER
+    java, classes = spark_java_home(settings) / "bin" / "java", settings.artifacts / kafka_folder()
     properties = Path(tempfile.mkdtemp()) / "broker.properties"
     properties.write_text(lines(broker_properties(folder, CONTAINER_PORT, CONTROLLER_PORT, host, "0.0.0.0")))
     if not (folder / "data" / "meta.properties").exists():
@@ -118,7 +118,7 @@ def broker_in_container(folder: Path, host: str, settings: Settings, heap_mb: in
 
 def connect_in_container(servers: str, settings: Settings, heap_mb: int) -> NoReturn:
     """Replaces this process by the Connect of docker/, a worker for the brokers `servers`."""
-    java, classes = spark_java_home(settings) / "bin" / "java", settings.artifacts / KAFKA_FOLDER
+    java, classes = spark_java_home(settings) / "bin" / "java", settings.artifacts / kafka_folder()
     properties = Path(tempfile.mkdtemp()) / "worker.properties"
     properties.write_text(lines(worker_properties(CONNECT_PORT, servers, "0.0.0.0")))
     command = java_command(java, classes, heap_mb, CONNECT, str(properties))

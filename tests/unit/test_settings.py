@@ -225,6 +225,15 @@ def test_a_source_by_the_name_of_the_sample_in_kafka_may_be_a_database_or_other_
     assert load_settings().source("clicks").owner_url is None
 
 
+@pytest.mark.parametrize("name", ["ACCESS_KEY", "SECRET_KEY"])
+def test_half_a_login_to_the_store_is_refused(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """It was ignored, and the keys of AWS' default chain were used."""
+    monkeypatch.setenv(f"LAKEHOUSE_S3__{name}", SECRET)
+    with pytest.raises(LakehouseError, match="access_key and secret_key belong together") as refused:
+        load_settings()
+    assert SECRET not in str(refused.value)
+
+
 @pytest.mark.parametrize("name", ["CATALOG_URL", "WAREHOUSE", "S3__ENDPOINT"])
 def test_up_starts_no_stack_in_the_home_of_a_lake_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str

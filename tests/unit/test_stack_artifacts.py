@@ -10,7 +10,7 @@ import pytest
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.spark import JARS, OVERRIDES
 from lakehouse.settings import load_settings
-from lakehouse_stack.downloads import download, java
+from lakehouse_stack.downloads import artifacts, download, java
 from lakehouse_stack.downloads.artifacts import Artifact, missing, read_manifest
 
 CONTENT = b"a jar"
@@ -54,6 +54,18 @@ def test_the_manifest_has_the_jars_that_spark_asks_for():
 
 def test_every_artifact_is_pinned_by_checksum_and_no_address_is_written_down():
     assert all(len(artifact.sha256) == 64 and artifact.size > 0 for artifact in read_manifest())
+
+
+def test_another_list_of_kafkas_jars_has_another_folder(tmp_path, monkeypatch):
+    """A release that changes a jar would have had the former one beside it, in the same class path."""
+    text = artifacts.KAFKA_JARS.read_text()
+    folder = artifacts.kafka_folder()
+    assert {jar.folder for jar in artifacts.kafka_jars()} == {folder}
+    monkeypatch.setattr(artifacts, "KAFKA_JARS", tmp_path / "kafka.jars")
+    (tmp_path / "kafka.jars").write_text(f"# another comment\n{text}")
+    assert artifacts.kafka_folder() == folder
+    (tmp_path / "kafka.jars").write_text(text.replace("lz4-java:1.10.2 252d", "lz4-java:1.10.3 252e"))
+    assert artifacts.kafka_folder() != folder
 
 
 def test_what_is_there_is_not_missing(tmp_path):

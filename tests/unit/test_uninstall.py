@@ -28,6 +28,23 @@ def test_nothing_is_taken_away_below_a_running_dev(tmp_path: Path, monkeypatch: 
     assert ended == [True]
 
 
+@pytest.mark.parametrize("kept", ["lakehouse.toml", "dbt_project/", "shop/lakehouse.toml", "backup/backup.json"])
+def test_a_home_with_a_project_or_a_backup_in_it_is_not_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: str
+) -> None:
+    """All that is in it went, whatever it was."""
+    settings, ended = load_settings(home=tmp_path / "home"), list[bool]()
+    monkeypatch.setattr(uninstalling, "load_settings", lambda: settings)
+    monkeypatch.setattr(uninstalling, "_end", lambda _, delete_data: ended.append(delete_data))
+    file = settings.home / kept
+    file.parent.mkdir(parents=True)
+    file.mkdir() if kept.endswith("/") else file.touch()
+    with pytest.raises(LakehouseError, match=f"^{file} is in the home, .*: move it elsewhere, then run this again"):
+        uninstalling.uninstall(delete_data=True, yes=True)
+    uninstalling.uninstall(yes=True)
+    assert ended == [False]
+
+
 def test_nothing_is_taken_away_below_a_follower_of_topics(
     catalog_settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
