@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from lakehouse.catalog.objects import list_objects
 from lakehouse.catalog.open import changes_data, history, load_table
-from maintenance.inventory.lake import Relation
+from maintenance.inventory.lake import BROKEN, Relation
 from maintenance.inventory.outcome import TableName
 from maintenance.inventory.reachable import files_of
 from maintenance.inventory.session import Session
@@ -29,12 +29,12 @@ MAX_FILES = 2_000  # read per table
 
 @dataclass
 class MetadataFiles:
-    """A table's metadata files, newest first, and all objects below its location."""
+    """A table's metadata files, newest first, and all objects below its location with their sizes."""
 
     io: PyArrowFileIO
     table: Table
     locations: list[str]
-    objects: frozenset[str]
+    objects: dict[str, int]
 
     def states(self) -> Iterator[Table]:
         """The table at each of its metadata files, newest first."""
@@ -51,16 +51,20 @@ class MetadataFiles:
         return next((t for t in self.states() if _is_within(t, milliseconds, cycles) and self.is_complete(t)), None)
 
     def is_complete(self, table: Table) -> bool:
-        """Whether all files of its current snapshot exist."""
+        """Whether all files of its current snapshot exist, none cut short by a copy or a power loss."""
         snapshot = table.current_snapshot()
         if snapshot is None:
             return True
         try:
             needed = files_of(table, [snapshot])
-        except (FileNotFoundError, ValueError):
+        except BROKEN:
             return False
         below = self.table.location().rstrip("/") + "/"
-        return all(path in self.objects for path in needed if path.startswith(below))
+        return all(
+            path in self.objects and size in (None, self.objects[path])
+            for path, size in needed.items()
+            if path.startswith(below)
+        )
 
 
 def metadata_files(io: PyArrowFileIO, table: Table) -> MetadataFiles:
@@ -68,24 +72,26 @@ def metadata_files(io: PyArrowFileIO, table: Table) -> MetadataFiles:
     objects = list_objects(io, table.location())
     metadata = [stored for stored in objects if stored.path.endswith(".metadata.json")]
     ordered = sorted(metadata, key=lambda stored: (version(stored.path), stored.modified), reverse=True)
-    return MetadataFiles(io, table, [stored.path for stored in ordered], frozenset(stored.path for stored in objects))
+    return MetadataFiles(
+        io, table, [stored.path for stored in ordered], {stored.path: stored.size for stored in objects}
+    )
 
 
 def load(session: Session, name: TableName) -> Table | None:
-    """The table from the catalog; None if there is none or its metadata file is missing."""
+    """The table from the catalog; None if there is none or its metadata file is missing or broken."""
     try:
         return load_table(session.catalog, *name)
-    except FileNotFoundError:
+    except BROKEN:
         return None
 
 
 def newest_by_storage(session: Session, relation: Relation) -> Table | None:
-    """A table whose metadata file is missing, read from the newest other one in its location; None without any."""
+    """A table whose metadata file is missing or broken, read from its location's newest other one; None without any."""
     from pyiceberg.serializers import FromInputFile
     from pyiceberg.table import Table
 
     for location in newest_files(session.io, relation):
-        with suppress(FileNotFoundError, ValueError):
+        with suppress(*BROKEN):
             metadata = FromInputFile.table_metadata(session.io.new_input(location))
             return Table(relation.name, metadata, location, session.io, session.catalog)
     return None

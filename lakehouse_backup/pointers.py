@@ -26,11 +26,12 @@ from lakehouse_backup.metadata_files import (
     newest_by_storage,
     newest_files,
 )
-from maintenance.inventory.lake import list_relations
+from maintenance.inventory.lake import BROKEN, list_relations
 from maintenance.inventory.outcome import TableName
 from maintenance.inventory.session import Session
 
 if TYPE_CHECKING:
+    from pyiceberg.io import FileIO
     from pyiceberg.table import Table
 
 
@@ -102,20 +103,30 @@ def _moves(
 
 
 def view_moves(session: Session) -> tuple[dict[TableName, tuple[str, str]], list[TableName]]:
-    """Views whose metadata file was deleted since the backup, with their newest one; and those that have none.
+    """Views whose metadata file was deleted since the backup, or cut short, with their newest one; and those that have
+    none.
 
     Each refresh of a mirror writes a file, and now and then deletes old ones.
     """
     moved, gone = dict[TableName, tuple[str, str]](), list[TableName]()
     for relation in list_relations(session.catalog):
         location = relation.metadata_location
-        if relation.kind != "view" or read_metadata(session.io, location) is not None:
+        if relation.kind != "view" or _is_whole(session.io, location):
             continue
-        if files := newest_files(session.io, relation):
-            moved[relation.name] = (location, with_long_text(session.io, files[0]))
+        files = (file for file in newest_files(session.io, relation) if _is_whole(session.io, file))
+        if newest := next(files, None):
+            moved[relation.name] = (location, with_long_text(session.io, newest))
         else:
             gone.append(relation.name)
     return moved, gone
+
+
+def _is_whole(io: FileIO, location: str) -> bool:
+    """Whether a view's metadata file is there and can be read."""
+    try:
+        return read_metadata(io, location) is not None
+    except BROKEN:
+        return False
 
 
 def _created_since(

@@ -7,6 +7,7 @@ gone in the second step, the cycle was published, and the table that is read in 
 
 from __future__ import annotations
 
+import zlib
 from collections import defaultdict
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
 READERS = 8
-UNREADABLE = (OSError, ValueError, ValidationError)  # what PyIceberg raises for files that are missing or broken
+BROKEN = (FileNotFoundError, ValueError, EOFError, zlib.error, ValidationError)
+"""What PyIceberg raises for a file that is missing, or was cut short."""
+UNREADABLE = (OSError, *BROKEN)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ Format: https://iceberg.apache.org/spec/#manifest-lists and https://iceberg.apac
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from io import BytesIO
@@ -43,4 +44,7 @@ def _records(io: FileIO, path: str) -> Iterator[dict[str, Any]]:
 
     with io.new_input(path).open() as stream:
         content = BytesIO(stream.read())
-    yield from cast("Iterator[dict[str, Any]]", fastavro.reader(content))
+    try:
+        yield from cast("Iterator[dict[str, Any]]", fastavro.reader(content))
+    except (EOFError, IndexError, zlib.error) as error:
+        raise ValueError(f"{path} was cut short: {error}") from None

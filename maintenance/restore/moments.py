@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from lakehouse.catalog.objects import list_objects
 from lakehouse.catalog.past import milliseconds, newest_until, seen_at
 from lakehouse.errors import LakehouseError
+from maintenance.inventory.lake import BROKEN
 
 if TYPE_CHECKING:
     from pyiceberg.io.pyarrow import PyArrowFileIO
@@ -89,7 +90,7 @@ def read_table(io: PyArrowFileIO, table: Table, location: str) -> Table | None:
 
     try:
         metadata = FromInputFile.table_metadata(io.new_input(location))
-    except (FileNotFoundError, ValueError):  # purged meanwhile, or incomplete
+    except BROKEN:  # purged meanwhile, or incomplete
         return None
     if metadata.table_uuid != table.metadata.table_uuid:
         return None

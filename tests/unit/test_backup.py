@@ -157,6 +157,32 @@ def test_the_newest_whole_state_at_a_snapshot_is_found_from_an_old_metadata_file
     assert whole.metadata_location == found.metadata_location, "what lacks a file is passed over"
 
 
+@pytest.mark.parametrize("kind", ["metadata", "manifest list", "manifest", "data"])
+@pytest.mark.parametrize("keep", [0.0, 0.5, 0.99])
+def test_a_state_with_a_file_that_was_cut_short_is_passed_over(table: Table, kind: str, keep: float) -> None:
+    """A copy that broke off leaves one, and so may a power loss: it counted as complete, and reads failed for good."""
+    append(table, 1)
+    whole = table.metadata_location
+    append(table, 2)
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    manifests = snapshot.manifests(table.io)
+    newest = next(m for m in manifests if m.added_snapshot_id == snapshot.snapshot_id)
+    cut_short = {
+        "metadata": table.metadata_location,
+        "manifest list": snapshot.manifest_list,
+        "manifest": newest.manifest_path,
+        "data": newest.fetch_manifest_entry(table.io)[0].data_file.file_path,
+    }
+    file = Path(cut_short[kind].removeprefix("file://"))
+    file.write_bytes(file.read_bytes()[: int(file.stat().st_size * keep)])
+    catalog = cast(SqlCatalog, table.catalog)
+    settings = Settings(_env_file=None, warehouse=str(catalog.properties["warehouse"]))
+    session = cast(Any, SimpleNamespace(catalog=catalog, io=table.io, settings=settings))
+    found = find_pointers(session, {}, None, lambda step: None)
+    assert found.moved == {TableName("shop", "sales"): (table.metadata_location, whole)} and not found.gone
+
+
 def test_a_state_that_the_newest_does_not_come_from_is_its_rival(table: Table) -> None:
     append(table, 1, 2)
     loser = table.catalog.load_table("shop.sales")
@@ -337,20 +363,25 @@ def test_a_view_whose_metadata_went_since_the_backup_has_its_newest_one(tmp_path
     catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{tmp_path}/warehouse")
     catalog.create_namespace("parsed")
     row = "INSERT INTO iceberg_tables VALUES ('lake', 'parsed', :name, :location, NULL, 'VIEW')"
-    for name, files in (("moved", (2, 10)), ("lost", ()), ("there", (1,))):
+    for name, files in (("moved", (2, 10, 11)), ("lost", ()), ("there", (1,)), ("short", (1, 3))):
         folder = tmp_path / "warehouse" / "parsed" / name / "metadata"
         folder.mkdir(parents=True)
         for number in files:
             version = {"version-id": 1, "representations": [{"type": "sql", "dialect": "trino", "sql": "SELECT 1"}]}
             file = folder / f"{number:05d}-x.metadata.json"
             file.write_text(json.dumps({"current-version-id": 1, "versions": [version]}))
+            if (name, number) in (("moved", 11), ("short", 1)):  # cut short by a power loss
+                file.write_text(file.read_text()[: 9 if name == "moved" else 0])
             os.utime(file, (number, number))
         with catalog.engine.begin() as connection:
             connection.execute(text(row), {"name": name, "location": f"file://{folder}/00001-x.metadata.json"})
     session = cast(Any, SimpleNamespace(catalog=catalog, io=catalog._load_file_io()))
     moved, gone = view_moves(session)
-    at = f"file://{tmp_path}/warehouse/parsed/moved/metadata"
-    assert moved == {("parsed", "moved"): (f"{at}/00001-x.metadata.json", f"{at}/00010-x.metadata.json")}
+    files = {
+        name: tuple(f"file://{tmp_path}/warehouse/parsed/{name}/metadata/{n:05d}-x.metadata.json" for n in (1, newest))
+        for name, newest in (("moved", 10), ("short", 3))
+    }
+    assert moved == {("parsed", name): pair for name, pair in files.items()}
     assert gone == [TableName("parsed", "lost")]
 
 
