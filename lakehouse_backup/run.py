@@ -8,7 +8,7 @@ erasure or a dropped table deletes files at once: if an object disappears before
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -20,6 +20,7 @@ from ingestion.schema.positions import Lsn
 from ingestion.sources.postgres.connection import connect_source, read_slot
 from ingestion.state import store
 from lakehouse.catalog.objects import list_objects
+from lakehouse.catalog.relations import Relation
 from lakehouse.errors import LakehouseError
 from lakehouse.files.atomic import write_atomically
 from lakehouse.migrations import newer_state, newest_version
@@ -31,6 +32,7 @@ from lakehouse_backup.personal import load_personal, save_personal
 from lakehouse_backup.roll_forward import RollForward, roll_forward
 from lakehouse_backup.writers import NOBODY_WRITES, holding_off, let_in, refuse_at_work
 from maintenance.inventory.lake import list_relations
+from maintenance.inventory.outside import outside
 from maintenance.inventory.session import Session
 
 TRIES = 3
@@ -114,16 +116,27 @@ def _consistent_backup(
         say("dumping the catalog")
         dump_catalog(settings, fresh)
         refuse_another(folder / DUMP, fresh)
-        tables = len(list_relations(session.catalog))
+        relations = list_relations(session.catalog)
         if not catalog_only:
+            _refuse_outside(settings, session, relations)
             saved = save_objects(session.io, settings.warehouse, folder / OBJECTS, known, say)
         objects, size = objects + saved.objects, size + saved.bytes
         if not saved.gone:
-            return made_at, Backup(tables, objects, size)
+            return made_at, Backup(len(relations), objects, size)
     raise LakehouseError(
         f"{len(saved.gone)} objects were deleted before they were copied, first {saved.gone[0]}: an erasure, "
         "maintenance or a load is running; run this again when it has ended. The folder's previous backup is unchanged"
     )
+
+
+def _refuse_outside(settings: Settings, session: Session, relations: Iterable[Relation]) -> None:
+    """Raises LakehouseError where objects of a table would not be copied."""
+    for name, place in outside(session.catalog, session.io, settings.warehouse, relations):
+        raise LakehouseError(
+            f"{name} has files in {place}, outside of the warehouse {settings.warehouse}, which would be in no backup: "
+            "set LAKEHOUSE_WAREHOUSE to a folder above both, or build the table anew in the warehouse, or add "
+            "--catalog-only and back up all objects by other means. The folder's previous backup is unchanged"
+        )
 
 
 def restore_backup(

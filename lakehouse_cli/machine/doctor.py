@@ -73,7 +73,10 @@ def examine(settings: Settings) -> Iterator[Line]:
     refused = _looked("release", partial(_state, settings)) if answers else []
     if answers:
         yield from refused or _looked("release", partial(_release, settings))
-        yield from _looked("object store", partial(_object_store, settings))
+        store = _looked("object store", partial(_object_store, settings))
+        yield from store
+        if all(line.state != "error" for line in store):
+            yield from _looked("warehouse", partial(_warehouse, settings))
         yield from _looked("trino", partial(_trino, settings))
     declared: list[Declarations] = []
     yield from _looked("declarations", partial(_declarations, settings, declared))
@@ -150,6 +153,30 @@ def _object_store(settings: Settings) -> Iterator[Line]:
         yield Line("object store", "ok", f"{bucket} answers")
     else:
         yield Line("object store", "error", f"{bucket} does not exist", "create it, or correct LAKEHOUSE_WAREHOUSE")
+
+
+def _warehouse(settings: Settings) -> Iterator[Line]:
+    """Whether a backup would have the files of all tables."""
+    from contextlib import closing
+
+    from maintenance.inventory.lake import list_relations
+    from maintenance.inventory.outside import outside
+    from maintenance.inventory.session import Session
+
+    with closing(Session(settings)) as session:
+        relations = list_relations(session.catalog)
+        found = list(outside(session.catalog, session.io, settings.warehouse, relations))
+    if not found:
+        yield Line("warehouse", "ok", f"{settings.warehouse} is above all {len(relations)} tables and views")
+        return
+    yield Line(
+        "warehouse",
+        "warning",
+        f"{found[0].name} has files in {found[0].place}, outside of {settings.warehouse}"
+        + (f", as have {len(found) - 1} more" if len(found) > 1 else "")
+        + ": `lakehouse backup` would lack them and refuses",
+        "set LAKEHOUSE_WAREHOUSE to a folder above both, or build the table anew in the warehouse",
+    )
 
 
 def _trino(settings: Settings) -> Iterator[Line]:

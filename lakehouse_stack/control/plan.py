@@ -14,7 +14,7 @@ from lakehouse_stack.processes.accounts import find_placement, find_server_place
 from lakehouse_stack.servers.kafka import kafka_servers
 from lakehouse_stack.servers.postgres import postgres_server
 from lakehouse_stack.servers.reads import reads_server
-from lakehouse_stack.servers.s3 import s3_server
+from lakehouse_stack.servers.s3 import BUCKET, s3_server
 from lakehouse_stack.servers.serve import serve_server
 from lakehouse_stack.servers.server import Server
 from lakehouse_stack.servers.trino import access_dir, trino_client, trino_server
@@ -42,6 +42,7 @@ def build_servers(
         stack.trino_heap_mb,
         f"jdbc:postgresql://{LOOPBACK}:{ports['catalog']}/lake",
         f"http://{LOOPBACK}:{ports['s3']}",
+        _warehouse(settings),
         credentials,
     )
     reads = reads_server(home, trino_client(home, access, ports["trino"], credentials))
@@ -63,6 +64,12 @@ def build_servers(
         java = java_home(settings)
         kafka = kafka_servers(home, placement, java, settings.artifacts, ports, stack.kafka_heap_mb)
     return (*_postgres_servers(settings, stack, ports, credentials, make), s3, trino, reads, serve, *kafka)
+
+
+def _warehouse(settings: Settings) -> str:
+    """Where Trino puts the tables that it makes: in the folder of the stack's own bucket that the settings name."""
+    bucket = f"s3://{BUCKET}/"
+    return settings.warehouse if settings.warehouse.startswith(bucket) else bucket
 
 
 def java_home(settings: Settings) -> Path:

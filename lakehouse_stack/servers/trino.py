@@ -18,6 +18,7 @@ from lakehouse_stack.home.ports import LOOPBACK
 from lakehouse_stack.processes.accounts import ServerPlacement
 from lakehouse_stack.processes.ownership import own_dir, share
 from lakehouse_stack.processes.process import Launch
+from lakehouse_stack.servers.s3 import BUCKET
 from lakehouse_stack.servers.server import Server
 from lakehouse_stack.templates.render import render
 
@@ -59,6 +60,7 @@ def trino_server(
     heap_mb: int,
     catalog_jdbc: str,
     s3_endpoint: str,
+    warehouse: str,
     credentials: Mapping[str, str],
 ) -> Server:
     """Trino; its configuration refers to secrets in its environment."""
@@ -73,6 +75,7 @@ def trino_server(
         host=LOOPBACK,
         catalog_jdbc=catalog_jdbc,
         s3_endpoint=s3_endpoint,
+        warehouse=warehouse,
         plugin_dir=etc / "plugin",
         bind=LOOPBACK,
         internal_port=internal_port,
@@ -153,6 +156,7 @@ def trino_files(
     host: str,
     catalog_jdbc: str,
     s3_endpoint: str,
+    warehouse: str = f"s3://{BUCKET}/",
     plugin_dir: Path | None = None,
     bind: str | None = None,
     data_dir: Path | None = None,
@@ -182,16 +186,16 @@ def trino_files(
         "access-control.properties": render("trino.access-control.properties.j2", access=access),
         "node.properties": render("trino.node.properties.j2", node_id=CATALOG, listen=bind, data_dir=data_dir),
         "jvm.config": render("trino.jvm.config.j2", heap_mb=heap_mb),
-        f"catalog/{CATALOG}.properties": _lake_properties(catalog_jdbc, s3_endpoint),
+        f"catalog/{CATALOG}.properties": _lake_properties(catalog_jdbc, s3_endpoint, warehouse),
     }
 
 
-def _lake_properties(catalog_jdbc: str, s3_endpoint: str) -> str:
+def _lake_properties(catalog_jdbc: str, s3_endpoint: str, warehouse: str) -> str:
     return render(
         "lake.properties.j2",
         catalog_name=CATALOG,
         catalog_jdbc=catalog_jdbc,
-        warehouse="s3://warehouse/",
+        warehouse=warehouse,
         s3_endpoint=s3_endpoint,
         s3_region="us-east-1",
         lost_connection=",".join(LOST_CONNECTION),

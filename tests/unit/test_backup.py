@@ -10,6 +10,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import Table
 from sqlalchemy import text
 
@@ -24,7 +25,7 @@ from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings, TrinoSettings
 from lakehouse_backup import dump, run
 from lakehouse_backup.cuts import Cut, choose, diverging_states
-from lakehouse_backup.folder import DUMP, locked_folder
+from lakehouse_backup.folder import DUMP, OBJECTS, locked_folder
 from lakehouse_backup.metadata_files import metadata_files, version
 from lakehouse_backup.objects import Saved, load_objects, save_objects
 from lakehouse_backup.personal import load_personal, save_personal
@@ -34,6 +35,7 @@ from lakehouse_backup.roll_forward import RollForward, forget_builds
 from lakehouse_backup.run import make_backup
 from lakehouse_cli.lake import backup as backup_command
 from maintenance.inventory.outcome import TableName
+from maintenance.inventory.outside import is_below
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 SCHEMA = pa.schema([("id", pa.int64())])
@@ -269,6 +271,71 @@ def test_where_objects_go_meanwhile_the_catalog_is_dumped_again_and_a_former_bac
         make_backup(settings, folder)
     assert len(dumps) == run.TRIES
     assert (folder / DUMP).read_text() == "the former one" and not list(folder.glob("*.new"))
+
+
+def _without_servers(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A backup of the table's catalog, whose dump is a text."""
+    session = SimpleNamespace(io=table.io, catalog=table.catalog, check=lambda: None, close=lambda: None)
+    monkeypatch.setattr(run, "Session", lambda settings: session)
+    monkeypatch.setattr(run, "dump_catalog", lambda settings, to: to.write_text("dump"))
+    monkeypatch.setattr(run, "refuse_another", lambda former, fresh: None)
+    monkeypatch.setattr(run, "_record", lambda *about: None)
+
+
+@pytest.mark.parametrize("how", ["another warehouse", "write.data.path", "write.metadata.path", "a view"])
+def test_a_table_with_files_outside_of_the_warehouse_is_not_left_out_of_a_backup_in_silence(
+    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """The warehouse was set to another folder, and the backup said that it had all tables: their rows were in none."""
+    append(table, 1)
+    root, place = f"file://{tmp_path}/warehouse", f"file://{tmp_path}/elsewhere"
+    if how == "another warehouse":
+        root, place = f"{root}/new", f"{root}/shop/sales/metadata"
+    elif how == "a view":
+        row = "INSERT INTO iceberg_tables VALUES ('lake', 'shop', 'sales_now', :location, NULL, 'VIEW')"
+        with cast(SqlCatalog, table.catalog).engine.begin() as connection:
+            connection.execute(text(row), {"location": f"{place}/metadata/v1.metadata.json"})
+    else:
+        table.transaction().set_properties({how: place}).commit_transaction()
+    _without_servers(table, monkeypatch)
+    settings, folder = Settings(home=tmp_path / "home", warehouse=root), tmp_path / "backup"
+    with pytest.raises(
+        LakehouseError, match=rf"^shop.sales\w* has files in {place}.*, outside of the warehouse {root},"
+    ):
+        make_backup(settings, folder)
+    assert not (folder / DUMP).exists() and not (folder / OBJECTS).exists()
+    assert make_backup(settings, folder, catalog_only=True).tables == (2 if how == "a view" else 1)
+    if how != "a view":
+        assert (
+            make_backup(settings.model_copy(update={"warehouse": f"file://{tmp_path}"}), tmp_path / "all").tables == 1
+        )
+
+
+def test_a_broken_table_in_the_warehouse_does_not_keep_the_others_from_being_backed_up(
+    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(table, 1)
+    Path(table.metadata_location.removeprefix("file://")).write_text("")
+    _without_servers(table, monkeypatch)
+    settings = Settings(home=tmp_path / "home", warehouse=f"file://{tmp_path}/warehouse")
+    assert make_backup(settings, tmp_path / "backup").objects > 3
+
+
+@pytest.mark.parametrize(
+    ("place", "warehouse", "below"),
+    [
+        ("s3://lake/w/shop/sales", "s3://lake/w/", True),
+        ("s3a://lake/w/shop/sales/", "s3://lake/w", True),
+        ("s3://lake/w", "s3://lake/w/", True),
+        ("s3://lake/w2/shop", "s3://lake/w", False),
+        ("s3://lake2/shop", "s3://lake", False),
+        ("file:/lake/w/shop", "file:///lake/w", True),
+        ("/lake/w/shop", "file:///lake/w", True),
+        ("file:///lake/w", "s3://lake/w", False),
+    ],
+)
+def test_a_place_is_below_the_warehouse_by_whole_folders(place: str, warehouse: str, below: bool) -> None:
+    assert is_below(PyArrowFileIO({}), place, warehouse) == below
 
 
 def test_an_object_that_was_cut_short_by_a_restore_is_written_again(table: Table, tmp_path: Path) -> None:

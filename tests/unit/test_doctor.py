@@ -4,13 +4,17 @@ import json
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
+import pyarrow as pa
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.io.pyarrow import PyArrowFileIO
 from typer.testing import CliRunner
 
 from lakehouse.settings import Settings, load_settings
 from lakehouse_cli.commands import command_line
-from lakehouse_cli.machine.doctor import Line, _trino, examine
+from lakehouse_cli.machine.doctor import Line, _trino, _warehouse, examine
 from lakehouse_project import create_project
 
 
@@ -104,3 +108,17 @@ def test_a_reader_without_a_login_is_a_warning_and_not_said_to_answer(monkeypatc
     warned, answered = _trino(Settings.model_validate({"trino": {"host": "trino.example.com"}}))
     assert (warned.state, answered.state) == ("warning", "ok") and asked == ["writer"]
     assert "LAKEHOUSE_TRINO__READER_USER" in warned.says and answered.says.endswith("answers writer")
+
+
+def test_tables_that_no_backup_would_have_are_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{tmp_path}/old")
+    catalog.create_namespace("shop")
+    for name in ("sales", "stores"):
+        catalog.create_table(f"shop.{name}", pa.schema([("id", pa.int64())]))
+    session = SimpleNamespace(catalog=catalog, io=PyArrowFileIO({}), close=lambda: None)
+    monkeypatch.setattr("maintenance.inventory.session.Session", lambda settings: session)
+    (line,) = _warehouse(Settings.model_validate({"warehouse": f"file://{tmp_path}/new/"}))
+    assert line.state == "warning" and line.says.startswith(f"shop.sales has files in file://{tmp_path}/old/shop/sales")
+    assert "as have 1 more" in line.says
+    (line,) = _warehouse(Settings.model_validate({"warehouse": f"file://{tmp_path}/old/"}))
+    assert line.state == "ok"

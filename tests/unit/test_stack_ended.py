@@ -50,3 +50,22 @@ def test_no_server_that_is_started_is_forgotten(tmp_path: Path) -> None:
     stack = StackSettings(system_dir=tmp_path / "system")
     servers = build_servers(load_settings(home=tmp_path / "home"), stack, ports, dict.fromkeys(NAMES, "secret"))
     assert {server.name for server in servers} == set(EVERY_SERVER)
+
+
+@pytest.mark.parametrize(
+    ("warehouse", "made_in"),
+    [
+        ("s3://warehouse/", "s3://warehouse/"),
+        ("s3://warehouse/team/", "s3://warehouse/team/"),
+        ("s3://my-lake/", "s3://warehouse/"),
+    ],
+)
+def test_trino_makes_tables_in_the_warehouse_that_the_settings_name(
+    tmp_path: Path, warehouse: str, made_in: str
+) -> None:
+    """It made them beside the warehouse, where no backup found their files; a bucket of one's own is none of its."""
+    stack = StackSettings(system_dir=tmp_path / "system")
+    settings = load_settings(home=tmp_path / "home", warehouse=warehouse)
+    servers = build_servers(settings, stack, dict.fromkeys(SERVERS, 1), dict.fromkeys(NAMES, "secret"))
+    (trino,) = [server for server in servers if server.name == "trino"]
+    assert f"default-warehouse-dir={made_in}\n" in trino.launch.config
