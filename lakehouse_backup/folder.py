@@ -1,4 +1,4 @@
-"""The folder of a backup: who may write to it, and what no later backup may replace."""
+"""The folder of a backup: who may write to it, what no later backup may replace, and what it may not replace."""
 
 from __future__ import annotations
 
@@ -7,13 +7,21 @@ import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any, LiteralString
 
+from ingestion.state import store
 from lakehouse.errors import LakehouseError
 from lakehouse.files.private_files import privately
+from lakehouse.servers.database import CatalogConnection
 from lakehouse.servers.outage import is_full, no_room
-from lakehouse_backup.dump import count_relations, state_began
+from lakehouse.settings import Settings
+from lakehouse.text.urls import parse_url
+from lakehouse_backup.dump import ICEBERG, STATE, count_relations, state_began
 
 DUMP, OBJECTS, ABOUT, LOCK = "catalog.dump", "warehouse", "backup.json", "backup.lock"
+REPLACE = "--replace-other-lake"
+BEGAN: LiteralString = "SELECT applied_at FROM lakehouse.schema_version ORDER BY version LIMIT 1"
+"""When the state in the catalog was made: `state_began` of a dump."""
 FORMER = f"{DUMP}.before"
 """The dump of the backup before, whose objects the folder still has."""
 
@@ -32,6 +40,30 @@ def refuse_another(former: Path, fresh: Path) -> None:
         f"LAKEHOUSE_CATALOG_URL; if the catalog was lost, run `lakehouse restore-backup {former.parent}`; else name "
         "another folder"
     )
+
+
+def refuse_other_lake(settings: Settings, folder: Path) -> None:
+    """Raises LakehouseError where a restore would replace the tables of another lake than the backup's: the text of the
+    warehouse is the same in every embedded stack. Of what lake a dump of 0.1.0 is is not known."""
+    began = state_began(folder / DUMP)
+    with store.connect_catalog(settings) as states:
+        count = _value(states, ICEBERG[0], "SELECT count(*) FROM iceberg_tables")
+        now = _value(states, f"{STATE}.schema_version", BEGAN)
+    if not count or began in (None, now):
+        return
+    url = parse_url(settings.catalog_dsn())
+    raise LakehouseError(
+        f"the catalog {url.database} at {url.host}:{url.port} has {count} tables and views of another lake than "
+        f"{folder}, and they stay: check LAKEHOUSE_CATALOG_URL and the folder; add {REPLACE} if they are to be lost"
+    )
+
+
+def _value(states: CatalogConnection, table: str, query: LiteralString) -> Any:
+    """What the query of a table answers; None without the table or a row."""
+    if states.execute("SELECT to_regclass(%s)", (table,)).fetchone() == (None,):
+        return None
+    row = states.execute(query).fetchone()
+    return row[0] if row else None
 
 
 def keep_former(folder: Path) -> None:

@@ -26,7 +26,16 @@ from lakehouse.files.atomic import write_atomically
 from lakehouse.migrations import newer_state, newest_version
 from lakehouse.settings import Settings
 from lakehouse_backup.dump import dump_catalog, load_catalog, state_version
-from lakehouse_backup.folder import ABOUT, DUMP, OBJECTS, keep_former, locked_folder, refuse_another, unchanged_folder
+from lakehouse_backup.folder import (
+    ABOUT,
+    DUMP,
+    OBJECTS,
+    keep_former,
+    locked_folder,
+    refuse_another,
+    refuse_other_lake,
+    unchanged_folder,
+)
 from lakehouse_backup.objects import Saved, load_objects, save_objects
 from lakehouse_backup.personal import load_personal, save_personal
 from lakehouse_backup.roll_forward import RollForward, roll_forward
@@ -140,13 +149,18 @@ def _refuse_outside(settings: Settings, session: Session, relations: Iterable[Re
 
 
 def restore_backup(
-    settings: Settings, folder: Path, warehouse: Warehouse | None = None, say: Say = lambda step: None
+    settings: Settings,
+    folder: Path,
+    warehouse: Warehouse | None = None,
+    say: Say = lambda step: None,
+    replace_other_lake: bool = False,
 ) -> Restored:
     """Restores the catalog and rolls it forward to the newest cut in the warehouse.
 
     If the warehouse was LOST, missing objects are written back first. Raises LakehouseError, before any change, if a
     follower or a worker is running, a backup writes to the folder, or the folder contains no backup of this lake, or
-    one without objects and nobody says whether the warehouse was KEPT or RESTORED; otherwise it is taken as KEPT.
+    one without objects and nobody says whether the warehouse was KEPT or RESTORED; otherwise it is taken as KEPT. So it
+    does, unless `replace_other_lake`, if the catalog has tables of another lake than the backup's.
     Until a restore has ended nobody ingests.
     """
     with unchanged_folder(folder):  # a backup in between would be of what is being replaced
@@ -158,6 +172,8 @@ def restore_backup(
                 "older"
             )
         refuse_at_work(settings)
+        if not replace_other_lake:
+            refuse_other_lake(settings, folder)
         with closing(Session(settings)) as session:
             session.check()
             is_lost = warehouse is Warehouse.LOST

@@ -57,6 +57,10 @@ def restore_backup(
             "--warehouse-kept", help="The warehouse has lost nothing. The default unless the backup is --catalog-only."
         ),
     ] = False,
+    replace_other_lake: Annotated[
+        bool,
+        typer.Option("--replace-other-lake", help="Replace the catalog even if it has tables of another lake."),
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -77,7 +81,7 @@ def restore_backup(
             raise LakehouseError("this replaces the catalog's database: add --yes")
         typer.confirm(f"Replace the catalog's database with that of {folder}?", abort=True)
     with busy(console(error=True), "restoring") as now:
-        done = restore(settings := load_settings(), folder, said[0] if said else None, now)
+        done = restore(settings := load_settings(), folder, said[0] if said else None, now, replace_other_lake)
     forward, erasures = done.forward, len(remembered(settings))
     if as_json:
         told = {"made_at": done.made_at.isoformat(), "objects": done.objects, **asdict(forward)}

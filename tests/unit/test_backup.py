@@ -494,7 +494,7 @@ def test_a_restore_tells_of_erasures_to_repeat_and_of_sources_that_are_not_decla
     monkeypatch.setattr("lakehouse_cli.lake.backup.load_declarations", lambda _: declared)
     for as_json in (True, False):
         with pytest.raises(LakehouseError, match=r"shop \(it was altered\): lakehouse ingest --recover shop; ") as told:
-            backup_command.restore_backup(Path("folder"), False, False, False, True, as_json)
+            backup_command.restore_backup(Path("folder"), yes=True, as_json=as_json)
         assert "gone (it was altered), which is not declared: lakehouse remove gone --drop-tables" in str(told.value)
         said = capsys.readouterr().out
         if as_json:

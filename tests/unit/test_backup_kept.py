@@ -15,7 +15,7 @@ from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings, load_settings
 from lakehouse_backup import run
 from lakehouse_backup.dump import count_relations, dump_catalog
-from lakehouse_backup.folder import ABOUT, DUMP, FORMER, locked_folder
+from lakehouse_backup.folder import ABOUT, DUMP, FORMER, locked_folder, refuse_other_lake
 from lakehouse_backup.roll_forward import RollForward
 from lakehouse_backup.run import Warehouse, make_backup, restore_backup
 from maintenance.inventory.session import Session
@@ -111,6 +111,44 @@ def test_a_restored_catalog_goes_on_in_the_folder_of_its_backup(
     restore_backup(mine, folder, Warehouse.KEPT)
     back_up(mine, folder)
     assert count_relations(folder / DUMP) == 2
+
+
+def test_the_backup_of_another_lake_does_not_replace_the_catalog_of_this_one(
+    mine: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The warehouse of every embedded stack is `s3://warehouse/`, so a folder mixed up cost the lake its catalog."""
+    folder = tmp_path / "of_another"
+    back_up(mine, folder)
+    lose(mine)
+    add(mine, "of", "this", "lake")
+    monkeypatch.setattr(run, "roll_forward", lambda *_: RollForward())
+    monkeypatch.setattr(run, "load_personal", lambda *_: pytest.fail("the home was changed"))
+    with pytest.raises(
+        LakehouseError, match=r"^the catalog .* has 3 tables and views of another lake than .*; add --re"
+    ):
+        restore_backup(mine, folder, Warehouse.KEPT)
+    dump_catalog(mine, tmp_path / "now")
+    assert count_relations(tmp_path / "now") == 3, "nothing was changed"
+    monkeypatch.setattr(run, "load_personal", lambda *_: None)
+    restore_backup(mine, folder, Warehouse.KEPT, replace_other_lake=True)
+    back_up(mine, folder)
+    assert count_relations(folder / DUMP) == 2
+
+
+def test_a_lake_of_which_no_time_is_known_is_replaced_by_a_backup_without_one_alone(
+    mine: Settings, tmp_path: Path
+) -> None:
+    """State of 0.1.0 has no version: its backup is the way back from an upgrade, and it is nobody's to replace."""
+    back_up(mine, tmp_path)
+    refuse_other_lake(mine, tmp_path)
+    with psycopg.connect(mine.catalog_dsn(), autocommit=True) as catalog:
+        catalog.execute("ALTER TABLE lakehouse.schema_version RENAME TO aside")
+        with pytest.raises(LakehouseError, match="of another lake"):
+            refuse_other_lake(mine, tmp_path)
+        dump_catalog(mine, tmp_path / DUMP)
+        refuse_other_lake(mine, tmp_path)
+        catalog.execute("ALTER TABLE lakehouse.aside RENAME TO schema_version")
+        refuse_other_lake(mine, tmp_path)
 
 
 def test_no_backup_replaces_the_dump_while_it_is_restored(
