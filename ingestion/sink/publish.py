@@ -27,6 +27,7 @@ from ingestion.state import lease as leases
 from ingestion.state import store
 from ingestion.state.lease import Lease
 from lakehouse.catalog.lake_catalog import LakeCatalog
+from lakehouse.catalog.objects import sync_objects
 from lakehouse.catalog.open import load_table, total
 from lakehouse.catalog.private_pyiceberg import Staging
 from lakehouse.catalog.statistics import carry
@@ -128,6 +129,7 @@ def publish(settings: Settings, catalog: LakeCatalog, lease: Lease, publication:
     """
     for _ in range(MAX_CONFLICTS):
         all_staged = _stage_all(settings, catalog, publication)
+        sync_objects(catalog.file_io)  # the source forgets what is in them
         try:
             _swap(settings, catalog.name, lease, publication, all_staged)
         except _Conflict:

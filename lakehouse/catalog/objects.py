@@ -1,12 +1,20 @@
-"""What the object store has below a location."""
+"""What the object store has below a location, and what survives a power loss of it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pyarrow import fs
 from pyiceberg.io.pyarrow import PyArrowFileIO
+
+from lakehouse.catalog import STORE_FOLDER
+from lakehouse.files.durable import sync_file_system
+
+if TYPE_CHECKING:
+    from pyiceberg.io import FileIO
 
 
 @dataclass(frozen=True)
@@ -28,3 +36,15 @@ def list_objects(io: PyArrowFileIO, location: str) -> list[StoredObject]:
         for info in filesystem.get_file_info(selector)
         if info.type == fs.FileType.File
     ]
+
+
+def sync_objects(io: FileIO) -> None:
+    """Returns once every object that was written would survive a power loss.
+
+    For an object store on this machine that is known to have its files in a folder, such as the embedded one, which
+    answers before they are on the disk; others answer for that themselves. Before anything counts on the objects for
+    good: before a catalog that is on the disk names them, and a source forgets what is in them, or others are deleted.
+    Raises LakehouseError.
+    """
+    if folder := io.properties.get(STORE_FOLDER):
+        sync_file_system(Path(folder))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from lakehouse.catalog import S3_CA
+from lakehouse.catalog import S3_CA, STORE_FOLDER
 from lakehouse.settings import Settings
 from lakehouse.text.urls import parse_url
 
@@ -72,6 +72,8 @@ def file_io_properties(settings: Settings) -> dict[str, str]:
     }
     if settings.s3.endpoint:
         properties["s3.endpoint"] = settings.s3.endpoint
+    if settings.s3.folder:
+        properties[STORE_FOLDER] = str(settings.s3.folder)
     if settings.s3.ca:
         properties[S3_CA] = str(settings.s3.ca)
     if settings.s3.access_key and settings.s3.secret_key:

@@ -18,6 +18,13 @@ class S3Settings(Section):
     access_key: SecretStr | None = Field(None, description="unset means the AWS default chain")
     secret_key: SecretStr | None = Field(None, description="unset means the AWS default chain")
     path_style: bool = Field(True, description="bucket in the path instead of the host name")
+    folder: Path | None = Field(
+        None,
+        description=(
+            "where a store on this machine has its files, if it answers before they are on the disk: ingestion waits "
+            "for that before the catalog names them"
+        ),
+    )
     ca: Path | None = Field(
         None, description="PEM file of the authorities to trust, for `https`; unset means those of the system"
     )

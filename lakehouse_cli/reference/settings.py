@@ -88,7 +88,7 @@ def sections() -> Iterator[tuple[str, type[BaseModel]]]:
 def _written() -> Mapping[str, Any]:
     """What `lakehouse up` sets, with the structure of the settings."""
     nothing: Mapping[str, Any] = defaultdict(int)
-    values = endpoints(Path(), Path(), nothing, nothing)
+    values = endpoints(Path(), Path(), Path(), nothing, nothing)
     values["dagster"]["first_day"] = None
     return {name: value for name, value in values.items() if name not in {"sources", "catalog_name", "warehouse"}}
 

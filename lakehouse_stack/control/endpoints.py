@@ -22,7 +22,9 @@ def postgres_url(user: str, password: str, port: int, database: str) -> str:
     return f"postgresql://{user}:{password}@{LOOPBACK}:{port}/{database}"
 
 
-def endpoints(home: Path, access: Path, ports: Mapping[str, int], credentials: Mapping[str, str]) -> dict[str, Any]:
+def endpoints(
+    home: Path, access: Path, objects: Path, ports: Mapping[str, int], credentials: Mapping[str, str]
+) -> dict[str, Any]:
     """The embedded stack's endpoints with the structure of `lakehouse.settings.Settings`."""
     return {
         "catalog_url": postgres_url("lakehouse", credentials["lakehouse"], ports["catalog"], "lake"),
@@ -42,6 +44,7 @@ def endpoints(home: Path, access: Path, ports: Mapping[str, int], credentials: M
             "access_key": credentials["s3_access_key"],
             "secret_key": credentials["s3_secret_key"],
             "path_style": True,
+            "folder": str(objects),
         },
         "trino": trino_client(home, access, ports["trino"], credentials),
         "metrics": {
@@ -76,9 +79,14 @@ def to_toml(values: Mapping[str, Any], prefix: str = "") -> str:
     return text
 
 
-def write_endpoints(settings: Settings, access: Path, ports: Mapping[str, int], credentials: Mapping[str, str]) -> None:
-    """Writes `endpoints.toml` and `dagster/dagster.yaml` to the home, both private; `access` has the logins."""
-    values = endpoints(settings.home, access, ports, credentials)
+def write_endpoints(
+    settings: Settings, access: Path, objects: Path, ports: Mapping[str, int], credentials: Mapping[str, str]
+) -> None:
+    """Writes `endpoints.toml` and `dagster/dagster.yaml` to the home, both private.
+
+    `access` has the logins, `objects` the files of the object store.
+    """
+    values = endpoints(settings.home, access, objects, ports, credentials)
     values["dagster"]["first_day"] = _first_day(settings.home / ENDPOINTS_FILE)
     header = "# Written by `lakehouse up`; environment variables and lakehouse.toml take precedence.\n"
     write_private(settings.home / ENDPOINTS_FILE, header + to_toml(values))

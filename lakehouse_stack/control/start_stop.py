@@ -40,6 +40,7 @@ from lakehouse_stack.processes.accounts import find_server_placement, system_dat
 from lakehouse_stack.processes.identity import claim
 from lakehouse_stack.processes.ownership import adopt
 from lakehouse_stack.servers.postgres_versions import refuse_other_versions
+from lakehouse_stack.servers.s3 import objects_dir
 from lakehouse_stack.servers.serve import PROGRAM
 from lakehouse_stack.servers.server import Server
 from lakehouse_stack.servers.trino import access_dir, ensure_access
@@ -80,7 +81,7 @@ def up(
         ports = _choose_ports(settings, stack, with_kafka)
         servers = build_servers(settings, stack, ports, credentials)
         _start_all(servers, settings, stack.start_seconds, report)
-        write_endpoints(settings, access_dir(placement.config), ports, credentials)
+        write_endpoints(settings, access_dir(placement.config), objects_dir(placement.data), ports, credentials)
         _renew_rules(load_settings(home=settings.home))
 
 

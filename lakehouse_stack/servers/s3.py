@@ -27,11 +27,16 @@ BUCKET = "warehouse"
 CONTAINER_PORT = 9000
 
 
+def objects_dir(data: Path) -> Path:
+    """The folder of the objects."""
+    return data / "s3"
+
+
 def s3_server(
     home: Path, placement: ServerPlacement, jar: Path, port: int, heap_mb: int, credentials: Mapping[str, str]
 ) -> Server:
     """S3Proxy with one bucket, `warehouse`."""
-    folder, config = placement.data / "s3", placement.config
+    folder, config = objects_dir(placement.data), placement.config
     files = _files(folder, LOOPBACK, port, credentials["s3_access_key"], credentials["s3_secret_key"])
     launch = Launch(
         argv=_command(server_java(placement), placement.program(jar), heap_mb, config, files),

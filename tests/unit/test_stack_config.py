@@ -146,7 +146,7 @@ def test_dagsters_storage_may_come_from_the_environment():
 
 
 def test_the_endpoints_are_read_back_as_settings(own):
-    write_endpoints(own, own.home / "access", PORTS, CREDENTIALS)
+    write_endpoints(own, own.home / "access", own.home / "s3", PORTS, CREDENTIALS)
     read = load_settings()
     assert read.trino.port == 21004 and read.trino.http_scheme == "https" and read.trino.ca is not None
     assert {role: read.trino.login(role).user for role in ROLES} == {
@@ -154,20 +154,21 @@ def test_the_endpoints_are_read_back_as_settings(own):
     }  # fmt: skip
     assert read.dagster.port == 21005
     assert read.s3.endpoint == "http://127.0.0.1:21003"
+    assert read.s3.folder == own.home / "s3", "a store of one's own has none"
     assert set(read.sources) == set(SAMPLE_DATABASES)
     assert read.catalog_dsn() == "postgresql://lakehouse:secret-lakehouse@127.0.0.1:21002/lake"
 
 
 def test_the_first_day_of_backfills_is_kept_when_the_stack_starts_again(own):
-    write_endpoints(own, own.home / "access", PORTS, CREDENTIALS)
+    write_endpoints(own, own.home / "access", own.home / "s3", PORTS, CREDENTIALS)
     path = own.home / "endpoints.toml"
     path.write_text(re.sub(r'first_day = ".*"', 'first_day = "2020-02-02"', path.read_text()))
-    write_endpoints(own, own.home / "access", PORTS, CREDENTIALS)
+    write_endpoints(own, own.home / "access", own.home / "s3", PORTS, CREDENTIALS)
     assert load_settings().dagster.first_day == date(2020, 2, 2)
 
 
 def test_dagster_is_told_the_driver_it_is_written_for(own):
-    write_endpoints(own, own.home / "access", PORTS, CREDENTIALS)
+    write_endpoints(own, own.home / "access", own.home / "s3", PORTS, CREDENTIALS)
     instance = yaml.safe_load((own.dagster_home / "dagster.yaml").read_text())
     assert instance["storage"]["postgres"]["postgres_url"].startswith("postgresql+psycopg2://dagster@")
 
@@ -175,7 +176,7 @@ def test_dagster_is_told_the_driver_it_is_written_for(own):
 def test_dagsters_database_may_be_the_users_own(own, monkeypatch):
     monkeypatch.setenv("LAKEHOUSE_DAGSTER__STORAGE_URL", "postgres://me:secret@db.example/runs")
     ensure_instance(load_settings())
-    write_endpoints(own, own.home / "access", PORTS, CREDENTIALS)
+    write_endpoints(own, own.home / "access", own.home / "s3", PORTS, CREDENTIALS)
     instance = yaml.safe_load((own.dagster_home / "dagster.yaml").read_text())
     url = instance["storage"]["postgres"]["postgres_url"]
     assert url == f"postgresql+psycopg2://me@db.example/runs?passfile={own.dagster_home}/pgpass"
@@ -284,13 +285,13 @@ def test_dagsters_database_is_asked_for_where_nothing_names_it(own):
 
 
 def test_ingestion_gets_the_run_time_role_and_the_owner_is_kept_apart(own):
-    values = endpoints(own.home, own.home / "access", PORTS, CREDENTIALS)["sources"]["retail"]
+    values = endpoints(own.home, own.home / "access", own.home / "s3", PORTS, CREDENTIALS)["sources"]["retail"]
     assert values["url"].startswith("postgresql://lakehouse_ingest:")
     assert values["owner_url"].startswith("postgresql://app:")
 
 
 def test_files_with_passwords_are_private(own):
-    write_endpoints(own, own.home / "access", PORTS, CREDENTIALS)
+    write_endpoints(own, own.home / "access", own.home / "s3", PORTS, CREDENTIALS)
     ensure_credentials(own.home / "run" / "credentials.json")
     for name in ("endpoints.toml", "dagster/dagster.yaml", "run/credentials.json"):
         assert mode(own.home / name) == 0o600
@@ -386,5 +387,5 @@ def test_a_home_of_a_release_without_passwords_is_told_to_upgrade(own):
     write_private(own.home / "endpoints.toml", '[trino]\nhost = "127.0.0.1"\nport = 21004\n')
     (line,) = _logins_planned(own)
     assert line.startswith("trino: ") and "password over TLS" in line
-    write_endpoints(own, own.home / "access", PORTS, CREDENTIALS)
+    write_endpoints(own, own.home / "access", own.home / "s3", PORTS, CREDENTIALS)
     assert _logins_planned(own) == []

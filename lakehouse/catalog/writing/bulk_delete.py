@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
 from lakehouse.catalog import S3_CA
+from lakehouse.catalog.objects import sync_objects
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, S3Store
@@ -33,7 +34,11 @@ _REWRITTEN = re.compile(r"[#?]|[\0-\x1f]")  # what obstore would take for anothe
 
 
 def delete_objects(io: FileIO, paths: Collection[str]) -> None:
-    """Deletes objects; missing ones are no error. Raises OSError if the store refuses or does not answer."""
+    """Deletes objects; missing ones are no error. Raises OSError if the store refuses or does not answer.
+
+    What was written in their place is on the disk before.
+    """
+    sync_objects(io)
     by_bucket, rest = _by_bucket(paths) if io.properties.get("s3.access-key-id") else ({}, paths)
     for bucket, keys in by_bucket.items():
         _send(_store(io.properties, bucket), keys)
