@@ -18,7 +18,7 @@ from lakehouse_cli.slots_left import out_of_reach, slots_left
 from lakehouse_cli.source.declaring import agreed
 from lakehouse_cli.source.taking_back import Relations, relations_of, take_back
 from lakehouse_stack.home.pathnames import run_dir
-from lakehouse_stack.processes.identity import claim
+from lakehouse_stack.processes.identity import refuse_copy
 
 DATA = "Delete the home too: the embedded catalog and objects, so every table that is kept in them, with keys and logs."
 
@@ -39,8 +39,7 @@ def uninstall(
     settings = load_settings()
     if delete_data:
         refuse_precious(settings)
-    if run_dir(settings).exists():
-        claim(settings.home)  # in a copy, slots and servers are the original's
+    refuse_copy(settings.home)  # slots and servers that it knows are the original's
     sources = [name for name in settings.databases if not is_sample(settings, name)]  # samples end with their servers
     left = _slots_out_of_reach(settings)  # before the catalog is gone
     with nullcontext() if dry_run or not run_dir(settings).exists() else alone(settings):

@@ -14,18 +14,21 @@ def identity_file(home: Path) -> Path:
 
 
 def claim(home: Path) -> None:
-    """Records where this home is; raises LakehouseError if it is a copy of one that is still there.
+    """Records where this home is; raises LakehouseError if it is a copy of one that is still there."""
+    identify(home)
+    refuse_copy(home)
+    if read(_place_file(home)) != f"{home}\n":
+        write_private(_place_file(home), f"{home}\n")
 
-    The copy names the ports, passwords and servers of that one.
-    """
-    own, place = identify(home), home / "run" / "home"
-    if (former := read(place).removesuffix("\n")) != str(home):
-        if former and is_copy(home, own, Path(former)):
-            raise LakehouseError(
-                f"{home} is a copy of {former}: use {former}; a copy that is to have servers of its own needs an "
-                f"identity of its own: remove {identity_file(home)}"
-            )
-        write_private(place, f"{home}\n")
+
+def refuse_copy(home: Path) -> None:
+    """Raises LakehouseError if the home is a copy of one that is still there, whose ports and servers it names."""
+    own, former = identify(home, make=False), read(_place_file(home)).removesuffix("\n")
+    if own and former not in ("", str(home)) and _is_at(Path(former), own, home):
+        raise LakehouseError(
+            f"{home} is a copy of {former}: use {former}; a copy that is to have servers of its own needs an "
+            f"identity of its own: remove {identity_file(home)}"
+        )
 
 
 def identify(home: Path, make: bool = True) -> str:
@@ -36,8 +39,12 @@ def identify(home: Path, make: bool = True) -> str:
     return own
 
 
-def is_copy(home: Path, own: str, former: Path) -> bool:
-    """Whether the home that had this identity is still there, beside the one that has it now."""
+def _place_file(home: Path) -> Path:
+    return home / "run" / "home"
+
+
+def _is_at(former: Path, own: str, home: Path) -> bool:
+    """Whether the home that had this identity is there still, in a folder of its own."""
     with suppress(OSError):  # not there, or somebody else's by now
         return read(identity_file(former)) == own and not former.samefile(home)
     return False

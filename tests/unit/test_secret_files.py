@@ -33,6 +33,7 @@ def toml(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 def test_a_file_is_a_setting(folder: Path) -> None:
     (folder / "LAKEHOUSE_CATALOG_URL").write_text(f"{URL}\n")
+    (folder / "LAKEHOUSE_S3__ACCESS_KEY").write_text("known")
     (folder / "LAKEHOUSE_S3__SECRET_KEY").write_text("s3cret")
     (folder / "LAKEHOUSE_SOURCES__SHOP__URL").write_text("postgresql://shop/shop")
     (folder / "of_another_program").write_bytes(b"\xff")
@@ -70,7 +71,7 @@ def test_a_folder_that_is_not_there_is_one_line(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    [f'catalog_url = "{URL}"', '[s3]\nsecret_key = "s3cret"', f'[sources.shop]\nurl = "{URL}"',
+    [f'catalog_url = "{URL}"', '[s3]\naccess_key = "known"\nsecret_key = "s3cret"', f'[sources.shop]\nurl = "{URL}"',
      '[sources.shop]\nurl = "postgresql://h/d?user=u&password=hunter2"',
      '[sources.shop]\nurl = "postgresql://h/d?sslkey=k&sslpassword=hunter2"',
      '[spark.conf]\n"spark.hadoop.fs.s3a.secret.key" = "hunter2"'],

@@ -10,6 +10,7 @@ import pytest
 
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import load_settings
+from lakehouse_cli.source import uninstall as uninstalling
 from lakehouse_stack.control.start_stop import down, ended, locked_home, running, up
 from lakehouse_stack.home.pathnames import pid_file
 from lakehouse_stack.processes import accounts
@@ -72,7 +73,8 @@ def test_a_copy_of_a_home_is_refused_while_the_home_is_there(tmp_path: Path, mon
     with locked_home(original):
         pass
     shutil.copytree(original.home, copied.home)
-    for command in (up, down):
+    monkeypatch.setattr(uninstalling, "load_settings", lambda: copied)
+    for command in (up, down, lambda _: uninstalling.uninstall(dry_run=True)):
         with pytest.raises(LakehouseError, match=f"^{copied.home} is a copy of {original.home}: use {original.home}; "):
             command(copied)
     with locked_home(original):
