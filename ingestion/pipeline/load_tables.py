@@ -234,7 +234,8 @@ def _begin(
     table, facts = outlook.table, outlook.facts
     assert facts is not None
     source.check_readable(table, facts)
-    iceberg = ensure_raw_table(session.catalog, table, facts)
+    now = store.ingestion_clock(states, session.name)
+    iceberg = ensure_raw_table(session.catalog, table, facts, now)
     if not source.holds_tables and not position.versions:
         landed = landed_facts(iceberg, table, facts)
         if changes(landed, facts):  # no row is read again: the next read follows, or parks the table
@@ -242,7 +243,7 @@ def _begin(
             return _Loading(table, iceberg, replace(at, state="loading", versions=(landed,)), landed, [], afresh=True)
     before = position.facts if position.versions else facts.without_columns
     to_take = steps(table, before, facts, consent=True)
-    iceberg = follow_source(iceberg, table, to_take, before, facts, store.ingestion_clock(states, session.name))
+    iceberg = follow_source(iceberg, table, to_take, before, facts, now)
     described = replace(position, versions=(facts,), fingerprint=outlook.fingerprint, unfollowed=0, resync_reason=None)
     compared = position.state == "stale" and table.key and iceberg.current_snapshot() is not None
     if compared and source.holds_tables:

@@ -30,6 +30,7 @@ from ingestion.schema.problem import TableProblem
 from ingestion.schema.types.declared import declared_type, is_known, source_type_of
 from ingestion.sink.publish import TABLE_PROPERTIES, ensure_table
 from lakehouse.catalog.private_pyiceberg import Staging
+from lakehouse.catalog.relations import BEGUN_AT
 from lakehouse.catalog.views.current_views import view_of
 from lakehouse.catalog.views.view_versions import taken_back
 from lakehouse.catalog.writing.commit import retried, swap_together
@@ -99,11 +100,11 @@ def _landed(table: RawTable, column: ColumnFacts, field: NestedField) -> ColumnF
     )  # fmt: skip
 
 
-def ensure_raw_table(catalog: SqlCatalog, table: RawTable, facts: TableFacts) -> Table:
-    """The raw Iceberg table, created from the source's types when it is missing."""
+def ensure_raw_table(catalog: SqlCatalog, table: RawTable, facts: TableFacts, now: datetime) -> Table:
+    """The raw Iceberg table, created from the source's types when it is missing; `now` is after every cut published."""
     schema = raw_schema(table, facts)
     day = PartitionField(schema.find_field(PARTITION_BY).field_id, 1000, DayTransform(), "_committed_at_day")
-    properties = TABLE_PROPERTIES | {"comment": table.description}
+    properties = TABLE_PROPERTIES | {"comment": table.description, BEGUN_AT: now.isoformat()}
     return ensure_table(
         catalog,
         table.identifier,

@@ -29,6 +29,7 @@ class TableName(NamedTuple):
 
 LISTED: dict[Layer, TableName] = {"raw": TableName("meta", "cuts"), "mirror": TableName("meta", "mirrors")}
 """The tables that list the cuts of raw tables, and those at which mirrors stand."""
+BEGUN_AT = "lakehouse.begun-at"  # property of a raw table: when it was made, after every cut of one of its name before
 
 
 def raw_tables_of(name: str) -> list[TableName]:

@@ -178,7 +178,9 @@ def land(altered: Altered, folder: Path, way: str, came: pa.Array) -> Landed:
         catalog.create_namespace(namespace)
     first, now = altered.course.position.versions[0], altered.now
     before = altered.course.before.versions[0]
-    raw = ensure_raw_table(catalog, declared(*(n for n in ("id", "b") if n in before.key or n == "id")), before)
+    raw = ensure_raw_table(
+        catalog, declared(*(n for n in ("id", "b") if n in before.key or n == "id")), before, datetime.now(UTC)
+    )
     at = datetime.now(UTC)
     raw = follow_source(raw, altered.table, altered.course.steps, before, now, at)
     cycle = Cycle("c", 1, at)

@@ -161,7 +161,7 @@ def told(
         return courses[name].position.facts
 
     targets = tuple(
-        target(table, ensure_raw_table(catalog, table, facts(name)), facts(name), cycle, 0)
+        target(table, ensure_raw_table(catalog, table, facts(name), datetime.now(UTC)), facts(name), cycle, 0)
         for name, table in tables_of(tables, courses, read.relations).items()
     )
     kept_in = ("spool", "quarantine", "unrepresentable")

@@ -6,7 +6,7 @@ has updated read otherwise from then on.
 
 from collections.abc import Sequence
 from dataclasses import make_dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -37,7 +37,7 @@ from ingestion.sink.writer import TableWriter, writable_metadata
 from ingestion.state.store import TablePosition
 from ingestion.tasks.lanes import Findings
 from ingestion.tasks.snapshot import Point, rows_at
-from lakehouse.catalog.relations import list_views, read_metadata
+from lakehouse.catalog.relations import BEGUN_AT, list_views, read_metadata
 from lakehouse.catalog.views.current_views import CUT, MARK, view_of, with_past
 from lakehouse.catalog.views.view_versions import current_version, write_view
 from lakehouse.declarations import Column, RawTable
@@ -160,7 +160,7 @@ def columns_of(iceberg: Table) -> list[tuple[int, str, str]]:
 def test_every_value_is_in_its_column_however_it_is_renamed(catalog: SqlCatalog, scenario: str, killed: bool) -> None:
     looks, paused, before, after, expected, needs_resync = SCENARIOS[scenario]
     forms = looked([facts(100 + i, *columns) for i, columns in enumerate(looks)])
-    iceberg = ensure_raw_table(catalog, TABLE, forms[0])
+    iceberg = ensure_raw_table(catalog, TABLE, forms[0], NOW)
     iceberg.append(rows_of(iceberg, forms[0], before, 10))
     position = TablePosition(
         "items", 1, Lsn(100), "paused" if paused else "streaming", Lsn(50), versions=(forms[0],), fingerprint="0"
@@ -191,7 +191,7 @@ def test_every_value_is_in_its_column_however_it_is_renamed(catalog: SqlCatalog,
 
 def test_a_table_that_is_altered_again_before_the_steps_are_kept_follows_from_where_it_was(catalog: SqlCatalog) -> None:
     begun = facts(1, A, B, C)
-    iceberg = ensure_raw_table(catalog, TABLE, begun)
+    iceberg = ensure_raw_table(catalog, TABLE, begun, NOW)
     iceberg.append(rows_of(iceberg, begun, {"a": "1", "b": "2", "c": "3"}, 10))
     for then in (
         facts(2, ("x", 2, "text"), ("y", 3, "text"), C),
@@ -211,15 +211,24 @@ def test_a_column_with_a_dot_in_its_name_is_added_renamed_and_widened(catalog: S
         facts(3, A, ("Nr. 1", 3, "int8")),
         facts(4, A, ("a.b", 3, "int8"), (".", 4, "text")),
     ]
-    iceberg = ensure_raw_table(catalog, TABLE, forms[0])
+    iceberg = ensure_raw_table(catalog, TABLE, forms[0], NOW)
     for before, now in pairwise(forms):
         iceberg = follow_source(iceberg, TABLE, steps(TABLE, before, now, consent=False), before, now, NOW)
     assert {"a.b", "."} < set(iceberg.schema().column_names) and str(iceberg.schema().find_type("a.b")) == "long"
 
 
+def test_a_raw_table_says_when_it_was_begun(catalog: SqlCatalog) -> None:
+    """One that was dropped and declared again answered for moments before it with no rows."""
+    later, form = NOW + timedelta(days=1), facts(1, ("a", 2, "int4"))
+    begun = [ensure_raw_table(catalog, TABLE, form, at).properties[BEGUN_AT] for at in (NOW, later)]
+    catalog.drop_table(TABLE.identifier)
+    begun.append(ensure_raw_table(catalog, TABLE, form, later).properties[BEGUN_AT])
+    assert [datetime.fromisoformat(at) for at in begun] == [NOW, NOW, later]
+
+
 def test_a_rename_is_taken_back(catalog: SqlCatalog) -> None:
     forms = [facts(1, A, B), facts(2, ("z", 2, "text"), ("a__text", 3, "text")), facts(3, A, B)]
-    iceberg = ensure_raw_table(catalog, TABLE, forms[0])
+    iceberg = ensure_raw_table(catalog, TABLE, forms[0], NOW)
     first = columns_of(iceberg)
     for before, now in [*pairwise(forms)] * 2:
         iceberg = follow_source(iceberg, TABLE, steps(TABLE, before, now, consent=False), before, now, NOW)
@@ -228,7 +237,7 @@ def test_a_rename_is_taken_back(catalog: SqlCatalog) -> None:
 
 def test_an_alteration_that_was_begun_and_is_taken_back_is_undone(catalog: SqlCatalog) -> None:
     begun, renamed = facts(1, A, B), facts(2, ("y", 2, "text"), ("z", 3, "text"))
-    iceberg = ensure_raw_table(catalog, TABLE, begun)
+    iceberg = ensure_raw_table(catalog, TABLE, begun, NOW)
     there = columns_of(iceberg)
     iceberg = follow_source(iceberg, TABLE, steps(TABLE, begun, renamed, consent=False), begun, renamed, NOW)
     assert is_under_way(iceberg, begun) and not is_under_way(iceberg, renamed)
@@ -245,7 +254,9 @@ def test_a_table_that_cannot_follow_is_parked_alone(catalog: SqlCatalog, monkeyp
         for name, outlook in outlooks.items()
     }
     lake = {tables["bad"].identifier: facts(1), tables["good"].identifier: facts(1, A)}
-    icebergs = {table.identifier: ensure_raw_table(catalog, table, lake[table.identifier]) for table in tables.values()}
+    icebergs = {
+        table.identifier: ensure_raw_table(catalog, table, lake[table.identifier], NOW) for table in tables.values()
+    }
     for name in ("meta_metadata", "register"):
         monkeypatch.setattr(load_changes, name, lambda *_: {})
     made = make_dataclass("Plan", ["io_properties", "reader", "records", "targets", "aside", "meta"])
@@ -270,7 +281,7 @@ def test_all_former_names_of_a_column_are_known(catalog: SqlCatalog) -> None:
         facts(1, ("x", 2, "text"), B), facts(2, A, B), facts(3, ("c", 2, "text"), ("d", 3, "text")),
         facts(4, ("c", 2, "text"), ("e", 3, "text")),
     ]  # fmt: skip
-    iceberg = ensure_raw_table(catalog, TABLE, forms[0])
+    iceberg = ensure_raw_table(catalog, TABLE, forms[0], NOW)
     for before, now in pairwise(forms):
         iceberg = follow_source(iceberg, TABLE, steps(TABLE, before, now, consent=False), before, now, NOW)
     called = {name: names_of(name, iceberg.properties) for name in ("c", "e", "id")}
@@ -288,7 +299,7 @@ def test_what_the_source_called_a_key_under_an_alias_stays_known(catalog: SqlCat
     before, now = name_columns(table, None, facts(1, A)), facts(2, A)
     now = name_columns(table, before, replace(now, columns=(replace(now.columns[0], name="ident"), *now.columns[1:])))
     table = table.model_copy(update={"raw": table.raw.model_copy(update={"key": ("ident",)})})
-    iceberg = ensure_raw_table(catalog, table, before)
+    iceberg = ensure_raw_table(catalog, table, before, NOW)
     assert steps(table, before, now, consent=False) == () and keys_renamed(table, before, now) == {"doc_id": "id"}
     iceberg = follow_source(iceberg, table, (), before, now, NOW)
     assert [(n.name, n.until) for n in names_of("doc_id", iceberg.properties)] == [("doc_id", None), ("id", NOW)]
@@ -296,7 +307,7 @@ def test_what_the_source_called_a_key_under_an_alias_stays_known(catalog: SqlCat
 
 
 def test_a_value_without_a_place_in_the_lake_is_a_problem_of_its_table(catalog: SqlCatalog) -> None:
-    iceberg = ensure_raw_table(catalog, TABLE, facts(1, ("a", 2, "int4")))
+    iceberg = ensure_raw_table(catalog, TABLE, facts(1, ("a", 2, "int4")), NOW)
     with pytest.raises(TableProblem, match=r"table 'items'.*column 'b' cannot be stored.*--resnapshot shop\.items"):
         follow_source(iceberg, TABLE, [], facts(1), facts(2, B), NOW)
     for form, values in (
@@ -408,7 +419,7 @@ def test_a_rename_takes_the_current_view_back_and_another_alteration_does_not(
 ) -> None:
     """The text of a fresh view calls columns of the raw table by their names."""
     forms = [facts(1, A, B), facts(2, A, B, C), facts(3, ("z", 2, "text"), B, C)]
-    iceberg = ensure_raw_table(catalog, TABLE, forms[0])
+    iceberg = ensure_raw_table(catalog, TABLE, forms[0], NOW)
     past = 'SELECT "a" FROM "lake"."parsed"."parsed_shop__items"'
     fresh = with_past(past, CUT, "SELECT 1", ", x AS (SELECT 1) SELECT * FROM x")
     begun = a_view(catalog, tmp_path, {"trino": fresh, "spark": "SELECT 1"})

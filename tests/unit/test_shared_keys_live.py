@@ -241,7 +241,7 @@ def make_lake(tmp_path: Path, source: Source) -> Lake:
     catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{tmp_path}/warehouse")
     for namespace in ("raw_s", "meta"):
         catalog.create_namespace(namespace)
-    raw = ensure_raw_table(catalog, source.table, source.facts)
+    raw = ensure_raw_table(catalog, source.table, source.facts, datetime.now(UTC))
     target = TableTarget(
         "s", source.table.name, writable_metadata(raw, "c"), source.facts.columns, (source.facts,), frozenset(), {},
         source.table.key, "error", 0, 1, datetime.now(UTC), shares_keys=may_share_keys(source.table, (source.facts,)),
