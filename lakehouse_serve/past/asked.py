@@ -1,33 +1,31 @@
-"""A query of the past through Trino: what its relations are, who asks, and whether all that it reads is loaded."""
+"""A query of the past through Trino: its cuts, what its relations are, and who asks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection, Mapping
 from contextlib import closing
-from functools import cache
+from datetime import datetime
+from functools import cache, partial
 from typing import Any
 
 from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.catalog.loads.remembered import LoadedInput, loaded_inputs
 from lakehouse.catalog.open import load_table, open_catalog
-from lakehouse.catalog.relations import TableName
+from lakehouse.catalog.relations import BEGUN_AT, TableName
 from lakehouse.catalog.views.current_views import past_of
 from lakehouse.declarations.access import read_relations
 from lakehouse.declarations.manifest import load_manifest
+from lakehouse.declarations.models import APPENDED, is_view, table_of_model
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.logins import Role
 from lakehouse.servers.trino import query
 from lakehouse.settings import Settings
-from lakehouse.text.sql import ident, literal, relation
+from lakehouse.text.sql import ident, literal
 from lakehouse_serve.past.cuts import Cut
+from lakehouse_serve.past.loaded import Ask, Loaded, Model
 from lakehouse_serve.past.moments import Moment, parse_warehouse
-from lakehouse_serve.past.queries import BY_COMMIT, BY_POSITION, AsOfCuts, Kind, below
+from lakehouse_serve.past.queries import AsOfCuts, Kind
 from lakehouse_serve.past.states import State, came_later, newest_cuts, said_of_later, state_at
-
-NEVER = "timestamp '0001-01-01 00:00:00 UTC'"
-Ask = Callable[[str], list[list[Any]]]
-Loads = Callable[[TableName], frozenset[LoadedInput]]
-ModelOf = Callable[[str], TableName | None]
 
 
 def moment_of(settings: Settings, text: str) -> Moment:
@@ -71,13 +69,14 @@ def _at(settings: Settings, sql: str, state: State, role: Role) -> tuple[str, tu
     def ask(statement: str) -> list[list[Any]]:
         return query(settings, statement)
 
-    kind_of = cache(lambda name: _kind(ask, settings.trino.catalog, name))
-    lake = AsOfCuts(cuts, settings.trino.catalog, kind_of, _hidden(settings, role), state.snapshots, state.is_of_all)
-    rewritten = lake.rewrite(sql)
+    name, hidden = settings.trino.catalog, _hidden(settings, role)
     with closing(open_catalog(settings)) as catalog:
-        loads, model_of = cache(lambda table: _loads(catalog, table)), cache(lambda name: _model_of(settings, name))
+        kind_of = cache(lambda table: _kind(ask, catalog, name, table))
+        lake = AsOfCuts(cuts, name, kind_of, hidden, state.snapshots, state.is_of_all)
+        rewritten = lake.rewrite(sql)
+        loaded = Loaded(ask, partial(_remembered, catalog), cache(lambda: _models(settings)), lake)
         for table in sorted(lake.tables):
-            _check_loaded(ask, loads, model_of, lake, table)
+            loaded.check(table)
     read = {lake.source_of(table) for table in lake.tables}
     return rewritten, tuple(cut for source, cut in sorted(cuts.items()) if source in read or None in read)
 
@@ -89,98 +88,39 @@ def _hidden(settings: Settings, role: Role) -> dict[TableName, frozenset[str]]:
     return {TableName(found.schema, found.name): found.personal for found in read_relations(folder)}
 
 
-def _kind(ask: Ask, catalog: str, name: TableName) -> Kind | None:
+def _kind(ask: Ask, lake: LakeCatalog, catalog: str, name: TableName) -> Kind | None:
     where = f"table_schema = {literal(name.namespace)} AND table_name = {literal(name.name)}"
     schema = f"{ident(catalog)}.information_schema"
     columns = ask(f"SELECT column_name FROM {schema}.columns WHERE {where}")
     views = ask(f"SELECT view_definition FROM {schema}.views WHERE {where}")
-    return (
-        Kind(frozenset(column for (column,) in columns), past_of(views[0][0]) if views else None) if columns else None
-    )
+    if not columns:
+        return None
+    found = frozenset(column for (column,) in columns)
+    return Kind(found, past_of(views[0][0])) if views else Kind(found, begun_at=_begun_at(lake, name))
 
 
-def _model_of(settings: Settings, name: str) -> TableName | None:
-    """The relation of a model of the project; None if it has none of that name."""
-    models = (node for node in load_manifest(settings)["nodes"].values() if node["resource_type"] == "model")
-    return next((TableName(node["schema"], node["alias"]) for node in models if node["name"] == name), None)
+def _begun_at(catalog: LakeCatalog, name: TableName) -> datetime | None:
+    """When a raw table was begun; None for another table, and one of a release that did not say so."""
+    table = load_table(catalog, *name) if name.namespace.startswith("raw_") else None
+    begun = table.properties.get(BEGUN_AT) if table else None
+    return datetime.fromisoformat(begun) if begun else None
 
 
-def _check_loaded(ask: Ask, loads: Loads, model_of: ModelOf, lake: AsOfCuts, table: TableName) -> None:
-    """Raises LakehouseError where the table lacks what was committed until its cut."""
-    kind = lake.kind_of(table)
-    assert kind is not None
-    if not kind.columns >= BY_COMMIT:
-        for load in loads(table):
-            _check_load(ask, loads, model_of, lake, table, load)
-    elif table.namespace == "parsed" and (source := lake.source_of(table)):
-        _check_parsed(ask, lake.cut_of(source, table), table)
-
-
-def _check_parsed(ask: Ask, cut: Cut, table: TableName) -> None:
-    """As `new_raw_rows.sql` knows new rows: by the newest moment that is there, and by their number at it."""
-    raw, parsed = relation(f"raw_{cut.source}", table.name.removeprefix(f"parsed_{cut.source}__")), relation(*table)
-    [[newest]] = ask(f"SELECT cast(coalesce(max(_loaded_at), {NEVER}) AS varchar) FROM {parsed}")
-    here = f"SELECT count(*) FROM {parsed} WHERE {below(cut)} AND _op <> 't' AND _loaded_at >= timestamp '{newest}'"
-    [[rows, truncates, loaded]] = ask(
-        f"SELECT count_if(_op <> 't'), count_if(_op = 't' AND _ingested_at > timestamp '{newest}'), ({here})"
-        f" FROM {raw} WHERE {below(cut)} AND _ingested_at >= timestamp '{newest}'"
-    )
-    if truncates and rows == loaded:  # of an empty table there is nothing to load
-        [[truncates]] = ask(f"SELECT count(*) FROM {relation('parsed', 'current' + table.name.removeprefix('parsed'))}")
-    _refuse_lacking(table, rows - loaded + truncates)
-
-
-def _loads(catalog: LakeCatalog, table: TableName) -> frozenset[LoadedInput]:
-    """Raises LakehouseError if the table remembers nothing that counts."""
+def _remembered(catalog: LakeCatalog, table: TableName) -> frozenset[LoadedInput]:
     found = load_table(catalog, *table)
-    loads = loaded_inputs(found.metadata) if found else frozenset()
-    if not loads:
-        raise LakehouseError(f"{table}: nothing says how far it is loaded: run its load first")
-    return loads
+    return loaded_inputs(found.metadata) if found else frozenset()
 
 
-def _check_load(ask: Ask, loads: Loads, model_of: ModelOf, lake: AsOfCuts, table: TableName, load: LoadedInput) -> None:
-    """A stage over tables that came into the lake after the cut has nothing to give yet, nor has one that is gone."""
-    stage = _stage(model_of, lake, table, load)
-    read = lake.tables_below(stage) if stage else set()
-    if stage is None or any(lake.kind_of(name) is None for name in read):
-        return
-    if len(loads(table)) > 1 and not any(lake.covers(name) or _had_rows(ask, lake, name) for name in read):
-        return
-    for parsed in sorted(read):
-        _check_loaded(ask, loads, model_of, lake, parsed)
-    [[later, at_newest]] = ask(
-        f"SELECT count_if(load_date > timestamp '{load.newest}' AND ({lake.condition(stage, BY_POSITION)})),"
-        f" count_if(load_date = timestamp '{load.newest}')"
-        f" FROM {relation(*stage)} WHERE load_date >= timestamp '{load.newest}'"
-    )
-    _refuse_lacking(table, later + at_newest - load.rows)
+def _models(settings: Settings) -> dict[str, Model]:
+    """The models of the project by name."""
+    nodes = load_manifest(settings)["nodes"]
+    models = {key: node for key, node in nodes.items() if node["resource_type"] == "model"}
+    return {node["name"]: _model(node, models) for node in models.values()}
 
 
-def _stage(model_of: ModelOf, lake: AsOfCuts, table: TableName, load: LoadedInput) -> TableName | None:
-    """It is where its table is, unless the project has it elsewhere: in another schema, or under an alias."""
-    beside = TableName(table.namespace, load.stage)
-    if lake.kind_of(beside) is not None:
-        return beside
-    stage = model_of(load.stage)
-    if stage is not None and lake.kind_of(stage) is None:
-        raise LakehouseError(f"{table}: its stage {stage} is not in the lake: run its load first")
-    return stage
-
-
-def _had_rows(ask: Ask, lake: AsOfCuts, parsed: TableName) -> bool:
-    """Whether raw has rows of a parsed table until its source's cut, as of one that was parked there."""
-    source = str(lake.source_of(parsed))
-    raw, cut = TableName(f"raw_{source}", parsed.name.removeprefix(f"parsed_{source}__")), lake.cuts.get(source)
-    if cut is None or lake.kind_of(raw) is None:
-        return False
-    [[rows]] = ask(f"SELECT count(*) FROM {relation(*raw)} WHERE {below(cut)}")
-    return bool(rows)
-
-
-def _refuse_lacking(table: TableName, count: int) -> None:
-    if count:
-        raise LakehouseError(
-            f"{table} lacks {count:,} changes that are not loaded yet: run its load (`lakehouse run`, or the worker "
-            "does), or ask for an earlier moment"
-        )
+def _model(node: Mapping[str, Any], models: Mapping[str, Any]) -> Model:
+    """What a table that only grows reads of views are its stages, which it remembers."""
+    loads = node["config"]["materialized"] == APPENDED
+    read = [models[key] for key in node["depends_on"]["nodes"] if key in models]
+    names = (found["name"] for found in read if is_view(found) or not loads)
+    return Model(TableName(*table_of_model(node)), tuple(names), loads)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from itertools import pairwise
 
 import sqlglot
@@ -30,10 +31,11 @@ DEEPEST = 20
 
 @dataclass(frozen=True)
 class Kind:
-    """What a relation is: a table with these columns, or a view with this text."""
+    """What a relation is: a table with these columns, or a view with this text; of a raw table, when it was begun."""
 
     columns: frozenset[str]
     view: str | None = None
+    begun_at: datetime | None = None
 
 
 @dataclass
@@ -104,11 +106,12 @@ class AsOfCuts:
     def condition(self, name: TableName, columns: Collection[str]) -> str:
         """Which rows of a table were there. Raises LakehouseError where it has none that tells."""
         if set(columns) >= BY_COMMIT and (source := self.source_of(name)):
-            return below(self.cut_of(source, name))
+            cut = self.cut_of(source, name)
+            if name.namespace != "parsed" and self.begun_since(name):
+                raise LakehouseError(f"{name} was begun again after the cut {cut.position}: it has no row of before")
+            return below(cut)
         if tells(name, columns) and set(columns) >= BY_POSITION:
-            parts = [f"(starts_with(record_source, {literal(s + '.')}) AND source_seq < {literal(position_after(cut))})"
-                     for s, cut in sorted(self.cuts.items())]  # fmt: skip
-            return " OR ".join([f"record_source = {literal(GHOSTS)}", *parts])
+            return of_sources({source: position_after(cut) for source, cut in self.cuts.items()})
         is_mirror = name.namespace.startswith("mirror_")
         if is_mirror and self.snapshots:
             raise LakehouseError(
@@ -140,8 +143,7 @@ class AsOfCuts:
 
     def cut_of(self, source: str, name: TableName) -> Cut:
         """The source's cut, which has to cover the table. Raises LakehouseError."""
-        cut = self.cuts.get(source)
-        table = name.name.removeprefix(f"parsed_{source}__")
+        cut, table = self.cuts.get(source), raw_of(source, name).name
         if cut is None:
             raise LakehouseError(f"{name}: no cut of {source} was published until then, or its position is not given")
         if table not in cut.snapshots:
@@ -157,7 +159,14 @@ class AsOfCuts:
         cut = self.cuts.get(str(source))
         if cut is None:
             return source is None or not self.is_of_all
-        return name.name.removeprefix(f"parsed_{source}__") in cut.snapshots
+        return raw_of(cut.source, name).name in cut.snapshots
+
+    def begun_since(self, name: TableName) -> datetime | None:
+        """When a raw table, or that of a parsed one, was begun again after its source's cut; None if it was not."""
+        source = str(self.source_of(name))
+        cut, kind = self.cuts.get(source), self.kind_of(raw_of(source, name))
+        begun, published = kind.begun_at if kind else None, cut.published_at if cut else None
+        return begun if begun and published and published < begun else None
 
     def tables_below(self, name: TableName) -> set[TableName]:
         """The tables that a view reads, through other views too; a table reads itself."""
@@ -176,6 +185,20 @@ def tells(name: TableName, columns: Collection[str]) -> bool:
     """
     is_of_now = name.namespace == MARTS or name.namespace.startswith("mirror_")
     return not is_of_now and (set(columns) >= BY_COMMIT or set(columns) >= BY_POSITION)
+
+
+def raw_of(source: str, name: TableName) -> TableName:
+    """The raw table of a parsed table of the source; a raw table is its own."""
+    return TableName(f"raw_{source}", name.name.removeprefix(f"parsed_{source}__"))
+
+
+def of_sources(before: Mapping[str, str | None]) -> str:
+    """The rows of the vault that are of these sources, before a position of each where one is given, and ghosts."""
+    parts = [f"record_source = {literal(GHOSTS)}"]
+    for source, position in sorted(before.items()):
+        of = f"starts_with(record_source, {literal(source + '.')})"
+        parts.append(f"({of} AND source_seq < {literal(position)})" if position is not None else of)
+    return " OR ".join(parts)
 
 
 def below(cut: Cut) -> str:

@@ -3,17 +3,20 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from importlib import import_module
+from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from pyiceberg.schema import Schema
 
+from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.catalog.loads.remembered import LoadedInput
-from lakehouse.catalog.relations import TableName
+from lakehouse.catalog.relations import BEGUN_AT, TableName
 from lakehouse.errors import LakehouseError
-from lakehouse_serve.past import states
+from lakehouse_serve.past import asked, states
 from lakehouse_serve.past.cuts import Cut
+from lakehouse_serve.past.loaded import Loaded, Model
 from lakehouse_serve.past.moments import Moment
 from lakehouse_serve.past.queries import AsOfCuts, Kind, below, position_after, select_list, without_columns
 
@@ -236,27 +239,44 @@ STAGES = {
 }
 
 
+Answers = Mapping[str, list[list[Any]]]
+NOTHING: Answers = MappingProxyType({})
+
+
+def check(
+    kinds: Mapping[TableName, Kind],
+    table: TableName,
+    answers: Answers = NOTHING,
+    remembered: Any = frozenset(),
+    models: Mapping[str, Model] = MappingProxyType({}),
+    cuts: Mapping[str, Cut] = MappingProxyType(CUTS),
+    is_of_all: bool = False,
+) -> list[str]:
+    """Asks whether a table is loaded, and returns the statements; the first text within one gives its answer."""
+    statements: list[str] = []
+
+    def ask(statement: str) -> list[list[Any]]:
+        statements.append(statement)
+        return next((answer for part, answer in answers.items() if part in statement), [])
+
+    lake = AsOfCuts(cuts, "lake", kinds.get, is_of_all=is_of_all)
+    Loaded(ask, lambda _: remembered, lambda: models, lake).check(table)
+    return statements
+
+
+PARSED_IS_LOADED: Answers = {"max(_loaded_at)": [["2026-01-01 00:00:00 UTC"]], '"raw_s"."t"': [[1, 0, 1]]}
+IS_LOADED: Answers = {**PARSED_IS_LOADED, "count_if(load_date": [[0, 1]]}
+
+
 def check_hub(
     kinds: dict[TableName, Kind],
     raw_rows: int,
     loads: Any = OF_HUB,
     is_of_all: bool = False,
-    models: Mapping[str, TableName] = MappingProxyType({}),
+    models: Mapping[str, Model] = MappingProxyType({}),
 ) -> list[str]:
     """Asks whether a hub of two tables is loaded; the cut does not cover `late`, of which raw has so many rows then."""
-    asked: list[str] = []
-
-    def ask(statement: str) -> list[list[Any]]:
-        asked.append(statement)
-        if "max(_loaded_at)" in statement:
-            return [["2026-01-01 00:00:00 UTC"]]
-        if 'FROM "raw_s"."late"' in statement:
-            return [[raw_rows]]
-        return [[1, 0, 1]] if "raw_s" in statement else [[0, 1]]
-
-    at = AsOfCuts(CUTS, "lake", kinds.get, is_of_all=is_of_all)
-    import_module("lakehouse_serve.past.asked")._check_loaded(ask, lambda _: loads, models.get, at, HUB)
-    return asked
+    return check(kinds, HUB, {'FROM "raw_s"."late"': [[1]] * raw_rows, **IS_LOADED}, loads, models, is_of_all=is_of_all)
 
 
 def kinds_of_hub() -> dict[TableName, Kind]:
@@ -285,7 +305,7 @@ def test_a_hub_is_checked_by_its_stage_wherever_the_project_has_that() -> None:
     """In another schema, or under an alias, it was not found, and the hub was read without what it lacked."""
     kinds, elsewhere = kinds_of_hub(), TableName("prepared", "stage_of_t")
     kinds[elsewhere] = kinds.pop(TableName("vault", "stg_s__t"))
-    models = {"stg_s__t": elsewhere}
+    models = {"stg_s__t": Model(elsewhere)}
     assert any('FROM "prepared"."stage_of_t"' in statement for statement in check_hub(kinds, 0, models=models))
     del kinds[elsewhere]
     with pytest.raises(LakehouseError, match=r"vault\.hub_of_two: its stage prepared\.stage_of_t is not in the lake"):
@@ -302,6 +322,140 @@ def test_a_hub_is_read_as_of_a_time_before_one_of_its_sources_came_into_the_lake
     for loads, of_all in ((frozenset({one, other}), False), (frozenset({other}), True)):
         with pytest.raises(LakehouseError, match=r"no cut of new was published until then, or its position is not"):
             check_hub(kinds, 0, loads, of_all)
+
+
+PARSED = TableName("parsed", "parsed_s__t")
+
+
+def test_a_truncate_that_is_not_loaded_is_told_by_the_text_that_is_asked() -> None:
+    """The fresh view of a mirrored table was empty already, so every row that was truncated was shown as there."""
+    kinds = {**KINDS, TableName("parsed", "current_s__t"): Kind(frozenset(), "SELECT * FROM parsed.parsed_s__t")}
+    alive: Answers = {"max(_loaded_at)": [["2026-01-01 00:00:00 UTC"]], "count_if(_op <> 't')": [[0, 1, 0]]}
+    with pytest.raises(LakehouseError, match=r"parsed\.parsed_s__t lacks 7 changes"):
+        check(kinds, PARSED, {**alive, f"SELECT count(*) FROM (SELECT * FROM {BOUND}": [[7]]})
+    check(kinds, PARSED, {**alive, "SELECT count(*) FROM (": [[0]]})
+
+
+@pytest.mark.parametrize(
+    ("counts", "says"),
+    [([3, 0, 6], "has 3 rows of its newest load more than what it is loaded from"), ([6, 0, 3], "lacks 3 changes")],
+)
+def test_parsed_that_has_more_than_raw_does_not_lack_changes(counts: list[int], says: str) -> None:
+    """It was said to lack -3 changes."""
+    with pytest.raises(LakehouseError, match=says):
+        check(KINDS, PARSED, {"max(_loaded_at)": [["2026-01-01 00:00:00 UTC"]], '"raw_s"."t"': [counts]})
+
+
+@pytest.mark.parametrize(
+    ("counts", "says"),
+    [([2, -1], "lacks 2 changes"), ([0, -1], "has 2 rows of its newest load more"), ([0, 2], "lacks 1")],
+)
+def test_what_is_new_in_a_stage_is_not_made_up_for_by_what_is_gone(counts: list[int], says: str) -> None:
+    """A hub that lacked two rows was read, where its stage had two less of those that were loaded."""
+    one = frozenset(load for load in OF_HUB if load.stage == "stg_s__t")
+    with pytest.raises(LakehouseError, match=says):
+        check(kinds_of_hub(), HUB, {**PARSED_IS_LOADED, "count_if(load_date": [counts]}, one)
+
+
+def test_a_table_of_ones_own_has_no_past() -> None:
+    """It was said to lack a load that it does not have."""
+    own = {"hub_of_two": Model(HUB, ("stg_s__t",))}
+    with pytest.raises(LakehouseError, match=r"vault\.hub_of_two has no past: nothing says how far it is loaded"):
+        check(kinds_of_hub(), HUB, models=own)
+
+
+def test_a_stage_that_a_hub_has_never_loaded_from_is_asked_too() -> None:
+    """It was empty at the first load. What came into it since was missing in the hub, and nobody was told."""
+    [one] = (load for load in OF_HUB if load.stage == "stg_s__t")
+    models = {
+        "hub_of_two": Model(HUB, ("stg_s__t", "stg_s__late"), loads=True),
+        "stg_s__late": Model(TableName("vault", "stg_s__late"), ("parsed_s__late",)),
+        "parsed_s__late": Model(TableName("parsed", "parsed_s__late")),
+    }
+    cuts = {"s": Cut("s", 2, 77, {"t": 5, "late": 6})}
+    answers = {'"raw_s"."late"': [[1, 0, 1]], '"vault"."stg_s__late"': [[4, 0]], **IS_LOADED}
+    with pytest.raises(LakehouseError, match=r"vault\.hub_of_two lacks 4 changes"):
+        check(kinds_of_hub(), HUB, answers, {one}, models, cuts)
+    check(kinds_of_hub(), HUB, {**answers, '"vault"."stg_s__late"': [[0, 0]]}, {one}, models, cuts)
+    unmade = {name: kind for name, kind in kinds_of_hub().items() if "late" not in name.name or "raw" in name.namespace}
+    with pytest.raises(LakehouseError, match=r"its stage vault\.stg_s__late is not in the lake: run its load first"):
+        check(unmade, HUB, answers, {one}, models, cuts)
+    check(unmade, HUB, {**IS_LOADED, '"raw_s"."late"': []}, {one}, models, cuts)
+
+
+def test_a_hub_with_rows_of_a_source_that_is_not_asked_is_refused() -> None:
+    """After `lakehouse remove bank --drop-tables` keys that bank had loaded first were missing in a past of retail."""
+    one = frozenset(load for load in OF_HUB if load.stage == "stg_s__t")
+    answers = {"SELECT split_part(record_source": [["left"]], **IS_LOADED}
+    with pytest.raises(LakehouseError, match=r"vault\.hub_of_two has rows of left too, of which there is no cut"):
+        check(kinds_of_hub(), HUB, answers, one)
+    [asked, *_] = check(kinds_of_hub(), HUB, IS_LOADED, one)
+    assert asked.endswith(
+        "WHERE NOT (record_source = 'ghost' OR starts_with(record_source, 'bank.') OR starts_with(record_source, 's.'))"
+        " LIMIT 1"
+    )
+    check(kinds_of_hub(), HUB, answers, one, is_of_all=True)
+
+
+BEGUN = datetime(2026, 11, 2, tzinfo=UTC)
+BEGUN_AGAIN = {
+    **kinds_of_hub(),
+    TableName("raw_s", "t"): Kind(OF_COMMITS, begun_at=BEGUN),
+}
+
+
+@pytest.mark.parametrize("published", [BEGUN - timedelta(seconds=1), BEGUN + timedelta(seconds=1), None])
+def test_a_table_that_was_begun_again_after_a_cut_is_refused_there(published: datetime | None) -> None:
+    """Every moment of before `lakehouse remove --drop-tables` was answered with no rows."""
+    cuts = {"s": replace(CUTS["s"], published_at=published)}
+    raw = "SELECT * FROM raw_s.t"
+    if published is None or published > BEGUN:
+        AsOfCuts(cuts, "lake", BEGUN_AGAIN.get).rewrite(raw)
+        check(BEGUN_AGAIN, PARSED, PARSED_IS_LOADED, cuts=cuts)
+        return
+    with pytest.raises(LakehouseError, match=r"raw_s\.t was begun again after the cut s=2:0/4D"):
+        AsOfCuts(cuts, "lake", BEGUN_AGAIN.get).rewrite(raw)
+    with pytest.raises(LakehouseError, match=r"parsed\.parsed_s__t was begun again after the cut s=2:0/4D"):
+        check(BEGUN_AGAIN, PARSED, PARSED_IS_LOADED, cuts=cuts)
+    has = {"_loaded_at < timestamp '2026-11-02 00:00:00.000000 UTC'": [[1]]}
+    check(BEGUN_AGAIN, PARSED, {**has, **PARSED_IS_LOADED}, cuts=cuts)
+
+
+def test_only_a_raw_table_is_asked_when_it_was_begun(tmp_path: Path) -> None:
+    catalog = LakeCatalog("lake", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{tmp_path}/warehouse")
+    for name in ("raw_s.t", "parsed.parsed_s__t"):
+        catalog.create_namespace_if_not_exists(name.split(".")[0])
+        catalog.create_table(name, Schema(), properties={BEGUN_AT: "2026-11-02T01:00:00+01:00"})
+    catalog.create_table("raw_s.old", Schema())
+    names = [TableName("raw_s", "t"), TableName("raw_s", "old"), TableName("raw_s", "none"), PARSED]
+    assert [asked._begun_at(catalog, name) for name in names] == [BEGUN, None, None, None]
+
+
+def test_the_stages_of_a_table_that_grows_are_the_views_that_it_reads() -> None:
+    def node(name: str, made: str, *reads: str) -> dict[str, Any]:
+        named = {"name": name, "schema": "vault", "alias": f"the_{name}", "resource_type": "model"}
+        return {**named, "config": {"materialized": made}, "depends_on": {"nodes": reads}}
+
+    nodes = {
+        "model.a.hub": node("hub", "append_only", "model.a.stg", "model.a.other", "source.a.gone"),
+        "model.a.stg": node("stg", "view", "model.a.parsed"),
+        "model.a.parsed": node("parsed", "parsed_table"),
+        "model.a.other": node("other", "append_only"),
+    }
+    assert [asked._model(nodes[f"model.a.{name}"], nodes) for name in ("hub", "stg")] == [
+        Model(TableName("vault", "the_hub"), ("stg",), loads=True),
+        Model(TableName("vault", "the_stg"), ("parsed",)),
+    ]
+
+
+def test_a_hub_outlives_a_table_that_was_begun_again() -> None:
+    """It has what was loaded of it before, unless it was made anew itself."""
+    cuts = {"s": replace(CUTS["s"], published_at=BEGUN - timedelta(days=1))}
+    one = frozenset(load for load in OF_HUB if load.stage == "stg_s__t")
+    outlives = {"AND load_date < timestamp '2026-11-02 00:00:00.000000 UTC'": [[1]], **IS_LOADED}
+    check(BEGUN_AGAIN, HUB, outlives, one, cuts=cuts)
+    with pytest.raises(LakehouseError, match=r"parsed\.parsed_s__t was begun again after the cut"):
+        check(BEGUN_AGAIN, HUB, IS_LOADED, one, cuts=cuts)
 
 
 @pytest.mark.parametrize(("there", "is_of_all"), [("s bank", True), ("s", True), ("s bank left", False)])
