@@ -17,7 +17,7 @@ from lakehouse.catalog.pins import TAG
 from lakehouse.catalog.views.current_views import as_loaded
 from lakehouse.servers.logins import Role
 from lakehouse_serve.access.tokens import Tokens
-from lakehouse_serve.past.cuts import Cut, Cuts, NoCut
+from lakehouse_serve.past.cuts import Cut, Cuts, NoCut, is_exactly
 from lakehouse_serve.past.moments import Moment, parse_warehouse, prefix_of, warehouse_of
 from lakehouse_serve.past.snapshots import AsOf, NoSnapshot, at_snapshot
 from lakehouse_serve.reading import Document, Kind
@@ -167,7 +167,10 @@ class Answers:
                     404, "NotFoundException", f"the pin {moment.pin!r} is of another state now: connect again"
                 )
             return kept
-        return {name: found for cut in self._cuts(moment) for name, found in cut.tables.items()}
+        cuts = self._cuts(moment)
+        if moment.names_cuts and not is_exactly(moment, cuts):
+            raise Refused(404, "NotFoundException", "a cut that was connected to is listed no more: connect again")
+        return {name: found for cut in cuts for name, found in cut.tables.items()}
 
     def _fixed(self, moment: Moment) -> str:
         """What names the same state also when newer cuts have been published."""

@@ -45,6 +45,8 @@ def at_moment(settings: Settings, sql: str, moment: Moment, role: Role) -> tuple
 
     Raises LakehouseError where there is no cut, a relation has no past, or what was committed until then is not loaded.
     """
+    if moment.pin is not None:
+        raise LakehouseError(f"pin:{moment.pin} is no time and no position: use --as-of-cut")
     state = State(newest_cuts(settings, moment), {}, is_of_all=moment.at is not None)
     return _at(settings, sql, state, role)
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import reduce
@@ -70,6 +70,11 @@ class Cut:
         return Position(self.lsn, self.source, self.epoch)
 
 
+def is_exactly(moment: Moment, cuts: Collection[Cut]) -> bool:
+    """Whether the moment names these cuts and no others."""
+    return set(moment.positions) == {cut.position for cut in cuts}
+
+
 class CutKey(NamedTuple):
     """What orders the cuts of a source."""
 
@@ -102,6 +107,9 @@ class NoCut(Exception):
     """No cut answers the question; the text says why."""
 
 
+Check = Callable[[Table, Moment, Mapping[str, CutKey]], None]
+
+
 class Cuts:
     """Reads `meta.cuts`, or `meta.mirrors`.
 
@@ -115,26 +123,29 @@ class Cuts:
         self._lock = Lock()
 
     def at(self, moment: Moment, now: datetime) -> tuple[Cut, ...]:
-        """The newest cut of each source until the moment. Raises NoCut."""
+        """The newest cut of each source until the moment. Raises NoCut, also where several epochs have the position."""
         if moment.at is not None and moment.at > now:
             raise NoCut(f"{moment.at.isoformat()} is in the future")
         with self._lock:
             known = self._known.get(moment)
         if known is not None:
             return known
-        found = self.newest(moment)
+        found = self._read(moment, _refuse_other_epochs)
         _refuse_incomplete(moment, found, self._sources)
-        if moment.positions == tuple(cut.position for cut in found):
+        if is_exactly(moment, found):
             with self._lock:
                 self._known[moment] = found
         return found
 
     def newest(self, moment: Moment) -> tuple[Cut, ...]:
-        """The same, whatever it is; empty if there is none. Raises NoCut for a position that several epochs have."""
+        """The same, whatever it is; empty if there is none."""
+        return self._read(moment)
+
+    def _read(self, moment: Moment, check: Check = lambda *_: None) -> tuple[Cut, ...]:
         catalog = open_catalog(self._settings)
         try:
             table = load_table(catalog, *LISTED[self._layer])
-            return _newest(table, moment, self._layer) if table is not None else ()
+            return _newest(table, moment, self._layer, check) if table is not None else ()
         finally:
             catalog.close()
 
@@ -162,13 +173,13 @@ def _refuse_incomplete(moment: Moment, found: tuple[Cut, ...], sources: Callable
         raise NoCut(f"there are several sources: name one, as in {found[0].source}=0/3C87757")
 
 
-def _newest(table: Table, moment: Moment, layer: Layer) -> tuple[Cut, ...]:
+def _newest(table: Table, moment: Moment, layer: Layer, check: Check) -> tuple[Cut, ...]:
     """Positions first, which are small, and not all of them; then the snapshots of the cuts that were chosen."""
     newest: dict[str, CutKey] = {}
     for back in LOOKS_BACK:  # each step also finds what a clock that was set back has hidden from those before
         newer = reduce(And, _beyond(newest), _until(moment, back))
         newest |= newest_keys(table.scan(newer, ("source", *ORDER)).to_arrow())
-    _refuse_ambiguous(table, moment, newest)
+    check(table, moment, newest)
     return tuple(_cut(table, source, key, layer) for source, key in sorted(newest.items()))
 
 
@@ -217,23 +228,35 @@ def newest_keys(cuts: pa.Table) -> dict[str, CutKey]:
     return newest
 
 
-def _refuse_ambiguous(table: Table, moment: Moment, newest: Mapping[str, CutKey]) -> None:
-    """Raises NoCut for a position that several epochs have."""
-    asked = [(position, source) for position in moment.positions for source in newest if position.epoch is None]
+def _refuse_other_epochs(table: Table, moment: Moment, newest: Mapping[str, CutKey]) -> None:
+    """Raises NoCut for a position that another epoch may have too, and for one of an epoch that has no cut until then.
+
+    A source that was restored writes the same positions again: those between where it begins anew and the first cut of
+    the new epoch have no cut there, and what an earlier epoch has at them is something else.
+    """
+    asked = [(position, source) for position in moment.positions for source in newest]
     for position, source in asked:
         if position.source not in {None, source}:
             continue
         found = newest[source]
-        earlier = And(
-            EqualTo(term="source", value=source),
-            LessThan(term="epoch", value=found.epoch),
-            GreaterThanOrEqual(term="cut_lsn", value=position.lsn),
-        )
-        for epoch in table.scan(earlier, ("epoch",), limit=1).to_arrow()["epoch"].to_pylist():
+        if position.epoch is None:
+            _refuse_ambiguous(table, position.lsn, source, found)
+        elif position.epoch != found.epoch:
             raise NoCut(
-                f"epochs {epoch} and {found.epoch} of {source} both have that position: name the epoch, as in "
-                f"{Position(position.lsn, source, found.epoch)}"
+                f"epoch {position.epoch} of {source} has no cut until then; the newest cut before it is "
+                f"{Position(found.lsn, source, found.epoch)}"
             )
+
+
+def _refuse_ambiguous(table: Table, lsn: int, source: str, found: CutKey) -> None:
+    earlier = And(LessThan(term="epoch", value=found.epoch), GreaterThanOrEqual(term="cut_lsn", value=lsn))
+    later = GreaterThan(term="epoch", value=found.epoch)  # all of its cuts are above, or it would have been found
+    of = And(EqualTo(term="source", value=source), Or(earlier, later))
+    for epoch in table.scan(of, ("epoch",), limit=1).to_arrow()["epoch"].to_pylist():
+        raise NoCut(
+            f"epochs {min(epoch, found.epoch)} and {max(epoch, found.epoch)} of {source} may both have that position: "
+            f"name the epoch, as in {Position(lsn, source, found.epoch)}"
+        )
 
 
 def _cut(table: Table, source: str, key: CutKey, layer: Layer) -> Cut:

@@ -42,6 +42,11 @@ class Moment:
     pin: str | None = None
     state: str | None = None
 
+    @property
+    def names_cuts(self) -> bool:
+        """Whether each position has a source and an epoch, as a cut's own has."""
+        return bool(self.positions) and all(p.source is not None and p.epoch is not None for p in self.positions)
+
 
 def parse_warehouse(text: str, catalog: str) -> Moment | None:
     """The moment that a warehouse names; None is now. Raises ValueError that says what can be asked for."""

@@ -16,7 +16,7 @@ from lakehouse.catalog.relations import TableName, list_relations
 from lakehouse.declarations.declared import Source
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
-from lakehouse_serve.past.cuts import Cut, Cuts, NoCut
+from lakehouse_serve.past.cuts import Cut, Cuts, NoCut, is_exactly
 from lakehouse_serve.past.moments import Moment, parse_warehouse
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def positions_of(cuts: tuple[Cut, ...]) -> str:
 def newest_cuts(settings: Settings, moment: Moment) -> tuple[Cut, ...]:
     """The newest cut of each source until the moment. Raises LakehouseError if there is none."""
     if moment.pin is not None:
-        raise LakehouseError(f"pin:{moment.pin} is no time and no position: use --as-of-cut")
+        raise LakehouseError(f"pin:{moment.pin} is a pin, no time and no position")
     try:
         return Cuts(settings).at(moment, datetime.now(UTC))
     except NoCut as error:
@@ -243,15 +243,19 @@ def _pinned(settings: Settings, pin: str) -> State:
             f"the pin {pin!r} keeps {len(kept.snapshots)} tables by themselves, without mirrors and marts of one cut: "
             f"read each of them FOR VERSION AS OF 'pin_{pin}', or keep a whole cut with `lakehouse pin`"
         )
-    cuts = newest_cuts(settings, _positions(kept.cut))
-    return State(cuts, kept.snapshots, is_of_all=_had_no_others(settings, cuts))
+    cuts = newest_cuts(settings, asked := _positions(kept.cut))
+    if not is_exactly(asked, cuts):
+        raise LakehouseError(f"the pin {pin!r} is of {kept.cut}, which meta.cuts does not list any more")
+    others = _others(settings, cuts)
+    return State((*cuts, *(others or ())), kept.snapshots, is_of_all=others is not None)
 
 
-def _had_no_others(settings: Settings, cuts: tuple[Cut, ...]) -> bool:
-    """Whether no other source had a cut when these were made; False if their time is not known."""
+def _others(settings: Settings, cuts: tuple[Cut, ...]) -> tuple[Cut, ...] | None:
+    """The newest cuts of other sources when these were made, as of one that was not declared; None if that is not
+    known."""
     until = max((at for cut in cuts if (at := cut.at or cut.published_at)), default=None)
-    there = Cuts(settings).newest(Moment(at=until)) if until else ()
-    return until is not None and {cut.source for cut in there} <= {cut.source for cut in cuts}
+    there, own = Cuts(settings).newest(Moment(at=until)) if until else (), {cut.source for cut in cuts}
+    return tuple(cut for cut in there if cut.source not in own) if until else None
 
 
 def _positions(cut: str) -> Moment:

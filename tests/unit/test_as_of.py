@@ -458,23 +458,42 @@ def test_a_hub_outlives_a_table_that_was_begun_again() -> None:
         check(BEGUN_AGAIN, HUB, IS_LOADED, one, cuts=cuts)
 
 
-@pytest.mark.parametrize(("there", "is_of_all"), [("s bank", True), ("s", True), ("s bank left", False)])
-def test_a_pin_is_of_all_sources_unless_another_one_had_a_cut_then(
-    there: str, is_of_all: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Once a new source shared a hub, no pin of before could be asked for it."""
-    made, asked = datetime(2026, 11, 1, tzinfo=UTC), list[Moment]()
-    pinned = tuple(replace(cut, at=made - timedelta(days=ago)) for ago, cut in enumerate(CUTS.values()))
+MADE = datetime(2026, 11, 1, tzinfo=UTC)
+OF_PIN = tuple(replace(cut, at=MADE - timedelta(days=ago)) for ago, cut in enumerate(CUTS.values()))
+
+
+def of_pin(monkeypatch: pytest.MonkeyPatch, listed: tuple[Cut, ...], there: str) -> states.State:
+    """The state of a pin; what `meta.cuts` has of its positions, and which sources had a cut when it was made."""
 
     def newest(moment: Moment) -> tuple[Cut, ...]:
-        asked.append(moment)
+        assert moment == Moment(at=MADE)
         return tuple(Cut(source, 1, 1, {}) for source in there.split())
 
-    cuts = SimpleNamespace(at=lambda *_: pinned, newest=newest)
     kept = SimpleNamespace(cut="s=2:0/4D,bank=1:0/9", snapshots={TableName("marts", "dim_t"): 5})
-    monkeypatch.setattr(states, "Cuts", lambda _: cuts)
+    monkeypatch.setattr(states, "Cuts", lambda _: SimpleNamespace(at=lambda *_: listed, newest=newest))
     monkeypatch.setattr(states, "open_catalog", lambda _: SimpleNamespace(close=lambda: None))
     monkeypatch.setattr(states, "pinned", lambda *_: kept)
     found = states.state_at(cast(Any, None), Moment(pin="close"))
-    assert (found.cuts, found.snapshots, found.is_of_all) == (pinned, kept.snapshots, is_of_all)
-    assert asked == [Moment(at=made)]
+    assert found.snapshots == kept.snapshots
+    return found
+
+
+@pytest.mark.parametrize(("there", "others"), [("s bank", ()), ("s", ()), ("s bank left", ("left",))])
+def test_a_pin_is_of_all_sources_that_had_a_cut_when_it_was_made(
+    there: str, others: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once a new source shared a hub, no pin of before could be asked for it; one that was made after a source had been
+    removed left out of the hub what that source had brought."""
+    found = of_pin(monkeypatch, OF_PIN, there)
+    assert found.is_of_all and found.cuts == (*OF_PIN, *(Cut(source, 1, 1, {}) for source in others))
+
+
+def test_a_pin_of_cuts_whose_time_nobody_knows_is_of_its_own_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = of_pin(monkeypatch, tuple(CUTS.values()), "s")
+    assert found.cuts == tuple(CUTS.values()) and not found.is_of_all
+
+
+def test_a_pin_whose_cut_is_listed_no_more_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was answered from the newest cut before it."""
+    with pytest.raises(LakehouseError, match=r"the pin 'close' is of s=2:0/4D,bank=1:0/9, which meta\.cuts does not"):
+        of_pin(monkeypatch, (replace(OF_PIN[0], lsn=76), OF_PIN[1]), "s")

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -14,6 +14,8 @@ from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.catalog.pins import pinned
 from lakehouse.catalog.relations import TableName
 from lakehouse.errors import LakehouseError
+from lakehouse_serve.past.moments import Moment
+from lakehouse_serve.past.states import together
 from maintenance.inventory.pins import pin_states
 from orchestration.resources import Lake
 
@@ -128,3 +130,9 @@ def test_a_pin_of_which_nothing_is_left_is_refused(catalog: LakeCatalog) -> None
         catalog.drop_table(name)
     with pytest.raises(LakehouseError, match=r"^shop=1:0/64: nothing of it can be kept: mirror_shop\.orders "):
         KnownLake().pin_cut("close", datetime.now(UTC), now + timedelta(days=1))
+
+
+def test_a_pin_is_no_moment_of_another_one(catalog: LakeCatalog) -> None:
+    """`lakehouse pin x --cut pin:y` was told to use an option that it does not have."""
+    with pytest.raises(LakehouseError, match=r"^pin:close is a pin, no time and no position$"):
+        together(cast(Any, None), Moment(pin="close"), [])

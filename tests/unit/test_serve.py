@@ -22,6 +22,7 @@ from lakehouse_serve.access.signature import Request, is_signed, signature
 from lakehouse_serve.access.tokens import ACCESS_KEY, CATALOG_SECONDS, STORAGE_SECONDS, Tokens
 from lakehouse_serve.answers import Access, Answers, Caller, Refused
 from lakehouse_serve.objects import part
+from lakehouse_serve.past.cuts import Cut
 from lakehouse_serve.past.moments import Moment, Position, parse_warehouse, prefix_of, warehouse_of
 from lakehouse_serve.past.snapshots import AsOf, NoSnapshot, as_of, at_snapshot
 from lakehouse_serve.reading import CACHED_BYTES, CatalogRows
@@ -79,6 +80,17 @@ def test_a_prefix_is_one_segment_of_a_path_and_is_read_back(warehouse: str) -> N
     assert warehouse_of("lake", "lake") == "lake"
     assert [warehouse_of(f"as-of.{wrong}", "lake") for wrong in ("%", "ä", "A", "gA")] == [None] * 4
     assert warehouse_of("as-of.%", "lake") is warehouse_of("other", "lake") is None
+
+
+def test_a_prefix_whose_cut_is_listed_no_more_is_refused() -> None:
+    """After a restore of the catalog a client went on with the newest cut before the one that it had connected to."""
+    cuts: Any = SimpleNamespace(at=lambda *_: (Cut("retail", 1, 0x10, {"stores": 5}),))
+    none: Any = None
+    answers = Answers("lake", none, cuts, none, none)
+    assert answers._snapshots(prefix_of("lake@retail=1:0/10")) == {("raw_retail", "stores"): 5}
+    assert answers._snapshots(prefix_of("lake@retail=0/20")) == {("raw_retail", "stores"): 5}
+    with pytest.raises(Refused, match="listed no more: connect again"):
+        answers._snapshots(prefix_of("lake@retail=1:0/20"))
 
 
 def table_metadata() -> dict[str, Any]:
