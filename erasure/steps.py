@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from psycopg import Rollback
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from erasure import expire, tombstones
@@ -35,7 +36,7 @@ from lakehouse.catalog.open import load_table
 from lakehouse.catalog.views.current_views import view_of
 from lakehouse.catalog.views.view_versions import taken_back
 from lakehouse.catalog.writing.bulk_delete import delete_objects
-from lakehouse.catalog.writing.commit import MAX_CONFLICTS, move_pointer, remove
+from lakehouse.catalog.writing.commit import MAX_CONFLICTS, move_pointer, remove, remove_at
 from lakehouse.declarations.manifest import rebuild
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import CatalogConnection
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from lakehouse.catalog.lake_catalog import LakeCatalog
 
 Say = Callable[[str], None]
+Beside = Callable[[], Callable[[], bool]]  # looks at something, and returns what changes it if it is still the same
 
 
 @dataclass
@@ -194,8 +196,7 @@ class Erasing:
             self.say(f"dropping {target}")
             io = open_io(self.settings)
             paths = {stored.path for stored in list_objects(io, table.location())}
-            with self.states.transaction():
-                remove(self.states, self.writer.catalog.name, target.identifier)
+            _unlist(self.writer.catalog, self.states, target.identifier, lambda: lambda: True)
             deleted = _delete_files(io, self.states, target.identifier, paths)
             erasure.tables[str(target)] = Done(str(target), deleted=deleted)
 
@@ -261,7 +262,18 @@ def drop_mirror(
     """
     io = open_io(settings)
     paths = {stored.path for stored in list_objects(io, location_of(catalog, mirror))}
-    _unlist(catalog, states, mirror, lease, settings.ingestion.lease_seconds)
+
+    def beside() -> Callable[[], bool]:
+        back = taken_back(catalog, catalog.file_io, view_of(mirror[0].removeprefix("mirror_"), mirror[1]))
+
+        def change() -> bool:
+            leases.check(states, lease, settings.ingestion.lease_seconds)
+            remove(states, catalog.name, next_name(mirror))
+            return back is None or move_pointer(states, catalog.name, back.view, back.base, back.location)
+
+        return change
+
+    _unlist(catalog, states, mirror, beside)
     return _delete_files(io, states, mirror, paths)
 
 
@@ -273,18 +285,20 @@ def _delete_files(io: PyArrowFileIO, states: CatalogConnection, name: tuple[str,
     return len(paths)
 
 
-def _unlist(
-    catalog: LakeCatalog, states: CatalogConnection, mirror: tuple[str, str], lease: Lease, seconds: float
-) -> None:
+def _unlist(catalog: LakeCatalog, states: CatalogConnection, name: tuple[str, str], beside: Beside) -> None:
+    """Takes a table out of the catalog as it was inspected, with what has to change beside it, or nothing.
+
+    Raises LakehouseError for a pin or another tag: one may have come since the search.
+    """
     for _ in range(MAX_CONFLICTS):
-        back = taken_back(catalog, catalog.file_io, view_of(mirror[0].removeprefix("mirror_"), mirror[1]))
+        if (table := load_table(catalog, *name)) is not None:
+            expire.check_references(table)
+        change = beside()
         with states.transaction():
-            leases.check(states, lease, seconds)
-            if back is None or move_pointer(states, catalog.name, back.view, back.base, back.location):
-                for name in (mirror, next_name(mirror)):
-                    remove(states, catalog.name, name)
+            if change() and (table is None or remove_at(states, catalog.name, name, table.metadata_location)):
                 return
-    raise LakehouseError(f"{'.'.join(mirror)}: its view was replaced {MAX_CONFLICTS} times meanwhile; {expire.AGAIN}")
+            raise Rollback
+    raise LakehouseError(f"{'.'.join(name)}: it was changed {MAX_CONFLICTS} times meanwhile; {expire.AGAIN}")
 
 
 def _knowing(part: SubjectData, values: set[str]) -> SubjectData:

@@ -102,6 +102,16 @@ def remove(connection: psycopg.Connection[Any], catalog: str, name: tuple[str, s
     )
 
 
+def remove_at(connection: psycopg.Connection[Any], catalog: str, name: tuple[str, str], old: str) -> bool:
+    """The same within a transaction, of a table that points to `old`; False if it does not point there any more."""
+    done = connection.execute(
+        "DELETE FROM iceberg_tables WHERE catalog_name = %s AND table_namespace = %s AND table_name = %s"
+        " AND metadata_location = %s",
+        (catalog, *name, old),
+    )
+    return done.rowcount == 1
+
+
 def swap(catalog: SqlCatalog, identifier: tuple[str, str], before: str, after: str) -> None:
     """Points the table at another metadata file; raises CommitFailedException if it no longer points to `before`."""
     swap_together(catalog, [(identifier, before, after)])
