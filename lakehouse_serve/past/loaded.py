@@ -43,8 +43,9 @@ class Loaded:
         if not kind.columns >= BY_COMMIT:
             loads = self._loads(table)
             self._check_sources(table)
+            known = [load for load in loads if load.newest != NEVER]
             for load in loads:
-                self._check_load(table, load, len(loads))
+                self._check_load(table, load, has_others=len(loads if load.newest == NEVER else known) > 1)
         elif table.namespace == "parsed" and (source := self.lake.source_of(table)):
             self._check_parsed(self.lake.cut_of(source, table), table)
 
@@ -98,7 +99,7 @@ class Loaded:
             raise LakehouseError(f"{table} has no past: nothing says how far it is loaded")
         return loads
 
-    def _check_load(self, table: TableName, load: LoadedInput, among: int) -> None:
+    def _check_load(self, table: TableName, load: LoadedInput, has_others: bool) -> None:
         """A stage over tables that came into the lake after the cut has nothing to give yet, nor has one that is gone.
 
         One that was begun again has rows of after the cut alone, and the table has those of before.
@@ -107,7 +108,7 @@ class Loaded:
         read = self.lake.tables_below(stage) if stage else set()
         if stage is None or any(self.lake.kind_of(name) is None for name in read):
             return
-        if among > 1 and not any(self.lake.covers(name) or self._had_rows(name) for name in read):
+        if has_others and not any(self.lake.covers(name) or self._had_rows(name) for name in read):
             return
         if any(self._outlives(table, name) for name in read):
             return

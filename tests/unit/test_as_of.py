@@ -377,6 +377,8 @@ def test_a_stage_that_a_hub_has_never_loaded_from_is_asked_too() -> None:
     with pytest.raises(LakehouseError, match=r"vault\.hub_of_two lacks 4 changes"):
         check(kinds_of_hub(), HUB, answers, {one}, models, cuts)
     check(kinds_of_hub(), HUB, {**answers, '"vault"."stg_s__late"': [[0, 0]]}, {one}, models, cuts)
+    with pytest.raises(LakehouseError, match=r"parsed\.parsed_s__t: the cut s=2:0/4D does not cover t"):
+        check(kinds_of_hub(), HUB, answers, {one}, models, {"s": Cut("s", 2, 77, {"late": 6})})
     unmade = {name: kind for name, kind in kinds_of_hub().items() if "late" not in name.name or "raw" in name.namespace}
     with pytest.raises(LakehouseError, match=r"its stage vault\.stg_s__late is not in the lake: run its load first"):
         check(unmade, HUB, answers, {one}, models, cuts)
