@@ -4,12 +4,13 @@ import random
 import signal
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from ingestion import recover_source, resume, source_status
+from ingestion import forget, recover_source, resume, source_status
 from ingestion import replay as replay_kept
 from ingestion.state import store
 from lakehouse.catalog.open import load_table, open_catalog
@@ -125,6 +126,27 @@ def test_poison_goes_to_the_quarantine_with_its_place_and_the_others_land(make: 
     assert_all(topics)
     replay_kept(topics.settings, topics.declarations, topics.source.name, ["items"], spark)
     assert len(kept(topics, "quarantine")) == 1, "what still cannot be read stays"
+
+
+def test_dead_letters_of_a_table_that_was_dropped_do_not_land_in_the_one_that_is_declared_again(
+    make: Make, spark: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its topic is read again from the start: what can be read by now has landed already."""
+    topics = make()
+    [items] = [table for table in topics.source.tables if table.name == "items"]
+    send(topics)
+    topics.broker.produce(f"{topics.source.name}.public.items", [b"no envelope"])
+    topics.ingest(spark)
+    assert len(kept(topics, "quarantine")) == 1
+    with closing(open_catalog(topics.settings)) as catalog:
+        catalog.drop_table(items.identifier)
+    forget(topics.settings, topics.source.name, "items", ())
+    recover_source(topics.settings, topics.declarations, topics.source.name, spark)
+    topics.ingest(spark)
+    assert [row["epoch"] for row in kept(topics, "quarantine")] == [1, 2], "it is read again, and is no envelope yet"
+    replay_kept(topics.settings, topics.declarations, topics.source.name, ["items"], spark)
+    assert [row["epoch"] for row in kept(topics, "quarantine")] == [2]
+    assert "of a table that was dropped" in caplog.text
 
 
 def test_an_incompatible_type_parks_the_table_until_it_is_corrected(make: Make, spark: Any) -> None:

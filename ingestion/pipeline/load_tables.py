@@ -256,7 +256,7 @@ def _begin(
         resumed = replace(begun, position=position.position, versions=position.versions)
         return _Loading(table, iceberg, resumed, facts, left, afresh=False)
     goes_on = not source.holds_tables and iceberg.current_snapshot() is not None  # with what is there already
-    if position.state == "new" and goes_on and has_spooled(session, table):
+    if position.state == "new" and goes_on and has_spooled(session, table, iceberg):
         begun = replace(begun, state="resuming", point=position.point)
     ranges = source.ranges(facts, session.limits.snapshot_chunk_bytes) if source.holds_tables else []
     return _Loading(table, iceberg, begun, facts, ranges, afresh=True)

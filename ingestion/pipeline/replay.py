@@ -1,8 +1,10 @@
 """Lands what was kept aside: the spool of a table that resumes, and on demand what is left there and in quarantine."""
 
+import logging
 from dataclasses import replace
+from datetime import datetime
 
-from pyiceberg.expressions import And, BooleanExpression, EqualTo, LessThan, Or
+from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThanOrEqual, LessThan, Or
 from pyiceberg.table import Table
 
 from ingestion.pipeline.load_changes import schema_change_files, tell_dead_letters
@@ -34,10 +36,12 @@ from ingestion.tasks.runner import run_tasks
 from ingestion.tasks.shared_keys.hold import SPLIT
 from lakehouse.catalog.loads.load_facts import LANDED_LATE, moment
 from lakehouse.catalog.open import load_table
+from lakehouse.catalog.relations import BEGUN_AT
 from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import CatalogConnection
 
+log = logging.getLogger("lakehouse.replay")
 KEPT_IN = ("spool", "quarantine")
 
 
@@ -92,10 +96,12 @@ def _land(
         followed, facts = course.before.followed, course.position.facts
         iceberg = follow_source(iceberg, table, course.steps, followed, facts, cycle.ingested_at)
         kept = ensure_meta(session.catalog, kept_in)
-        mine = _records_of(session.name, table.name)
+        all_mine = _records_of(session.name, table.name)
+        mine = _since_begun(all_mine, iceberg)
         register(states, session, cycle, [iceberg])
         plans = _plans(session, source, states, cycle, course, table, iceberg, kept, mine)
         result = merged(run_tasks(session.spark, replay, plans) if plans else [])
+        let_go = _count(kept, all_mine) - _count(kept, mine)
         noticed = result.noticed.get(table.name, Findings())
         if result.written and _any_before(kept, mine, stream.epoch, course.position.point.commit_bound):
             noticed = replace(noticed, stale=noticed.stale or "records landed that a later snapshot or repair knew not")
@@ -120,27 +126,48 @@ def _land(
             ingested_at=cycle.ingested_at,
             appends=(
                 *(replace(append_of(session, cycle, written), properties=late) for written in result.written),
-                *meta_appends(session, cycle, files, leaving={kept_in: mine} if plans else {}),
+                *meta_appends(session, cycle, files, leaving={kept_in: all_mine} if plans or let_go else {}),
             ),
             record=record,
             revision=stream.revision,
         )
         publish(session.settings, session.catalog, session.lease, publication)
         tell_dead_letters(session.name, {} if kept_in == "quarantine" else files)
+        if let_go:
+            log.warning(
+                "source %r, table %r: %s records in meta.%s were of a table that was dropped, and have left it",
+                session.name, table.name, f"{let_go:,}", kept_in,
+            )  # fmt: skip
     return {written.name: written.operations for written in result.written}
 
 
-def has_spooled(session: Session, table: RawTable) -> bool:
+def has_spooled(session: Session, table: RawTable, iceberg: Table) -> bool:
     """Whether records of the table are kept aside, of whatever epoch."""
     spool = load_table(session.catalog, "meta", "spool")
     if spool is None:
         return False
-    mine = _records_of(session.name, table.name)
+    mine = _since_begun(_records_of(session.name, table.name), iceberg)
     return spool.scan(row_filter=mine, selected_fields=("epoch",), limit=1).to_arrow().num_rows > 0
 
 
 def _records_of(source: str, table: str) -> BooleanExpression:
     return And(EqualTo(term="source", value=source), EqualTo(term="table", value=table))
+
+
+def _since_begun(mine: BooleanExpression, iceberg: Table) -> BooleanExpression:
+    """Without records of a table that had the name before and was dropped: what they say was read again, or was not
+    wanted."""
+    begun = _begun_at(iceberg)
+    return mine if begun is None else And(mine, GreaterThanOrEqual(term="kept_at", value=begun.isoformat()))
+
+
+def _begun_at(iceberg: Table) -> datetime | None:
+    begun = iceberg.properties.get(BEGUN_AT)
+    return datetime.fromisoformat(begun) if begun else None
+
+
+def _count(kept: Table, records: BooleanExpression) -> int:
+    return kept.scan(row_filter=records, selected_fields=("epoch",)).to_arrow().num_rows
 
 
 def _any_before(kept: Table, mine: BooleanExpression, epoch: int, point: int) -> bool:
@@ -174,6 +201,7 @@ def _plans(
             io_properties=session.task_settings["io_properties"],
             file_bytes=session.limits.file_bytes,
             records=source.records({table.name: course.position.facts}),
+            since=_begun_at(iceberg),
         )
         for epoch in epochs
     ]

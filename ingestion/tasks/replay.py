@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,7 +20,8 @@ from lakehouse.catalog.file_io import file_io
 
 @dataclass(frozen=True)
 class ReplayPlan:
-    """The kept records of one table and epoch, by the data files that hold them. Travels by pickle; holds secrets."""
+    """The kept records of one table and epoch, by the data files that hold them, but those kept before `since`. Travels
+    by pickle; holds secrets."""
 
     metadata_json: str
     tasks: tuple[FileScanTask, ...]
@@ -28,6 +30,7 @@ class ReplayPlan:
     io_properties: dict[str, str]
     file_bytes: int
     records: Records
+    since: datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,8 @@ def replay(plan: ReplayPlan) -> ReplayResult:
         records = pa.Table.from_batches([batch])
         of_table = pc.equal(records.column("table"), plan.target.name)
         records = records.filter(pc.and_(of_table, pc.equal(records.column("epoch"), plan.target.epoch)))
+        if plan.since is not None:
+            records = records.filter(pc.greater_equal(records.column("kept_at"), pa.scalar(plan.since)))
         for relation in pc.unique(records.column("relation")).to_pylist():
             _replay_relation(plan, lanes, relation, records.filter(pc.equal(records.column("relation"), relation)))
     return ReplayResult(*lanes.close())

@@ -85,7 +85,11 @@ def works_elsewhere(process: psutil.Process, folders: Iterable[Path]) -> bool:
     """
     with suppress(psutil.Error, OSError):
         there = Path(process.cwd())
-        return there != Path("/") and there.is_dir() and not any(map(there.is_relative_to, folders))
+        return (
+            there != Path("/")
+            and there.is_dir()
+            and not any(there.is_relative_to(folder.resolve()) for folder in folders)
+        )
     return False
 
 

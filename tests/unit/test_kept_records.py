@@ -2,7 +2,7 @@
 
 import itertools
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
@@ -210,6 +210,11 @@ def test_kept_records_of_a_relation_that_was_made_again_stay(tmp_path: Path, unk
     spool = meta["spool"].refresh()
     made_again = replace(target, versions=(TableFacts(2, 2, "r", "d", ("id",), ()),))
     tasks = tuple(spool.scan().plan_files())
+    begun_since = datetime.now(UTC) + timedelta(seconds=1)
+    of_former = ReplayPlan(
+        spool.metadata.model_dump_json(), tasks, made_again, templates, {}, 1 << 20, PgoutputRecords(), begun_since
+    )
+    assert replay(of_former).meta_files == {}, "a record of a table that was dropped is none of this one"
     plan = ReplayPlan(spool.metadata.model_dump_json(), tasks, made_again, templates, {}, 1 << 20, PgoutputRecords())
     quarantine = meta["quarantine"]
     for _ in range(2):
