@@ -208,9 +208,8 @@ def test_values_that_the_lake_cannot_hold_are_as_postgres_prints_them(name: str)
     found = read(recorded(name), table("zoo", ZOO), given=settings(**MODES[name]))
     rows = {r["id"]: r for r in found.rows["zoo"] if r["id"] > 2}
     assert [str(rows[i]["d"]) for i in (3, 4, 5, 6)] == ["infinity", "-infinity", "0044-03-15 BC", "12026-01-01"]
-    ts = [str(rows[i]["ts"]).removesuffix(".000000") for i in (3, 4, 5, 6)]
-    assert ts == ["infinity", "-infinity", "0044-03-15 01:00:00 BC", "12026-01-01 00:00:00"] or name == "plain"
-    assert ts[:2] == ["infinity", "-infinity"] and ts[2].startswith("0044-03-15 01:00:00") and ts[2].endswith(" BC")
+    ts = [str(rows[i]["ts"]) for i in (3, 4, 5, 6)]
+    assert ts == ["infinity", "-infinity", "0044-03-15 01:00:00 BC", "12026-01-01 00:00:00"]
     assert [str(rows[i]["tz"]) for i in (3, 4)] == ["infinity", "-infinity"]
     assert str(rows[5]["tz"]).endswith("BC") and str(rows[6]["tz"]).startswith("12026-01-01")
     assert str(rows[3]["f8"]) == "nan" and rows[4]["f8"] == float("inf") and rows[6]["f8"] == 1e300

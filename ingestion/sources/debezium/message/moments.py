@@ -1,5 +1,6 @@
 """Days, moments and times of Debezium: counts of some unit since 1970, or text by ISO 8601, as Postgres has them."""
 
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -118,7 +119,12 @@ def _printed(count: int, per_day: int) -> str:
         return "infinity" if day > 0 else "-infinity"
     said = str(np.datetime64(day, "D"))
     time = str(np.datetime64(rest, "us"))[11:] if per_day > 1 else "00:00:00"
-    return _with_era(said, f" {time}")
+    return _with_era(said, f" {_trimmed(time)}")
+
+
+def _trimmed(time: str) -> str:
+    """A fraction of a second without the zeros at its end, as Postgres prints it."""
+    return re.sub(r"\.(\d*?)0+(?!\d)", lambda found: f".{found[1]}" if found[1] else "", time)
 
 
 def _with_era(day: str, rest: str) -> str:
@@ -141,7 +147,7 @@ def _zoned(value: Any) -> str:
     said = text(value)
     day, _, time = said.partition("T")
     if said[:1] in ("+", "-") and time:
-        return _with_era(day, f" {time.replace('Z', '+00')}")
+        return _with_era(day, f" {_trimmed(time).replace('Z', '+00')}")
     return said
 
 
