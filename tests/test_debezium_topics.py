@@ -134,8 +134,8 @@ def test_dead_letters_of_a_table_that_was_dropped_do_not_land_in_the_one_that_is
     """Its topic is read again from the start: what can be read by now has landed already."""
     topics = make()
     [items] = [table for table in topics.source.tables if table.name == "items"]
-    send(topics)
     topics.broker.produce(f"{topics.source.name}.public.items", [b"no envelope"])
+    send(topics)
     topics.ingest(spark)
     assert len(kept(topics, "quarantine")) == 1
     with closing(open_catalog(topics.settings)) as catalog:
