@@ -2,9 +2,8 @@
 
 import logging
 from dataclasses import replace
-from datetime import datetime
 
-from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThanOrEqual, LessThan, Or
+from pyiceberg.expressions import AlwaysFalse, And, BooleanExpression, EqualTo, GreaterThanOrEqual, LessThan, Or
 from pyiceberg.table import Table
 
 from ingestion.pipeline.load_changes import schema_change_files, tell_dead_letters
@@ -36,7 +35,7 @@ from ingestion.tasks.runner import run_tasks
 from ingestion.tasks.shared_keys.hold import SPLIT
 from lakehouse.catalog.loads.load_facts import LANDED_LATE, moment
 from lakehouse.catalog.open import load_table
-from lakehouse.catalog.relations import BEGUN_AT
+from lakehouse.catalog.relations import begun_at
 from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import CatalogConnection
@@ -97,11 +96,11 @@ def _land(
         iceberg = follow_source(iceberg, table, course.steps, followed, facts, cycle.ingested_at)
         kept = ensure_meta(session.catalog, kept_in)
         all_mine = _records_of(session.name, table.name)
-        mine = _since_begun(all_mine, iceberg)
+        mine, former = _by_begin(all_mine, iceberg)
         register(states, session, cycle, [iceberg])
         plans = _plans(session, source, states, cycle, course, table, iceberg, kept, mine)
         result = merged(run_tasks(session.spark, replay, plans) if plans else [])
-        let_go = _count(kept, all_mine) - _count(kept, mine)
+        let_go = kept.scan(row_filter=former).count()
         noticed = result.noticed.get(table.name, Findings())
         if result.written and _any_before(kept, mine, stream.epoch, course.position.point.commit_bound):
             noticed = replace(noticed, stale=noticed.stale or "records landed that a later snapshot or repair knew not")
@@ -146,7 +145,7 @@ def has_spooled(session: Session, table: RawTable, iceberg: Table) -> bool:
     spool = load_table(session.catalog, "meta", "spool")
     if spool is None:
         return False
-    mine = _since_begun(_records_of(session.name, table.name), iceberg)
+    mine, _ = _by_begin(_records_of(session.name, table.name), iceberg)
     return spool.scan(row_filter=mine, selected_fields=("epoch",), limit=1).to_arrow().num_rows > 0
 
 
@@ -154,20 +153,14 @@ def _records_of(source: str, table: str) -> BooleanExpression:
     return And(EqualTo(term="source", value=source), EqualTo(term="table", value=table))
 
 
-def _since_begun(mine: BooleanExpression, iceberg: Table) -> BooleanExpression:
-    """Without records of a table that had the name before and was dropped: what they say was read again, or was not
-    wanted."""
-    begun = _begun_at(iceberg)
-    return mine if begun is None else And(mine, GreaterThanOrEqual(term="kept_at", value=begun.isoformat()))
-
-
-def _begun_at(iceberg: Table) -> datetime | None:
-    begun = iceberg.properties.get(BEGUN_AT)
-    return datetime.fromisoformat(begun) if begun else None
-
-
-def _count(kept: Table, records: BooleanExpression) -> int:
-    return kept.scan(row_filter=records, selected_fields=("epoch",)).to_arrow().num_rows
+def _by_begin(mine: BooleanExpression, iceberg: Table) -> tuple[BooleanExpression, BooleanExpression]:
+    """The records of the table, and those of one that had the name before and was dropped: what they say was read
+    again, or was not wanted."""
+    begun = begun_at(iceberg.properties)
+    if begun is None:
+        return mine, AlwaysFalse()
+    at = begun.isoformat()
+    return And(mine, GreaterThanOrEqual(term="kept_at", value=at)), And(mine, LessThan(term="kept_at", value=at))
 
 
 def _any_before(kept: Table, mine: BooleanExpression, epoch: int, point: int) -> bool:
@@ -201,7 +194,7 @@ def _plans(
             io_properties=session.task_settings["io_properties"],
             file_bytes=session.limits.file_bytes,
             records=source.records({table.name: course.position.facts}),
-            since=_begun_at(iceberg),
+            since=begun_at(iceberg.properties),
         )
         for epoch in epochs
     ]

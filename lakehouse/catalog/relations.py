@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -30,6 +30,12 @@ class TableName(NamedTuple):
 LISTED: dict[Layer, TableName] = {"raw": TableName("meta", "cuts"), "mirror": TableName("meta", "mirrors")}
 """The tables that list the cuts of raw tables, and those at which mirrors stand."""
 BEGUN_AT = "lakehouse.begun-at"  # property of a raw table: when it was made, after every cut of one of its name before
+
+
+def begun_at(properties: Mapping[str, str]) -> datetime | None:
+    """When a raw table with these properties was begun; None for one of a release that did not say so."""
+    begun = properties.get(BEGUN_AT)
+    return datetime.fromisoformat(begun) if begun else None
 
 
 def raw_tables_of(name: str) -> list[TableName]:

@@ -11,7 +11,7 @@ from typing import Any
 from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.catalog.loads.remembered import LoadedInput, loaded_inputs
 from lakehouse.catalog.open import load_table, open_catalog
-from lakehouse.catalog.relations import BEGUN_AT, TableName
+from lakehouse.catalog.relations import TableName, begun_at
 from lakehouse.catalog.views.current_views import past_of
 from lakehouse.declarations.access import read_relations
 from lakehouse.declarations.manifest import load_manifest
@@ -104,8 +104,7 @@ def _kind(ask: Ask, lake: LakeCatalog, catalog: str, name: TableName) -> Kind | 
 def _begun_at(catalog: LakeCatalog, name: TableName) -> datetime | None:
     """When a raw table was begun; None for another table, and one of a release that did not say so."""
     table = load_table(catalog, *name) if name.namespace.startswith("raw_") else None
-    begun = table.properties.get(BEGUN_AT) if table else None
-    return datetime.fromisoformat(begun) if begun else None
+    return begun_at(table.properties) if table else None
 
 
 def _remembered(catalog: LakeCatalog, table: TableName) -> frozenset[LoadedInput]:

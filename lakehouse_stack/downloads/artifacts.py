@@ -46,23 +46,25 @@ def read_manifest(path: Path = MANIFEST) -> tuple[Artifact, ...]:
 def kafka_jars() -> tuple[Artifact, ...]:
     """The jars of Kafka, Connect and Debezium with all that they need, which only some installations download."""
     found, folder = [], kafka_folder()
-    for line in KAFKA_JARS.read_text().splitlines():
-        if line and not line.startswith("#"):
-            module, sha256, size, licence = line.split(maxsplit=3)
-            org, name, version, *classifier = module.split(":")
-            found.append(
-                Artifact(
-                    org=org, name=name, version=version, ext="jar", classifier=next(iter(classifier), None),
-                    folder=folder, sha256=sha256, size=int(size), licence=licence,
-                )
-            )  # fmt: skip
+    for line in _kafka_lines():
+        module, sha256, size, licence = line.split(maxsplit=3)
+        org, name, version, *classifier = module.split(":")
+        found.append(
+            Artifact(
+                org=org, name=name, version=version, ext="jar", classifier=next(iter(classifier), None),
+                folder=folder, sha256=sha256, size=int(size), licence=licence,
+            )
+        )  # fmt: skip
     return tuple(found)
 
 
 def kafka_folder() -> str:
     """The folder of these jars, which is the class path: each list of jars has its own."""
-    jars = [line for line in KAFKA_JARS.read_text().splitlines() if line and not line.startswith("#")]
-    return f"{KAFKA}-{hashlib.sha256(repr(jars).encode()).hexdigest()[:8]}"
+    return f"{KAFKA}-{hashlib.sha256(repr(_kafka_lines()).encode()).hexdigest()[:8]}"
+
+
+def _kafka_lines() -> list[str]:
+    return [line for line in KAFKA_JARS.read_text().splitlines() if line and not line.startswith("#")]
 
 
 def missing(artifacts: tuple[Artifact, ...], root: Path) -> tuple[Artifact, ...]:
