@@ -97,7 +97,7 @@ def _parked(position: TablePosition, outlook: Outlook, problem: str) -> Course:
 def _unfinished(position: TablePosition) -> str | None:
     """Why a repair is due once a table's records land again, whose snapshot or repair was under way."""
     if position.state == "loading":
-        return "its snapshot was not finished"
+        return "its first load was not finished"
     return position.reason or "it needed a resync" if position.state == "stale" else None
 
 

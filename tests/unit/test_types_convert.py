@@ -77,6 +77,7 @@ def test_every_double_is_read_to_the_bit(number: float) -> None:
 @given(st.lists(st.one_of(st.none(), st.binary(max_size=20)), max_size=20))
 def test_every_bytea_is_read(items: list[bytes | None]) -> None:
     assert values("bytea", *[None if item is None else "\\x" + item.hex() for item in items]) == items
+    assert values("bytea", *[None if item is None else "\\x" + item.hex().upper() for item in items]) == items
 
 
 ODD: dict[str, tuple[str, dict[str, Any]]] = {

@@ -5,6 +5,7 @@ extra_float_digits 1 or more (every bit of a float is printed then).
 """
 
 from collections.abc import Callable
+from itertools import product
 
 import numpy as np
 import pyarrow as pa
@@ -15,10 +16,11 @@ from ingestion.schema.types.model import Form, Target
 Reader = Callable[[pa.Array, pa.DataType], pa.Array]
 
 _DAY = 86_400_000_000
-_DIGITS = np.frombuffer(b"0123456789abcdef", np.uint8).astype(np.uint16)
+_DIGITS = [np.frombuffer(digits, np.uint8).astype(np.uint16) for digits in (b"0123456789abcdef", b"0123456789ABCDEF")]
 _PREFIX, _NO_PAIR = 256, 257
 _PAIRS = np.full(1 << 16, _NO_PAIR, np.uint16)  # two characters, as a little-endian integer, to their byte
-_PAIRS[_DIGITS[:, None] | (_DIGITS[None, :] << 8)] = np.arange(256, dtype=np.uint16).reshape(16, 16)
+for _high, _low in product(_DIGITS, repeat=2):  # Postgres prints lower case, and reads both, as do writers of events
+    _PAIRS[_high[:, None] | (_low[None, :] << 8)] = np.arange(256, dtype=np.uint16).reshape(16, 16)
 _PAIRS[ord("\\") | (ord("x") << 8)] = _PREFIX
 
 

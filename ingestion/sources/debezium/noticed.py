@@ -60,7 +60,7 @@ def warnings(work: Gathered, joined: Joined) -> Iterator[str]:
     if work.reader.told is None:
         yield (
             "no topic tells its transactions: a cut is a state of each table alone, not of several together; set "
-            "provide.transaction.metadata of the connector for more"
+            "provide.transaction.metadata of the connector and `transactions` of the source for more"
         )
     if not work.reader.exactly_once and work.reader.told is None:
         yield (
