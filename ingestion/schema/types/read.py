@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ingestion.schema.types.model import Form, Target
+from ingestion.schema.types.unrepresentable import BOUNDS, has_other_years
 
 Reader = Callable[[pa.Array, pa.DataType], pa.Array]
 
@@ -26,7 +27,10 @@ _PAIRS[ord("\\") | (ord("x") << 8)] = _PREFIX
 
 def read(values: pa.Array, target: Target) -> pa.Array:
     """The values in the target's Arrow type."""
-    return _READERS[target.form](values, target.arrow)
+    found = _READERS[target.form](values, target.arrow)
+    if target.form in BOUNDS and has_other_years(found, target):  # a cast reads a year 0, and others by an offset
+        raise pa.ArrowInvalid("a day or a moment that is printed otherwise")
+    return found
 
 
 def _cast(values: pa.Array, arrow: pa.DataType) -> pa.Array:
@@ -37,6 +41,14 @@ def _integer(values: pa.Array, arrow: pa.DataType) -> pa.Array:
     if any(pc.any(pc.starts_with(values, prefix)).as_py() for prefix in ("0x", "0X")):  # which a cast reads
         raise pa.ArrowInvalid("hexadecimal")
     return values.cast(arrow)
+
+
+def _float(values: pa.Array, arrow: pa.DataType) -> pa.Array:
+    found = values.cast(arrow)
+    infinite = pc.is_inf(found)
+    if pc.any(infinite).as_py() and pc.any(pc.match_substring_regex(values.filter(infinite), "[0-9]")).as_py():
+        raise pa.ArrowInvalid("too large a number")
+    return found
 
 
 def _boolean(values: pa.Array, _: pa.DataType) -> pa.Array:
@@ -80,6 +92,7 @@ def _bytes(values: pa.Array, arrow: pa.DataType) -> pa.Array:
 
 _READERS: dict[Form, Reader] = dict.fromkeys(Form, _cast) | {
     Form.INTEGER: _integer,
+    Form.FLOAT: _float,
     Form.BOOLEAN: _boolean,
     Form.TIME: _time,
     Form.BYTES: _bytes,

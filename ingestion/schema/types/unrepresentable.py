@@ -13,6 +13,12 @@ from ingestion.schema.types.model import Form, Target
 FIRST_DAY, LAST_DAY = date(1, 1, 1), date(9999, 12, 31)
 FIRST_INSTANT, LAST_INSTANT = datetime(1, 1, 1), datetime(9999, 12, 31, 23, 59, 59, 999999)
 
+BOUNDS = {
+    Form.DATE: (FIRST_DAY, LAST_DAY),
+    Form.TIMESTAMP: (FIRST_INSTANT, LAST_INSTANT),
+    Form.TIMESTAMPTZ: (FIRST_INSTANT.replace(tzinfo=UTC), LAST_INSTANT.replace(tzinfo=UTC)),
+}
+
 _DAY_PATTERN = r"^\d{4,}-\d\d-\d\d"
 _LONG_YEAR = r"^\d{5,}-\d\d-\d\d"
 _REST = r"( \d\d:\d\d:\d\d(\.\d+)?([+-]\d\d(:\d\d)*)?)?"
@@ -71,10 +77,25 @@ def stand_in(kind: UnrepresentableKind, target: Target) -> pa.Scalar:
 
 
 def _bounds(target: Target) -> tuple[object, object]:
-    if target.form is Form.DATE:
-        return FIRST_DAY, LAST_DAY
     if target.form is Form.DECIMAL:
         nines = (9,) * target.arrow.precision
         return Decimal((1, nines, -target.arrow.scale)), Decimal((0, nines, -target.arrow.scale))
-    zone = UTC if target.form is Form.TIMESTAMPTZ else None
-    return FIRST_INSTANT.replace(tzinfo=zone), LAST_INSTANT.replace(tzinfo=zone)
+    return BOUNDS[target.form]
+
+
+def has_other_years(values: pa.Array, target: Target) -> bool:
+    """Whether typed days or moments are outside of the years 0001 to 9999."""
+    first, last = counted_bounds(target)
+    found = pc.min_max(counts(values, target))
+    return found["min"].is_valid and not (first <= found["min"].as_py() and found["max"].as_py() <= last)
+
+
+def counted_bounds(target: Target) -> tuple[int, int]:
+    """The first and the last day or moment, as the target's type counts them."""
+    first, last = (pa.scalar(bound, target.arrow).value for bound in BOUNDS[target.form])
+    return first, last
+
+
+def counts(values: pa.Array, target: Target) -> pa.Array:
+    """Days or moments as their type counts them."""
+    return values.view(pa.int32() if target.form is Form.DATE else pa.int64())

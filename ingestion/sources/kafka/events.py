@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ingestion.schema.changes import META_SCHEMA, PLACE_SCHEMA, Batch, rows_without_columns
-from ingestion.schema.types import ConversionError, NeedsText, convert, out_of_bounds, typed, unreadable
+from ingestion.schema.types import ConversionError, convert, unreadable
 from ingestion.schema.types.model import Form, SourceType
 from ingestion.schema.types.table import target_type
 from ingestion.sources.kafka.json_columns import json_columns
@@ -191,13 +191,9 @@ def _fitted(shape: Shape, field: Field, values: pa.Array) -> tuple[pa.Array, lis
         return values, _infinite(values)  # no number of JSON is
     try:
         converted = convert(values, source, "null")
-        if too_large := [row for row in _infinite(converted.array) if any(map(str.isdigit, values[row].as_py()))]:
-            return values, too_large
-        return (values if converted.unrepresentable else typed(converted.array, source)), []
     except ConversionError:
         return values, unreadable(values, source)
-    except NeedsText:
-        return values, out_of_bounds(converted.array, source)
+    return (values if converted.unrepresentable else converted.array), []
 
 
 def _infinite(values: pa.Array) -> list[int]:

@@ -14,7 +14,7 @@ from ingestion.schema.types.model import Form
 from ingestion.schema.types.table import target_type
 from ingestion.sources.debezium.at_once.decimals import decimals
 from ingestion.sources.debezium.message.columns import Modes, Reader, Typed, Unfit
-from ingestion.sources.debezium.message.moments import MICROSECONDS, is_within
+from ingestion.sources.debezium.message.moments import ERA, MICROSECONDS, is_within
 from ingestion.sources.debezium.message.opened import ConnectType, Types
 from ingestion.sources.debezium.message.values import DECIMAL, VARIABLE, expected, leaves_empty, reader_of
 from ingestion.sources.debezium.shape import Shape
@@ -75,7 +75,9 @@ def _column_reader(column: Typed, told: ConnectType | None, modes: Modes) -> Col
         return ColumnReader(pa.string(), partial(_decimal, plain, scale, target.arrow), one_by_one)
     if column.source.name == "numeric" and given.type == "string":
         return ColumnReader(pa.string(), _as_it_is, one_by_one)
-    if target.form in (Form.INTEGER, Form.BOOLEAN, Form.FLOAT):
+    if target.form is Form.FLOAT:
+        return ColumnReader(target.arrow, _float, one_by_one)
+    if target.form in (Form.INTEGER, Form.BOOLEAN):
         return ColumnReader(target.arrow, _as_it_is, one_by_one)
     if given.type in ("int32", "int64") and target.form in (Form.DATE, Form.TIMESTAMP, Form.TIME):
         unit = 1 if target.form is Form.DATE else MICROSECONDS.get(str(given.name), 0)
@@ -99,6 +101,12 @@ def _raw(given: ConnectType) -> pa.DataType | None:
 
 
 def _as_it_is(values: pa.Array) -> pa.Array:
+    return values
+
+
+def _float(values: pa.Array) -> pa.Array:
+    if pc.any(pc.is_inf(values)).as_py():  # no number of JSON is: their text tells which are too large
+        raise Unfit("a number too large for its type")
     return values
 
 
@@ -131,6 +139,6 @@ def _moments(plain: Callable[[pa.Array], pa.Array], unit: int, arrow: pa.DataTyp
 
 
 def _iso(plain: Callable[[pa.Array], pa.Array], ends_with_zone: bool, values: pa.Array) -> pa.Array:
-    if pc.any(pc.match_substring_regex(values, "^[+-]")).as_py():
+    if pc.any(pc.match_substring_regex(values, ERA)).as_py():
         return plain(values)
     return pc.replace_substring_regex(values, "Z$", "") if ends_with_zone else values

@@ -24,6 +24,7 @@ IN_CONNECT = "precise to the millisecond only: set time.precision.mode of the co
 FIRST_MOMENT, LAST_MOMENT = -9223372036832400000, 9223372036825200000  # by which the driver counts infinite moments
 FIRST_DAY, LAST_DAY = -2_440_588, 2_145_042_905  # of Postgres: what is beyond is how an infinite one is written
 FIRST_YEAR, LAST_YEAR = -4713, 5_874_897
+ERA = r"^([+-][0-9]{1,9}|0000)-"  # of a year that Java prints otherwise than Postgres: 0000 is 1 BC
 DAY = 86_400_000_000
 LAKE_DAYS, LAKE_MOMENTS = (-719_162, 2_932_896), (-62_135_596_800_000_000, 253_402_300_799_999_999)
 
@@ -146,7 +147,7 @@ def timestamptz_reader(column: Typed, given: ConnectType, _: Modes) -> Reader:
 def _zoned(value: Any) -> str:
     said = text(value)
     day, _, time = said.partition("T")
-    if said[:1] in ("+", "-") and time:
+    if time and re.match(ERA, said):
         return _with_era(day, f" {_trimmed(time).replace('Z', '+00')}")
     return said
 
@@ -155,4 +156,4 @@ def _iso(value: Any) -> str:
     """A day, a moment or a time without a zone, after which the converter writes a Z all the same."""
     said = text(value).removesuffix("Z")
     day, _, time = said.partition("T")
-    return _with_era(day, f" {time}" if time else "") if said[:1] in ("+", "-") else said
+    return _with_era(day, f" {_trimmed(time)}" if time else "") if re.match(ERA, said) else said
