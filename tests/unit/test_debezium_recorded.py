@@ -14,6 +14,8 @@ from debezium_recorded import ITEMS, PAIRS, Message, Read, read, recorded, setti
 from debezium_topics import few_at_a_time
 
 from ingestion.schema.problem import TableProblem
+from ingestion.schema.types import printed
+from ingestion.schema.types.declared import source_type_of
 from ingestion.sources.base import UnreadableRecord
 from ingestion.sources.debezium import gathered
 from ingestion.sources.debezium import spool as spool_module
@@ -213,6 +215,75 @@ def test_values_that_the_lake_cannot_hold_are_as_postgres_prints_them(name: str)
     assert [str(rows[i]["tz"]) for i in (3, 4)] == ["infinity", "-infinity"]
     assert str(rows[5]["tz"]).endswith("BC") and str(rows[6]["tz"]).startswith("12026-01-01")
     assert str(rows[3]["f8"]) == "nan" and rows[4]["f8"] == float("inf") and rows[6]["f8"] == 1e300
+
+
+ERAS = {  # 1 BC and its neighbours, as Java and as Postgres prints them
+    "0000-12-31": ("0001-12-31", " BC"), "-0001-12-31": ("0002-12-31", " BC"), "0001-01-01": ("0001-01-01", ""),
+}  # fmt: skip
+READS = {"at once": None, "one by one": lambda *_, **__: None}
+
+
+def of_era(day: str, *, infinite: bool) -> list[dict[str, Any]]:
+    """The recorded rows, with this day instead of one before Christ; infinite ones among them, or none."""
+    found = []
+    for message in recorded("text"):
+        if message["topic"] == "public.zoo" and message["value"] and message["offset"] > 3:
+            value = message["value"].replace("-0043-03-15", day)
+            if not infinite:
+                value = re.sub(r'"[+-](2922|5877)[0-9TZ:-]*"|"-?infinity"', "null", value)
+            message = message | {"value": value}
+        found.append(message)
+    return found
+
+
+def as_printed(found: Read, name: str, row: int) -> str:
+    """The text of a value, of which a digest is made, too."""
+    [value] = [
+        printed(batch.values.column(name).combine_chunks(), source_type_of(ZOO[name])).to_pylist()[at]
+        for piece, _ in found.kept
+        for batch in piece.batches
+        for at, number in enumerate(batch.values.column("id").to_pylist())
+        if number == row
+    ]
+    return str(value)
+
+
+@pytest.mark.parametrize("how", READS)
+@pytest.mark.parametrize("infinite", [True, False])
+@pytest.mark.parametrize("day", ERAS)
+def test_the_year_before_the_first_is_one_before_christ(
+    monkeypatch: pytest.MonkeyPatch, day: str, infinite: bool, how: str
+) -> None:
+    """Java prints it as 0000, without a sign: the source stopped, or the row landed in a year that there is not."""
+    if READS[how]:
+        monkeypatch.setattr(gathered, "scanned", READS[how])
+    found = read(of_era(day, infinite=infinite), table("zoo", ZOO), given=settings(**MODES["text"]))
+    said, era = ERAS[day]
+    expected = {"d": said + era, "ts": f"{said} 01:00:00{era}", "tz": f"{said} 01:00:00+00{era}"}
+    assert {name: as_printed(found, name, 5) for name in expected} == expected
+    assert not found.unread and not found.parked
+
+
+@pytest.mark.parametrize("how", READS)
+def test_a_key_before_christ_that_changes_is_told_as_postgres_prints_it(
+    monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    if READS[how]:
+        monkeypatch.setattr(gathered, "scanned", READS[how])
+    messages = []
+    for message in of_era("0000-12-31", infinite=False):
+        value = json.loads(message["value"] or "{}")
+        if message["topic"] == "public.zoo" and message["value"] and value["after"]["id"] == 5:
+            after = value["after"] | {"d": "0001-01-01Z"}
+            message = message | {"value": json.dumps(value | {"op": "u", "before": value["after"], "after": after})}
+        messages.append(message)
+    of = table("zoo", ZOO, ("id", "d", "tz"))
+    rows = [m for m in messages if m["topic"] != "public.zoo" or not m["value"] or m["offset"] in (1, 6)]
+    found = read(untold(rows), of, given=settings(**MODES["text"], transactions=None))
+    [create] = [r for r in found.rows["zoo"] if r["_old_key"]]
+    assert json.loads(create["_old_key"]) == {
+        "id": "5", "d": "0001-12-31 BC", "tz": "0001-12-31 01:00:00+00 BC"
+    }  # fmt: skip
 
 
 REFUSED = [

@@ -95,8 +95,12 @@ UNFIT = [
     ("boolean", 1), ("date", "24.11.2026"), ("date", "0000-01-01"), ("timestamptz", "2026-11-24T00:00:00"),
     ("timestamptz", 1764000000), ("timestamptz", "2026-11-24T00:00:00.123456789Z"),
     ("timestamp", "2026-11-24T00:00:00Z"), ("numeric(4,2)", 12345.6), ("numeric(10,2)", 1.555), ("bytea", "AAEC"),
-    ("double precision", {}),
+    ("double precision", {}), ("real", 1e39), ("timestamptz", "0001-01-01T00:30:00+01:00"),
 ]  # fmt: skip
+
+INFINITE = dict.fromkeys(("date", "timestamp", "timestamptz"), "infinity") | dict.fromkeys(
+    ("real", "double precision"), "Infinity"
+)
 
 
 @pytest.mark.parametrize(("kind", "given", "lands"), FITTING)
@@ -111,6 +115,14 @@ def test_a_value_of_another_type_is_refused_and_no_other_event(kind: str, given:
     found = decode(shape_of(facts_of(table(v=kind), 1)), events({}, {"v": given}, {}, {"v": given}))
     assert found.indices == [0, 2] and set(found.unread) == {1, 3}
     assert "column 'v'" in found.unread[1]
+
+
+@pytest.mark.parametrize(("kind", "given"), [(kind, given) for kind, given in UNFIT if kind in INFINITE])
+def test_a_value_of_another_type_is_refused_beside_one_that_is_infinite(kind: str, given: Any) -> None:
+    """All were text then, which landed as the year 0."""
+    infinite = {"v": INFINITE[kind]}
+    found = decode(shape_of(facts_of(table(v=kind), 1)), events(infinite, {"v": given}, infinite, {"v": given}))
+    assert found.indices == [0, 2] and set(found.unread) == {1, 3}
 
 
 def test_what_no_decimal_can_hold_is_left_to_the_policy_of_the_table() -> None:
