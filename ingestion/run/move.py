@@ -8,6 +8,7 @@ former slot is dropped, so that whatever is killed on the way can be run again.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,7 @@ from ingestion.schema.facts import ColumnFacts, TableFacts
 from ingestion.schema.types import target_type
 from ingestion.schema.types.model import Form
 from ingestion.sink.raw_tables import add_metadata
-from ingestion.sources.base import NEAR, OpenSource, TakesOver
+from ingestion.sources.base import NEAR, Brought, OpenSource, TakesOver
 from ingestion.sources.kinds import MOVES, check_former_slot, check_kind, check_same_kind, let_go_of_slot
 from ingestion.state import lease as leases
 from ingestion.state import store
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 log = logging.getLogger("lakehouse.move")
-OTHERWISE = {"interval": "by ISO 8601", "timetz": "without its offset", "hstore": "as JSON"}  # than Postgres prints it
+Brings = Callable[[ColumnFacts], Brought]
 SEVERAL_TEXTS = {"citext", "bpchar"}  # of values that are equal
 
 
@@ -110,16 +111,16 @@ def _to_topics(session: Session, stream: store.Stream) -> None:
         positions = store.read_positions(states, name)
         found = source.fingerprints(declared.tables)
         known, recent = dict[str, Known](), set[int]()
+        assert isinstance(source, TakesOver)
         for table in declared.tables:
             fingerprint = declared_fingerprint(table, found[table.name])
             facts = _described(source, table, fingerprint)
             _check_columns(session, table, facts, positions[table.name].landed)
             _check_declared(table, positions[table.name].followed, facts)
-            _check_forms(table, positions[table.name].followed, facts)
-            _tell_forms(table, positions[table.name].followed)
+            _check_forms(table, positions[table.name].followed, facts, source.brings)
+            _tell_forms(table, positions[table.name].followed, source.brings)
             known[table.name] = Known((facts,), fingerprint, former=positions[table.name].facts)
             recent |= _recent(session, table, stream)
-        assert isinstance(source, TakesOver)
         if any(positions[table.name].position != stream.position for table in declared.tables):
             raise LakehouseError(
                 f"source {name!r}: its tables are not equally far: ingest it once more; nothing changed"
@@ -174,18 +175,23 @@ def _declared(facts: TableFacts) -> tuple[set[str], dict[str, str]]:
     return set(facts.told_apart_by), {column.name: column.mask for column in facts.columns if column.mask}
 
 
-def _check_forms(table: RawTable, by_slot: TableFacts, facts: TableFacts) -> None:
-    """Rows are told apart by the text of their key, and a digest is that of a text: topics have to bring the same."""
+def _check_forms(table: RawTable, by_slot: TableFacts, facts: TableFacts, brings: Brings) -> None:
+    """Each column that lands has to come. Rows are told apart by the text of their key, and a digest is that of a text:
+    topics have to bring the same."""
     declared, key = {column.name: column for column in facts.columns}, {*table.key, *by_slot.told_apart_by}
     for column in by_slot.columns:
-        now, otherwise = declared.get(column.name), _otherwise(column)
-        if now is None or (column.name not in key and now.mask != "sha256"):
+        now, found = declared.get(column.name), brings(column)
+        if now is None or now.mask == "null" or column.name in table.raw.exclude:
             continue
         where = f"source {table.source!r}, table {table.name!r}: column {column.name} ({column.declared_type})"
-        if otherwise is not None:
+        if not found.lands:
+            raise LakehouseError(f"{where} {found.otherwise}; nothing has changed")
+        if column.name not in key and now.mask != "sha256":
+            continue
+        if found.otherwise:
             has = "is in the key, by which a row" if column.name in key else "is masked, by which a value"
             raise LakehouseError(
-                f"{where} comes {otherwise} from topics, and {has} would be another one; nothing has changed"
+                f"{where} comes {found.otherwise} from topics, and {has} would be another one; nothing has changed"
             )
         if _read_as(column) != _read_as(now):
             raise LakehouseError(
@@ -200,24 +206,15 @@ def _read_as(column: ColumnFacts) -> tuple[IcebergType, Form, str]:
     return target.iceberg, target.form, column.type_name if column.type_name in SEVERAL_TEXTS else ""
 
 
-def _tell_forms(table: RawTable, by_slot: TableFacts) -> None:
+def _tell_forms(table: RawTable, by_slot: TableFacts, brings: Brings) -> None:
     """Tells of columns whose text is another one by topics: a row that does not change keeps that of the slot."""
     for column in by_slot.columns:
-        if (otherwise := _otherwise(column)) is not None and column.name in {c.name for c in table.columns}:
+        if (otherwise := brings(column).otherwise) and column.name in {c.name for c in table.columns}:
             log.warning(
                 "source %r, table %r: values of column %s (%s) come %s from now on, those that have landed stay as "
                 "Postgres prints them: a cast in parsed has to take both",
                 table.source, table.name, column.name, column.declared_type, otherwise,
             )  # fmt: skip
-
-
-def _otherwise(column: ColumnFacts) -> str | None:
-    """How Debezium writes values whose text in the lake is that of Postgres by a slot, where it is another one."""
-    if column.type_name.startswith("_"):
-        return "as JSON"
-    if column.type_name == "numeric" and column.typmod < 0:
-        return "without trailing zeros"
-    return OTHERWISE.get(column.type_name)
 
 
 def _recent(session: Session, table: RawTable, stream: store.Stream) -> set[int]:

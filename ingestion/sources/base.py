@@ -391,6 +391,15 @@ class TakenOver(Generic[P]):
     own: int
 
 
+@dataclass(frozen=True)
+class Brought:
+    """What another kind of source brings of a column: its text as before, or `otherwise`, in words; or nothing that
+    lands, and these tell why."""
+
+    otherwise: str = ""
+    lands: bool = True
+
+
 @runtime_checkable
 class TakesOver(Protocol):
     """An open source that can go on where one of another kind, of the same database, has got to."""
@@ -400,6 +409,9 @@ class TakesOver(Protocol):
 
         Raises LakehouseError where something would be lost, or could be.
         """
+
+    def brings(self, column: ColumnFacts) -> Brought:
+        """What comes of a column, as the former kind described it."""
 
 
 class Source(Protocol[P]):

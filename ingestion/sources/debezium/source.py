@@ -12,11 +12,12 @@ from datetime import UTC, datetime
 from threading import Event
 from typing import ClassVar, cast
 
-from ingestion.schema.facts import TableFacts
+from ingestion.schema.facts import ColumnFacts, TableFacts
 from ingestion.schema.offsets import Offsets, Partition
 from ingestion.schema.problem import TableProblem
 from ingestion.schema.transaction_offsets import TransactionOffsets
-from ingestion.sources.base import LiveStream, SourceNow, TakenOver
+from ingestion.sources.base import Brought, LiveStream, SourceNow, TakenOver
+from ingestion.sources.debezium.forms import brought
 from ingestion.sources.debezium.handover import position_after
 from ingestion.sources.debezium.reading import EnvelopeReader
 from ingestion.sources.debezium.records import EnvelopeRecords
@@ -191,6 +192,10 @@ class OpenDebezium(OpenKafka):
         )  # fmt: skip
         position = position_after(reader, starts, landed, recent)
         return TakenOver(position, store.Cluster(self._brokers.cluster_id, 0), own)
+
+    def brings(self, column: ColumnFacts) -> Brought:
+        """What comes of a column that a slot has described."""
+        return brought(column, self._modes)
 
     def _with_own(self, topics: Iterable[str]) -> list[str]:
         wanted, own = list(topics), self._of.transactions
