@@ -27,7 +27,12 @@ LIKE_TEXT: dict[str, Any] = {"numeric": (1700, -1), "timetz": (1266, -1), "inter
                              "_numeric": (1231, -1), "_timestamp": (1115, -1), "_bytea": (1001, -1),
                              "_point": (1017, -1), "_text": (1009, -1), "_mood": (16992, -1), "mood": (16991, -1),
                              "numeric(50,2)": (1700, (50 << 16 | 2) + 4), "daterange": (3912, -1),
-                             "inet": (16990, -1)}  # fmt: skip
+                             "inet": (16990, -1), "_pair": (16989, -1), "_percent": (16988, -1),
+                             "_citext": (16987, -1), "_vector": (16986, -1)}  # fmt: skip
+PRINTS = {  # what the source's catalog tells of a user's types
+    "_mood": (("label 16991", "sad"), ("label row 16991", "731")),
+    "_pair": (("attributes 16994", "2"), ("composite 16994", "1,2"), ("label 16991", "sad")),
+}  # fmt: skip
 BUILT_IN = {rule.name: rule.oid for rule in RULES}
 
 
@@ -36,7 +41,7 @@ def by_slot(kind: str, of_kind: str = "b") -> TableFacts:
     name = kind.partition("(")[0]
     columns = (
         ColumnFacts("id", 1, "integer", 23, "int4", "b", -1, 23, -1, "", lake="id"),
-        ColumnFacts("v", 2, kind, oid, name, of_kind, typmod, oid, typmod, "", lake="v"),
+        ColumnFacts("v", 2, kind, oid, name, of_kind, typmod, oid, typmod, "", lake="v", prints=PRINTS.get(kind, ())),
     )
     return TableFacts(oid=1, filenode=1, relkind="r", replica_identity="d", key=("id",), columns=columns)
 
@@ -58,6 +63,7 @@ REFUSED = [
     ("citext", "text", "declare the type"), ("text", "citext", "declare the type"),
     ("bpchar", "text", "declare the type"), ("vector", "text", "as JSON"), ("halfvec", "text", "as JSON"),
     ("tstzrange", "text", "in the time zone of"), ("_text", "text", "as JSON"), ("_mood", "text", "as JSON"),
+    ("_citext", "text", "as JSON"),
 ]  # fmt: skip
 
 
@@ -108,20 +114,9 @@ def test_a_column_that_is_in_no_key_and_not_masked_is_moved(kind: str) -> None:
 @pytest.mark.parametrize("use", [{"is_key": True}, {"mask": "sha256"}, {}])
 @pytest.mark.parametrize(
     "kind",
-    [
-        "money",
-        "pair",
-        "int4multirange",
-        "xid",
-        "name",
-        "geometry",
-        "inet",
-        "_numeric",
-        "_timestamp",
-        "_bytea",
-        "_point",
-    ],
-)
+    ["money", "pair", "int4multirange", "xid", "name", "geometry", "inet", "_numeric", "_timestamp", "_bytea", "_point",
+     "_pair", "_percent", "_vector"],
+)  # fmt: skip
 def test_a_column_that_does_not_come_is_refused_wherever_it_is(kind: str, use: dict[str, Any]) -> None:
     """The slot was dropped, and then the table was parked, or each change landed NULL."""
     table, facts = by_topic("bigint" if kind == "xid" else "text", **use)

@@ -19,9 +19,8 @@ AS_PRINTED = frozenset((
 OTHERWISE = {
     "interval": "by ISO 8601", "timetz": "without its offset", "tstzrange": "in the time zone of Kafka Connect",
 }  # fmt: skip
-OF_EXTENSIONS = {
-    "citext": "", "ltree": "", "hstore": "as JSON", "vector": "as JSON", "halfvec": "as JSON",
-}  # fmt: skip
+OF_EXTENSIONS = {"citext": "", "ltree": "", "hstore": "as JSON", "vector": "as JSON", "halfvec": "as JSON"}
+EXTENSIONS_IN_ARRAYS = frozenset(("citext", "ltree", "hstore"))
 UNKNOWN_TO_DEBEZIUM = frozenset(("xid", "cid"))  # of those that are no text in the lake
 IN_ARRAYS = AS_PRINTED - {"xml", "bit", "tsvector"} | {
     "int2", "int4", "int8", "oid", "float4", "float8", "bool", "timestamptz", "timetz", "tstzrange",
@@ -53,14 +52,18 @@ def brought(column: ColumnFacts, modes: Modes) -> Brought:
 
 
 def _array(column: ColumnFacts, modes: Modes) -> Brought:
-    """Of a user's own element type, which may be an enum, nothing tells more."""
     element = column.type_name[1:]
-    is_string = {
-        "numeric": (modes.decimals == "string", DECIMALS),
-        "bytea": (modes.binary in ("base64", "hex"), BINARY),
-    } | dict.fromkeys(("date", "time", "timestamp"), (modes.times == "isostring", TIMES))
-    comes, why = is_string.get(element, (element in IN_ARRAYS, ABSENT))
-    return Brought("as JSON") if comes or column.type_oid >= FIRST_OF_USERS else _nothing(why)
+    if column.type_oid >= FIRST_OF_USERS:
+        return Brought("as JSON") if element in EXTENSIONS_IN_ARRAYS or _has_labels(column) else _nothing(ABSENT)
+    as_text = {"numeric": (modes.decimals == "string", DECIMALS), "bytea": (modes.binary in ("base64", "hex"), BINARY)}
+    as_text |= dict.fromkeys(("date", "time", "timestamp"), (modes.times == "isostring", TIMES))
+    comes, why = as_text.get(element, (element in IN_ARRAYS, ABSENT))
+    return Brought("as JSON") if comes else _nothing(why)
+
+
+def _has_labels(column: ColumnFacts) -> bool:
+    """Whether its elements are those of an enum, and no composite that may have one inside."""
+    return bool(column.prints) and all(part.startswith("label ") for part, _ in column.prints or ())
 
 
 def _nothing(why: str) -> Brought:
