@@ -170,13 +170,14 @@ def _batch(shape: Shape, readers: Mapping[str, Reader], events: Sequence[Placed]
     columns: dict[str, pa.Array] = {}
     unchanged: list[list[str] | None] = [None] * len(lines)
     for column in shape.columns:
+        reader = readers.get(column.name)
+        if reader is None:
+            columns[column.name] = pa.nulls(len(lines), pa.string())
+            continue
         values, lacking = _values(shape, column, lines)
         for row in lacking:
             unchanged[row] = [*(unchanged[row] or ()), column.name]
-        reader = readers.get(column.name)
-        columns[column.name] = (
-            pa.nulls(len(lines), pa.string()) if reader is None else fitted(reader(values), column.typed.source)[0]
-        )
+        columns[column.name] = fitted(reader(values), column.typed.source)[0]
     values = pa.table(columns) if columns else rows_without_columns(len(lines))
     return Batch(shape.relation, values, _meta(shape, readers, events, lines, unchanged))
 
