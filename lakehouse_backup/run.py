@@ -83,7 +83,8 @@ def make_backup(settings: Settings, folder: Path, catalog_only: bool = False, sa
 
     Raises LakehouseError, also where the folder has a backup of another catalog, such as the one that was lost.
     """
-    if folder.resolve().is_relative_to(settings.home / "data"):
+    data = settings.home / "data"
+    if any(folder.resolve().is_relative_to(each.resolve()) for each in (data, *data.glob("*"))):  # may be links
         raise LakehouseError(f"{folder} is among the lake's own data and would be lost with it: name another folder")
     with closing(Session(settings)) as session:
         session.check()  # before the folder is created or a previous backup changed

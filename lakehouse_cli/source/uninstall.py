@@ -72,6 +72,8 @@ def _refuse_writers(settings: Settings) -> None:
 
 
 def _take_back_and_end(settings: Settings, sources: Sequence[str], delete_data: bool, dry_run: bool) -> None:
+    from lakehouse_stack.control.start_stop import linked_places
+
     if not dry_run:
         _refuse_writers(settings)
     declared = _declared(settings) if sources else {}
@@ -80,16 +82,21 @@ def _take_back_and_end(settings: Settings, sources: Sequence[str], delete_data: 
     if dry_run:
         say(f"the servers of {settings.home} would be stopped{', and the home deleted' if delete_data else ''}")
         return
+    linked = "".join(f", {place}" for place in linked_places(settings))
     _end(settings, delete_data)
-    kept = "" if delete_data else f", {settings.home} with the data of the embedded servers"
+    kept = linked if delete_data else f", {settings.home} with the data of the embedded servers{linked}"
     say(f"what is left, for you to delete: this project's folder{kept}, and the downloads in {settings.cache}")
     say("then: pip uninstall lakehouse")
 
 
 def _ask(settings: Settings, sources: Sequence[str], left: Sequence[str], delete_data: bool, yes: bool) -> None:
+    from lakehouse_stack.control.start_stop import linked_places
+
     say(f"sources that are given back all that they keep for the lake: {', '.join(sources) or 'none'}")
     if delete_data:
         say(f"deleted for good: {settings.home}")
+        for place in linked_places(settings):
+            say(f"stays, as links in it lead there, for you to delete: {place}")
     for line in left:
         say(line)
     agreed(yes)

@@ -118,15 +118,32 @@ def refuse_precious(settings: Settings) -> None:
 
 
 def delete_home(settings: Settings) -> None:
-    """Deletes the home and, where root's servers could not enter it, their data elsewhere; they must not run."""
-    for folder in (system_data(settings.home, stack_settings().system_dir, make=False), settings.home):
+    """Deletes the home and, where root's servers could not enter it, their data elsewhere; they must not run.
+
+    Of `linked_places` only the links are deleted: other things may be there.
+    """
+    for folder in _own_folders(settings):
         shutil.rmtree(folder, ignore_errors=not folder.exists())
+
+
+def linked_places(settings: Settings) -> list[Path]:
+    """What is elsewhere, by links in the home: its data, or a server's."""
+    own = _own_folders(settings)
+    data = [(folder / name, pattern) for folder in own for name in ("", "data") for pattern in ("*", "*/*")]
+    links = (path for folder, pattern in data for path in sorted(folder.glob(pattern)) if path.is_symlink())
+    places = dict.fromkeys(link.resolve() for link in links if link.exists())
+    return [place for place in places if not any(place.is_relative_to(folder.resolve()) for folder in own)]
+
+
+def _own_folders(settings: Settings) -> tuple[Path, Path]:
+    return system_data(settings.home, stack_settings().system_dir, make=False), settings.home
 
 
 def running(settings: Settings, name: str) -> psutil.Process | None:
     """The process of a server; None if it is not running, or the record of it is another home's."""
     found = process.find(process.read_record(pid_file(settings, name)))
-    folders = settings.home, system_folder(settings.home, stack_settings().system_dir)
+    system = system_folder(settings.home, stack_settings().system_dir)
+    folders = settings.home, system, settings.home / "data" / name, system / name  # the latter may be links elsewhere
     return None if found is None or process.works_elsewhere(found, folders) else found
 
 

@@ -81,16 +81,25 @@ def find(record: Record | None) -> psutil.Process | None:
 def works_elsewhere(process: psutil.Process, folders: Iterable[Path]) -> bool:
     """Whether the process works in another folder that is there, as the servers of the home that this is a copy of.
 
-    The folder of a home that was moved is gone, and servers that were just started are in the root folder.
+    The folder of a home that was moved is gone, and servers that were just started are in the root folder. `folders`
+    may be links, or other paths to where it works.
     """
     with suppress(psutil.Error, OSError):
         there = Path(process.cwd())
+        around = (there, *there.parents)
         return (
             there != Path("/")
             and there.is_dir()
-            and not any(there.is_relative_to(folder.resolve()) for folder in folders)
+            and not any(is_same_folder(each, folder) for folder in folders for each in around)
         )
     return False
+
+
+def is_same_folder(one: Path, other: Path) -> bool:
+    """Whether both paths lead to the same folder, by whatever links; of deleted folders, whether they are the same."""
+    with suppress(OSError):
+        return one.samefile(other)
+    return one == other
 
 
 def _is_as_old(process: psutil.Process, record: Record) -> bool:
@@ -146,7 +155,7 @@ def working_in(folder: Path, name: str) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter(["name"]):
         with suppress(psutil.Error, OSError):
-            if process.info["name"] == name and Path(process.cwd()) == folder:
+            if process.info["name"] == name and is_same_folder(Path(process.cwd()), folder):
                 found.append(process)
     return found
 

@@ -15,7 +15,7 @@ import psycopg
 from lakehouse.errors import LakehouseError
 from lakehouse_stack.home.ports import LOOPBACK
 from lakehouse_stack.processes.accounts import Account, Placement, hand_over, write_as
-from lakehouse_stack.processes.process import Launch
+from lakehouse_stack.processes.process import Launch, is_same_folder
 from lakehouse_stack.servers.postgres_versions import finish_upgrade
 from lakehouse_stack.servers.server import Server
 from lakehouse_stack.templates.render import render
@@ -104,7 +104,7 @@ def _serves(pid: int, data: Path) -> bool:
     try:
         process = psutil.Process(pid)
         alive = process.name() == "postgres" and process.status() != psutil.STATUS_ZOMBIE
-        return alive and Path(process.cwd()) == data
+        return alive and is_same_folder(Path(process.cwd()), data)
     except psutil.AccessDenied:
         return True
     except psutil.NoSuchProcess:

@@ -4,14 +4,16 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import load_settings
 from lakehouse_cli.source import uninstall as uninstalling
-from lakehouse_stack.control.start_stop import down, ended, locked_home, running, up
+from lakehouse_stack.control.start_stop import delete_home, down, ended, linked_places, locked_home, running, up
 from lakehouse_stack.home.pathnames import pid_file
 from lakehouse_stack.processes import accounts
 from lakehouse_stack.processes.accounts import (
@@ -21,7 +23,7 @@ from lakehouse_stack.processes.accounts import (
     system_data,
     system_folder,
 )
-from lakehouse_stack.processes.process import Launch, start
+from lakehouse_stack.processes.process import Launch, start, working_in
 from lakehouse_stack.servers.postgres import remove_stale_lock
 
 
@@ -103,6 +105,45 @@ def test_a_copy_that_has_an_identity_of_its_own_or_was_made_before_there_was_one
     finally:
         server.kill()
         server.wait(10)
+
+
+@pytest.mark.parametrize("linked", ["data", "data/s3", "data/catalog"])
+def test_servers_whose_data_is_elsewhere_by_a_link_are_the_homes(
+    linked: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`up` said that they had ended, `down` found nothing, and the lock of a cluster that served was deleted."""
+    monkeypatch.setenv("LAKEHOUSE_STACK_SYSTEM_DIR", str(tmp_path / "system"))
+    settings, elsewhere = load_settings(home=tmp_path / "home"), tmp_path / "elsewhere"
+    link = settings.home / linked
+    link.parent.mkdir(parents=True)
+    elsewhere.mkdir()
+    link.symlink_to(elsewhere)
+    (tmp_path / "postgres").symlink_to("/bin/sleep")
+    name = linked.rpartition("/")[2] if "/" in linked else "catalog"
+    folder = settings.home / "data" / name
+    folder.mkdir(exist_ok=True)
+    server = start(
+        Launch((str(tmp_path / "postgres"), "60"), folder, tmp_path / "log", {}), 1, pid_file(settings, name)
+    )
+    try:
+        (folder / "postmaster.pid").write_text(f"{server.pid}\n")
+        remove_stale_lock(folder)
+        assert (folder / "postmaster.pid").exists()
+        assert running(settings, name) == server and ended(settings) == []
+        assert working_in(folder, "postgres") == [server]
+        copied = tmp_path / "copy"
+        shutil.copytree(settings.home, copied)  # follows the links
+        (copied / "run" / "id").unlink(missing_ok=True)
+        assert running(load_settings(home=copied), name) is None
+        shutil.rmtree(settings.home / "run")  # as after a home was made anew around data that is kept elsewhere
+        assert down(settings) == [name]
+    finally:
+        with suppress(psutil.NoSuchProcess):
+            server.kill()
+            server.wait(10)
+    assert linked_places(settings) == [elsewhere]
+    delete_home(settings)
+    assert not settings.home.exists() and [*elsewhere.rglob("postmaster.pid")]
 
 
 def test_what_a_home_has_left_is_never_deleted(tmp_path: Path) -> None:
