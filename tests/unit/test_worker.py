@@ -11,6 +11,7 @@ from typing import Any
 import dagster as dg
 import duckdb
 import pytest
+from dbt.adapters.base.impl import DEFAULT_BASE_BEHAVIOR_FLAGS
 
 from lakehouse.catalog.open import SnapshotFact
 from lakehouse.declarations.manifest import load_manifest
@@ -27,7 +28,7 @@ from orchestration.runs.state.loaded import last_worker_load
 from orchestration.runs.subset import failing_checks
 from orchestration.worker.budget import AGAIN_SECONDS, MOST_SECONDS, SHARE, TestBudget
 from orchestration.worker.dbt.many_tests import counts_rows, one_query
-from orchestration.worker.dbt.warm_dbt import NodeResult
+from orchestration.worker.dbt.warm_dbt import NodeResult, WarmDbt
 from orchestration.worker.plan import Graph, Task, table_of
 from orchestration.worker.reports import (
     red_tables,
@@ -54,6 +55,15 @@ def test_each_source_is_a_task_and_the_marts_come_last(demo_tasks: tuple[dict[st
         "load_retail", "load_bank", "load_payroll_employee", "load_clicks",
     }  # fmt: skip
     assert found[-1].marts and ("vault", "hub_transaction") in found[-1].tables
+
+
+def test_a_run_of_dbt_leaves_no_flags_for_the_next_one(home: Path) -> None:
+    """Each run of a worker took a millisecond longer than the one before it, without end."""
+    warm = WarmDbt(load_settings(home=home))
+    known = list(DEFAULT_BASE_BEHAVIOR_FLAGS)
+    assert warm.refresh()
+    assert warm.run("compile", ["fct_transactions"])
+    assert known == DEFAULT_BASE_BEHAVIOR_FLAGS
 
 
 def test_a_change_reaches_the_tables_downstream_and_no_others(

@@ -4,7 +4,8 @@ The SQL is rendered for each load because windows and watermarks are literals in
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -84,12 +85,28 @@ class WarmDbt:
 
         with (
             self.statements.running(),
+            _flags_kept(),
             environment({**run_environment(self._settings, None, self._session), **variables}),
         ):
             done = dbtRunner(manifest=project).invoke([*arguments, *_options(self._settings)])
         if done.exception is not None:
             raise LakehouseError(f"dbt {arguments[0]}: {database_message(str(done.exception))}")
         return done.result
+
+
+@contextmanager
+def _flags_kept() -> Iterator[None]:
+    """Takes back what dbt-adapters adds to a list of the module each time that an adapter is made.
+
+    It looks through the whole stack for each of the list, so every run would take a millisecond longer than the last.
+    """
+    from dbt.adapters.base.impl import DEFAULT_BASE_BEHAVIOR_FLAGS
+
+    known = list(DEFAULT_BASE_BEHAVIOR_FLAGS)
+    try:
+        yield
+    finally:
+        DEFAULT_BASE_BEHAVIOR_FLAGS[:] = known
 
 
 def _options(settings: Settings) -> list[str]:
