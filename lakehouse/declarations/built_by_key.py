@@ -21,6 +21,7 @@ Node = Mapping[str, Any]
 TableKey = tuple[str, str]
 HASH_KEY = "hk_"
 META = "meta.built_by"
+LEAVE_OUT = "leave built_by out"
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ class _Mart:
 
     def __init__(self, manifest: Manifest, unique_id: str, declared: BuiltByKey) -> None:
         self._node, self._tests, self._declared = manifest["nodes"][unique_id], _tests(manifest), declared
-        self._roles_of = _roles(manifest, declared.key)
+        self._hub_keys, self._of_links = _hub_keys(manifest)
         tables, self._views = _read(manifest, unique_id)
         self._read = {node["name"]: node for node in tables}
 
@@ -131,20 +132,44 @@ class _Mart:
         yield from self._second_paths()
 
     def _second_paths(self) -> Iterator[tuple[tuple[str, ...], str]]:
-        """Tables whose rows can change another key's row by a link of two rows of one hub, while nothing says so."""
-        for link in (name for name in self._read if len(self._roles(name)) > 1):
+        """Tables whose rows can change another key's row by a second way to its hub, while nothing says so."""
+        links = [name for name in self._read if len(self._roles(name)) > 1]
+        for link in links:
             of_both = f"{link} has {' and '.join(self._roles(link))}, of one hub"
             for name in filter(self._leads, self._read):
                 if name != link and self._declared.through.get(name) != link:
-                    then = f"so {name} leads to other keys too: say through: {{{name}: {link}}}, or leave built_by out"
-                    yield ("through", name), f"{of_both}, {then}"
+                    can_be_said = len(links) == 1 and self._shared(name, link)
+                    to_do = f"say through: {{{name}: {link}}}, or leave built_by out" if can_be_said else LEAVE_OUT
+                    yield ("through", name), f"{of_both}, so {name} leads to other keys too: {to_do}"
+        for name in self._read:
+            roles = {role: near for near in self._near(name) for role in self._roles(near)}
+            for role in set(self._roles(name)) - {self._declared.key}:
+                other = next((other for other in sorted(roles) if other != role), None)
+                if other and len(self._roles(name)) == 1:
+                    of_both = f"{name} has {role}, and {roles[other]} has {other}, of one hub"
+                    yield (), f"{of_both}, so one key leads to another in two steps: {LEAVE_OUT}"
+
+    def _near(self, name: str) -> list[str]:
+        """The tables that can be joined to one by keys of other hubs, also over further tables, and itself."""
+        found = [name]
+        for near in found:
+            keys = self._other_hubs(near)
+            found += [other for other in self._read if other not in found and keys & self._other_hubs(other)]
+        return found
+
+    def _other_hubs(self, name: str) -> set[str]:
+        """The keys of other hubs than the mart's that a table has, as these call them."""
+        of = self._hub_keys[self._read[name]["unique_id"]]
+        keys = {of.get(column, column) for column in self._read[name]["columns"] if column.startswith(HASH_KEY)}
+        return keys - self._of_links - {self._declared.key}
 
     def _has_key(self, name: str) -> bool:
         return self._declared.key in self._read[name]["columns"]
 
     def _roles(self, name: str) -> tuple[str, ...]:
         """The columns that have hash keys of the key's hub, whatever they are called."""
-        roles = {self._declared.key, *self._roles_of[self._read[name]["unique_id"]]}
+        called = self._hub_keys[self._read[name]["unique_id"]].items()
+        roles = {self._declared.key, *(column for column, hub_key in called if hub_key == self._declared.key)}
         return tuple(sorted(roles.intersection(self._read[name]["columns"])))
 
     def _shared(self, one: str, other: str) -> tuple[tuple[str, str], ...]:
@@ -169,15 +194,22 @@ def _read(manifest: Manifest, unique_id: str) -> tuple[list[Node], list[Node]]:
     return list(found.values()), list(views.values())
 
 
-def _roles(manifest: Manifest, key: str) -> Mapping[str | None, set[str]]:
-    """By model, its columns of the key's hub that are called otherwise, as the tests of links and satellites say."""
-    found = defaultdict[str | None, set[str]](set)
+def _hub_keys(manifest: Manifest) -> tuple[Mapping[str | None, dict[str, str]], set[str]]:
+    """By model, its columns that are called otherwise than the key of their hub, with that key; and the keys of links.
+
+    So the tests of links and satellites say.
+    """
+    found, of_links = defaultdict[str | None, dict[str, str]](dict), set[str]()
     for node in manifest["nodes"].values():
         given = (node.get("test_metadata") or {}).get("kwargs", {})
         hubs = given.get("hubs") or {}
-        roles = {column for column, hub in hubs.items() if isinstance(hub, dict) and hub.get("src_pk") == key}
-        found[node.get("attached_node")] |= roles | ({given["src_pk"]} if given.get("parent_pk") == key else set())
-    return found
+        called = {column: hub["src_pk"] for column, hub in hubs.items() if isinstance(hub, dict) and "src_pk" in hub}
+        found[node.get("attached_node")] |= called
+        if hubs and "src_pk" in given:
+            of_links.add(given["src_pk"])
+        if "parent_pk" in given and "src_pk" in given:
+            found[node.get("attached_node")] |= {given["src_pk"]: given["parent_pk"]}
+    return found, of_links
 
 
 def _tests(manifest: Manifest) -> Mapping[tuple[str | None, str | None], set[str]]:

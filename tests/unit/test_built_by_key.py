@@ -165,6 +165,76 @@ def test_a_row_that_leads_to_another_key_by_an_indirect_way_is_refused(tmp_path:
     assert not found and "so sat_team leads to other keys too" in wrong["model.fct_person"]
 
 
+def led(*links: dict[str, Any], **hubs: dict[str, Any]) -> dict[str, Any]:
+    """A mart of persons without `through`, and links whose tests say `hubs`."""
+    found = staff({})
+    for name in ("link_manages", "eff_sat_manages", "sat_manages"):
+        del found["nodes"][f"model.{name}"]
+    mart = found["nodes"]["model.fct_person"]
+    mart["depends_on"]["nodes"] = [
+        f"model.{name}" for name in ("hub_person", "sat_person", *(n["name"] for n in links))
+    ]
+    for link in links:
+        of = next(iter(link["columns"]))
+        found["nodes"][link["unique_id"]] = link
+        found["nodes"][f"test.{link['name']}"] = {
+            "unique_id": f"test.{link['name']}", "name": "sound", "resource_type": "test", "config": {},
+            "attached_node": link["unique_id"], "depends_on": {"nodes": []}, "column_name": None,
+            "test_metadata": {"name": "link_is_sound", "kwargs": {"src_pk": of, "hubs": hubs.get(link["name"], {})}},
+        }  # fmt: skip
+    return found
+
+
+PERSON, TEAM = ({"model": f"hub_{name}", "src_pk": f"hk_{name}"} for name in ("person", "team"))
+MEMBERS = node("link_team", "append_only", "hk_member", "hk_person", "hk_team")
+
+
+@pytest.mark.parametrize(
+    ("links", "hubs"),
+    [
+        ([node("link_lead", "append_only", "hk_leads", "hk_team", "hk_lead")], {"hk_team": "hub_team"}),
+        ([node("link_lead", "append_only", "hk_leads", "hk_led", "hk_lead")], {"hk_led": TEAM}),
+        (
+            [
+                node("link_lead", "append_only", "hk_leads", "hk_unit", "hk_lead"),
+                node("link_unit", "append_only", "hk_within", "hk_unit", "hk_team"),
+            ],
+            {"hk_unit": "hub_unit"},
+        ),
+    ],
+)
+def test_a_mart_that_meets_its_hub_again_by_two_links_is_refused(
+    tmp_path: Path, links: list[dict[str, Any]], hubs: dict[str, Any]
+) -> None:
+    """A lead's new name changed the lead's own row, and not those of the members of the team."""
+    found, wrong = built_by_key(led(MEMBERS, *links, link_lead={**hubs, "hk_lead": PERSON}), tmp_path)
+    assert not found
+    assert "link_lead has hk_lead, and link_team has hk_person, of one hub" in wrong["model.fct_person"]
+    assert wrong["model.fct_person"].endswith("in two steps: leave built_by out")
+
+
+def test_a_mart_that_meets_its_hub_once_by_another_name_is_not_refused(tmp_path: Path) -> None:
+    """The store that a person manages, beside the team that the person is in."""
+    manages = node("link_store", "append_only", "hk_runs", "hk_store", "hk_manager")
+    state = node("eff_sat_store", "append_only", "hk_runs", "hk_manager")
+    hubs = {"hk_store": "hub_store", "hk_manager": PERSON}
+    found, wrong = built_by_key(led(MEMBERS, manages, state, link_store=hubs, eff_sat_store=hubs), tmp_path)
+    assert found and not wrong
+
+
+def test_a_mart_of_two_links_of_two_rows_is_told_to_go_without(tmp_path: Path) -> None:
+    """It was told to lead by the one link, and when it did, by the other."""
+    friends = node("link_friends", "append_only", "hk_friends", "hk_person", "hk_friend")
+    stated = staff({**BY_LINK_OF_TWO, "link_friends": "link_manages"}, friends)
+    stated["nodes"]["test.of_friends"] = {
+        **stated["nodes"]["test.link_is_sound"], "attached_node": "model.link_friends",
+        "test_metadata": {"kwargs": {"src_pk": "hk_friends", "hubs": {"hk_friend": PERSON}}},
+    }  # fmt: skip
+    found, wrong = built_by_key(stated, tmp_path)
+    assert not found and "leave built_by out" in wrong["model.fct_person"]
+    assert "say through" not in wrong["model.fct_person"]
+
+
 def test_a_link_of_two_rows_of_one_hub_leads_to_both(tmp_path: Path) -> None:
     """The right declaration was refused: "hub_person has hk_person itself: leave it out"."""
     found, wrong = built_by_key(staff({**BY_LINK_OF_TWO, "sat_manages": "link_manages"}), tmp_path)
