@@ -18,7 +18,9 @@ from lakehouse.text.spelling import keys_at, unknown, without_kinds
 
 PROJECT_FILE = "dbt_project.yml"
 Keys = tuple[str, ...]
-_CONFIG_WITH = r"\{{[{{%]-?\s*(?:do\s+)?config\s*\((?:(?!\)\s*-?[}}%]\}}).)*\b{key}\b"  # in the parentheses of one call
+_SET = r"(?:\b{key}\s*=(?!=)|['\"]{key}['\"]\s*:)"
+_CONFIG_WITH = r"\{{[{{%]-?\s*(?:do\s+)?config\s*\((?:(?!\)\s*-?[}}%]\}}).)*" + _SET  # in the parentheses of one call
+_COMMENT = re.compile(r"\{#.*?#\}", re.DOTALL)
 
 
 def refuse(problems: Sequence[str]) -> None:
@@ -84,7 +86,7 @@ def line_in_model(project_dir: Path, node: dict[str, Any], path: Keys) -> str:
 
 def configures(project_dir: Path, node: Mapping[str, Any], key: str) -> bool:
     """Whether a model's own SQL or YAML sets a key of its config; the manifest has that and its folder's as one."""
-    if re.search(_CONFIG_WITH.format(key=key), node["raw_code"], re.DOTALL):
+    if re.search(_CONFIG_WITH.format(key=key), _COMMENT.sub("", node["raw_code"]), re.DOTALL):
         return True
     file = (node["patch_path"] or "").partition("://")[2]
     entries = _named(_child(_read(project_dir / file), f"{node['resource_type']}s"), node["name"]) if file else []

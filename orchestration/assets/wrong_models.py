@@ -20,7 +20,8 @@ Manifest = Mapping[str, Any]
 Node = Mapping[str, Any]
 PACKAGE = DBT_PACKAGE.name
 REF = DBT_PACKAGE.parent / "template" / "dbt_project" / "macros" / "ref.sql"
-READS_NEXT, PLANS = f"macro.{PACKAGE}.next_of_ref", f"macro.{PACKAGE}.load_header"
+READS_NEXT = f"macro.{PACKAGE}.next_of_ref"
+PLANS = (f"macro.{PACKAGE}.plan_header", f"macro.{PACKAGE}.parsed_table")
 FROM_BEFORE = "let it read parsed or the vault"  # what a snapshot of dbt can do: nothing makes one beside readers
 
 
@@ -138,7 +139,7 @@ def refuse_repeated_rows(manifest: Manifest, project_dir: Path) -> None:
 
     The package's macros plan what is new. Whoever writes such a query says that it finds that itself.
     """
-    planned = _callers(manifest, PLANS)
+    planned = set[str]().union(*(_callers(manifest, macro) for macro in PLANS))
     refuse(
         [
             f"{_file(project_dir, node)} is {APPENDED} by its folder's default, so each load would append all rows of "

@@ -57,7 +57,9 @@ def with_macros(**calls: list[str]) -> dict[str, Any]:
 def appended(sql: str = "select 1 as id", *macros: str, patch: str | None = None) -> dict[str, Any]:
     """A project whose model `plain` is appended to."""
     found = with_macros(
-        cdc_vault__load_header=[], cdc_vault__sat=["cdc_vault.load_header"], cdc_vault__hash=[],
+        cdc_vault__load_header=[], cdc_vault__plan_header=["cdc_vault.load_header"], cdc_vault__hash=[],
+        cdc_vault__sat=["cdc_vault.plan_header"], cdc_vault__parsed_table=["cdc_vault.load_header"],
+        cdc_vault__stage=["cdc_vault.load_header"],
         shop__own_sat=["cdc_vault.sat"],
     )  # fmt: skip
     node = model("plain", materialized="append_only")
@@ -146,7 +148,7 @@ def test_a_ref_of_the_projects_own_that_calls_ours_is_not_refused_nor_is_a_proje
     refuse_marts_without_ref(found, PLACE)
 
 
-@pytest.mark.parametrize("macros", [(), ("cdc_vault.hash",)])
+@pytest.mark.parametrize("macros", [(), ("cdc_vault.hash",), ("cdc_vault.stage",)])
 def test_a_query_of_ones_own_that_a_folder_has_appended_is_refused(macros: tuple[str, ...]) -> None:
     """Each load appended all of its rows once more."""
     with pytest.raises(
@@ -155,7 +157,22 @@ def test_a_query_of_ones_own_that_a_folder_has_appended_is_refused(macros: tuple
         refuse_repeated_rows(appended("select 1 as materialized -- {{ config(alias='b') }}", *macros), PLACE)
 
 
-@pytest.mark.parametrize("macro", ["cdc_vault.sat", "shop.own_sat"])
+@pytest.mark.parametrize(
+    "said",
+    [
+        "{# {{ config(materialized='append_only') }} #}",
+        "{#\n{{ config(materialized='append_only') }}\n#}",
+        "{{ config(tags=['materialized']) }}",
+        "{{ config(meta={'note': 'materialized'}) }}",
+    ],
+)
+def test_what_only_names_the_materialization_does_not_say_it(said: str) -> None:
+    """A config that was commented out counted, and each load appended all rows once more."""
+    with pytest.raises(LakehouseError, match="plain is append_only"):
+        refuse_repeated_rows(appended(f"{said}\nselect 1 as id"), PLACE)
+
+
+@pytest.mark.parametrize("macro", ["cdc_vault.sat", "shop.own_sat", "cdc_vault.parsed_table"])
 def test_a_model_that_plans_its_load_by_our_macros_is_not_refused(macro: str) -> None:
     refuse_repeated_rows(appended("{{ … }}", macro), PLACE)
 
