@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import reduce
@@ -23,8 +24,10 @@ from pyiceberg.expressions import (
     EqualTo,
     GreaterThan,
     GreaterThanOrEqual,
+    IsNull,
     LessThan,
     LessThanOrEqual,
+    NotIn,
     Or,
 )
 from pyiceberg.table import Table
@@ -140,6 +143,15 @@ class Cuts:
     def newest(self, moment: Moment) -> tuple[Cut, ...]:
         """The same, whatever it is; empty if there is none."""
         return self._read(moment)
+
+    def has_others_after(self, sources: Collection[str], at: datetime, published_at: datetime) -> bool:
+        """Whether another source has a cut of after these moments, or one of which they are not known."""
+        after = [Or(GreaterThan(term=name, value=moment.isoformat()), IsNull(term=name))
+                 for name, moment in {"cut_at": at, "published_at": published_at}.items()]  # fmt: skip
+        condition = And(NotIn(term="source", literals=set(sources)), Or(*after))
+        with closing(open_catalog(self._settings)) as catalog:
+            table = load_table(catalog, *LISTED[self._layer])
+            return table is not None and table.scan(condition, ("source",), limit=1).to_arrow().num_rows > 0
 
     def _read(self, moment: Moment, check: Check = lambda *_: None) -> tuple[Cut, ...]:
         catalog = open_catalog(self._settings)

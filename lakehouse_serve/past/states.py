@@ -251,11 +251,17 @@ def _pinned(settings: Settings, pin: str) -> State:
 
 
 def _others(settings: Settings, cuts: tuple[Cut, ...]) -> tuple[Cut, ...] | None:
-    """The newest cuts of other sources when these were made, as of one that was not declared; None if that is not
-    known."""
-    until = max((at for cut in cuts if (at := cut.at or cut.published_at)), default=None)
-    there, own = Cuts(settings).newest(Moment(at=until)) if until else (), {cut.source for cut in cuts}
-    return tuple(cut for cut in there if cut.source not in own) if until else None
+    """The newest cuts that other sources had when these were made, as one that is not declared any more; None where
+    that is not known.
+
+    A cut is published only where something has changed: these may be long before the moment that they stand for, and of
+    a later cut of another source nobody knows on which side of that moment it is.
+    """
+    known, own = Cuts(settings), {cut.source for cut in cuts}
+    at, published = [cut.at for cut in cuts if cut.at], [cut.published_at for cut in cuts if cut.published_at]
+    if len(at) < len(cuts) or len(published) < len(cuts) or known.has_others_after(own, max(at), max(published)):
+        return None
+    return tuple(cut for cut in known.newest(Moment(at=max(at))) if cut.source not in own)
 
 
 def _positions(cut: str) -> Moment:

@@ -1,5 +1,6 @@
 """Which moment is meant: an option that is empty names none, and a position alone may be in several epochs."""
 
+import random
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,8 +15,10 @@ from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.errors import LakehouseError
 from lakehouse_cli.lake.pin import pin
 from lakehouse_cli.lake.sql import sql
-from lakehouse_serve.past.cuts import Back, NoCut, _newest, _refuse_other_epochs
-from lakehouse_serve.past.moments import parse_warehouse
+from lakehouse_serve.past import cuts as cuts_module
+from lakehouse_serve.past.cuts import Back, Cuts, NoCut, _newest, _refuse_other_epochs
+from lakehouse_serve.past.moments import Moment, Position, parse_warehouse
+from lakehouse_serve.past.states import _others
 from maintenance.command.restore import pin as pin_tables
 
 PUBLISHED = datetime(2026, 5, 4, tzinfo=UTC)
@@ -175,3 +178,28 @@ def test_of_a_cut_that_was_published_twice_the_later_one_counts(tmp_path: Path) 
     assert moment is not None and [cut.snapshots for cut in _newest(table, moment, "raw", _refuse_other_epochs)] == [
         {"t": 2}
     ]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_pin_tells_what_other_sources_had_or_that_nobody_knows(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sources are idle at any time, and have clocks of their own: what another one had brought after the newest cut of
+    the pin's own sources was missing, without a word."""
+    rng, at = random.Random(seed), PUBLISHED
+    skews = {source: timedelta(minutes=rng.choice([0, 0, -30, 30])) for source in ("s", "bank")}
+    rows = [row(1, at + skews["s"], published_at=at)]
+    for lsn in range(2, rng.randint(3, 9)):
+        at += timedelta(minutes=rng.randint(1, 20))
+        source = rng.choice(["s", "bank"])
+        rows.append(row(lsn, at + skews[source], source=source, published_at=at))
+    table = listed(tmp_path, rows)
+    monkeypatch.setattr(cuts_module, "open_catalog", lambda _: table.catalog)
+    told = 0
+    for made in (found["published_at"] for found in rows):
+        had = {found["source"]: found["cut_lsn"] for found in rows if found["published_at"] <= made}
+        own = Cuts(cast(Any, None)).at(Moment(positions=(Position(had["s"], "s", 1),)), at)
+        others = _others(cast(Any, None), own)
+        told += others is not None
+        assert others is None or {cut.source: cut.lsn for cut in others} == {k: v for k, v in had.items() if k != "s"}
+    assert told or rows[-1]["source"] == "bank" or len(set(skews.values())) > 1
