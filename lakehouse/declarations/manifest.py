@@ -42,6 +42,13 @@ def load_manifest(settings: Settings) -> dict[str, Any]:
     return json.loads(ensure_manifest(settings).read_text())
 
 
+def parsed_last(settings: Settings) -> dict[str, Any] | None:
+    """The manifest of the project as it was when it parsed last here; None if it never did, or the project is gone."""
+    target = manifest_path(settings)
+    there = (settings.dbt_project_dir / PROJECT_FILE).exists() and target.exists()
+    return json.loads(target.read_text()) if there else None
+
+
 def ensure_manifest(settings: Settings) -> Path:
     """Path of an up-to-date manifest; runs `dbt parse` when the project's files have changed.
 

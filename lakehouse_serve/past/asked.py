@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping
 from contextlib import closing
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import cache, partial
 from typing import Any
 
 from lakehouse.catalog.lake_catalog import LakeCatalog
-from lakehouse.catalog.loads.remembered import LoadedInput, loaded_inputs
-from lakehouse.catalog.open import load_table, open_catalog
+from lakehouse.catalog.loads.remembered import MADE_ANEW, LoadedInput, loaded_inputs
+from lakehouse.catalog.open import history, load_table, open_catalog
 from lakehouse.catalog.relations import TableName, begun_at
 from lakehouse.catalog.views.current_views import past_of
 from lakehouse.declarations.access import read_relations
-from lakehouse.declarations.manifest import load_manifest
+from lakehouse.declarations.manifest import load_manifest, parsed_last
 from lakehouse.declarations.models import APPENDED, is_view, table_of_model
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.logins import Role
@@ -26,6 +27,8 @@ from lakehouse_serve.past.loaded import Ask, Loaded, Model
 from lakehouse_serve.past.moments import Moment, parse_warehouse
 from lakehouse_serve.past.queries import AsOfCuts, Kind
 from lakehouse_serve.past.states import State, came_later, newest_cuts, said_of_later, state_at
+
+log = logging.getLogger("lakehouse.past")
 
 
 def moment_of(settings: Settings, text: str) -> Moment:
@@ -76,7 +79,8 @@ def _at(settings: Settings, sql: str, state: State, role: Role) -> tuple[str, tu
         kind_of = cache(lambda table: _kind(ask, catalog, name, table))
         lake = AsOfCuts(cuts, name, kind_of, hidden, state.snapshots, state.is_of_all)
         rewritten = lake.rewrite(sql)
-        loaded = Loaded(ask, partial(_remembered, catalog), cache(lambda: _models(settings)), lake)
+        models, since = cache(lambda: _models(settings)), cache(partial(_stands_since, catalog))
+        loaded = Loaded(ask, partial(_remembered, catalog), since, models, lake)
         for table in sorted(lake.tables):
             loaded.check(table)
     read = {lake.source_of(table) for table in lake.tables}
@@ -112,9 +116,29 @@ def _remembered(catalog: LakeCatalog, table: TableName) -> frozenset[LoadedInput
     return loaded_inputs(found.metadata) if found else frozenset()
 
 
+def _stands_since(catalog: LakeCatalog, table: TableName) -> datetime | None:
+    """When a table was made anew, or else its oldest snapshot that is kept: it has lost nothing since."""
+    found = load_table(catalog, *table)
+    if found is None:
+        return None
+    if made := found.properties.get(MADE_ANEW):
+        return datetime.fromisoformat(made.replace(" UTC", "+00:00")) if made.endswith(" UTC") else None
+    return min((datetime.fromtimestamp(s.timestamp_ms / 1000, UTC) for s in history(found.metadata)), default=None)
+
+
 def _models(settings: Settings) -> dict[str, Model]:
-    """The models of the project by name."""
-    nodes = load_manifest(settings)["nodes"]
+    """The models of the project by name; as it was when it last parsed, which is told, while somebody edits it.
+
+    No load can have run of what does not parse. Raises LakehouseError where there is no project, or it never parsed.
+    """
+    try:
+        nodes = load_manifest(settings)["nodes"]
+    except LakehouseError as error:
+        known = parsed_last(settings)
+        if known is None:
+            raise LakehouseError(f"what the vault is loaded from is not known without its project: {error}") from None
+        nodes, at = known["nodes"], known["metadata"]["generated_at"]
+        log.warning("what the vault is loaded from is told by the project as it last parsed, at %s: %s", at, error)
     models = {key: node for key, node in nodes.items() if node["resource_type"] == "model"}
     return {node["name"]: _model(node, models) for node in models.values()}
 

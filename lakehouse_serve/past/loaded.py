@@ -29,10 +29,14 @@ class Model:
 
 @dataclass(frozen=True)
 class Loaded:
-    """What tells how far tables are loaded: Trino, what loads remember, and the models of the project by name."""
+    """What tells how far tables are loaded: Trino, what loads remember, and the models of the project by name.
+
+    `stands_since` says a moment since which a table has kept what was loaded; None if that is not known.
+    """
 
     ask: Ask
     remembered: Callable[[TableName], Collection[LoadedInput]]
+    stands_since: Callable[[TableName], datetime | None]
     models: Callable[[], Mapping[str, Model]]
     lake: AsOfCuts
 
@@ -102,7 +106,8 @@ class Loaded:
     def _check_load(self, table: TableName, load: LoadedInput, has_others: bool) -> None:
         """A stage over tables that came into the lake after the cut has nothing to give yet, nor has one that is gone.
 
-        One that was begun again has rows of after the cut alone, and the table has those of before.
+        A parsed table that was begun again has rows of after the cut alone, and the table has those of before. Where
+        the stage has no rows of the newest moment any more, none of them lack, and no load would count them anew.
         """
         stage = self._stage(table, load)
         read = self.lake.tables_below(stage) if stage else set()
@@ -110,22 +115,29 @@ class Loaded:
             return
         if has_others and not any(self.lake.covers(name) or self._had_rows(name) for name in read):
             return
-        if any(self._outlives(table, name) for name in read):
-            return
-        for parsed in sorted(read):
+        outlived = {name for name in read if self._outlives(table, name)}
+        for parsed in sorted(read - outlived):
             self.check(parsed)
         [[later, at_newest]] = self.ask(
             f"SELECT count_if(load_date > timestamp '{load.newest}' AND ({self.lake.condition(stage, BY_POSITION)})),"
             f" count_if(load_date = timestamp '{load.newest}')"
             f" FROM {relation(*stage)} WHERE load_date >= timestamp '{load.newest}'"
         )
-        _refuse_other(table, later, at_newest - load.rows)
+        unloaded = at_newest - load.rows
+        _refuse_other(table, later, unloaded if at_newest and not outlived else max(unloaded, 0))
 
     def _outlives(self, table: TableName, parsed: TableName) -> bool:
-        """Whether a parsed table was begun again after its cut, and the table has what was loaded of it before."""
+        """Whether a parsed table was begun again after its cut, and the table has what was loaded of it before.
+
+        It has where it stands since before the cut. Rows of before say so too, but a hub may have none of the table's
+        own, where another one has always brought its keys first.
+        """
         begun = self.lake.begun_since(parsed)
         if begun is None or not self._has_begun_since(parsed):
             return False
+        published, since = self.lake.cuts[str(self.lake.source_of(parsed))].published_at, self.stands_since(table)
+        if published and since and since <= published:
+            return True
         of = f"record_source IN (SELECT _record_source FROM {relation(*parsed)})"
         return self._has_rows(table, f"{of} AND load_date < {moment(begun)}")
 

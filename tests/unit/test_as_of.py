@@ -11,7 +11,7 @@ import pytest
 from pyiceberg.schema import Schema
 
 from lakehouse.catalog.lake_catalog import LakeCatalog
-from lakehouse.catalog.loads.remembered import LoadedInput
+from lakehouse.catalog.loads.remembered import MADE_ANEW, LoadedInput
 from lakehouse.catalog.relations import BEGUN_AT, TableName
 from lakehouse.errors import LakehouseError
 from lakehouse_serve.past import asked, states
@@ -251,6 +251,7 @@ def check(
     models: Mapping[str, Model] = MappingProxyType({}),
     cuts: Mapping[str, Cut] = MappingProxyType(CUTS),
     is_of_all: bool = False,
+    since: datetime | None = None,
 ) -> list[str]:
     """Asks whether a table is loaded, and returns the statements; the first text within one gives its answer."""
     statements: list[str] = []
@@ -260,7 +261,7 @@ def check(
         return next((answer for part, answer in answers.items() if part in statement), [])
 
     lake = AsOfCuts(cuts, "lake", kinds.get, is_of_all=is_of_all)
-    Loaded(ask, lambda _: remembered, lambda: models, lake).check(table)
+    Loaded(ask, lambda _: remembered, lambda _: since, lambda: models, lake).check(table)
     return statements
 
 
@@ -348,13 +349,21 @@ def test_parsed_that_has_more_than_raw_does_not_lack_changes(counts: list[int], 
 
 @pytest.mark.parametrize(
     ("counts", "says"),
-    [([2, -1], "lacks 2 changes"), ([0, -1], "has 2 rows of its newest load more"), ([0, 2], "lacks 1")],
+    [([2, 1], "lacks 2 changes"), ([0, 1], "has 2 rows of its newest load more"), ([0, 4], "lacks 1")],
 )
 def test_what_is_new_in_a_stage_is_not_made_up_for_by_what_is_gone(counts: list[int], says: str) -> None:
     """A hub that lacked two rows was read, where its stage had two less of those that were loaded."""
-    one = frozenset(load for load in OF_HUB if load.stage == "stg_s__t")
+    one = frozenset(replace(load, rows=3) for load in OF_HUB if load.stage == "stg_s__t")
     with pytest.raises(LakehouseError, match=says):
         check(kinds_of_hub(), HUB, {**PARSED_IS_LOADED, "count_if(load_date": [counts]}, one)
+
+
+def test_a_stage_that_has_nothing_of_its_newest_moment_any_more_lacks_nothing_of_it() -> None:
+    """After an erasure of all rows of the newest load the hub was refused for good: no load counts them anew."""
+    one = frozenset(replace(load, rows=3) for load in OF_HUB if load.stage == "stg_s__t")
+    check(kinds_of_hub(), HUB, {**PARSED_IS_LOADED, "count_if(load_date": [[0, 0]]}, one)
+    with pytest.raises(LakehouseError, match="lacks 2 changes"):
+        check(kinds_of_hub(), HUB, {**PARSED_IS_LOADED, "count_if(load_date": [[2, 0]]}, one)
 
 
 def test_a_table_of_ones_own_has_no_past() -> None:
@@ -460,19 +469,94 @@ def test_a_hub_outlives_a_table_that_was_begun_again() -> None:
         check(BEGUN_AGAIN, HUB, IS_LOADED, one, cuts=cuts)
 
 
+@pytest.mark.parametrize(("after", "is_refused"), [(-1, False), (0, False), (1, True), (None, True)])
+def test_a_hub_that_stands_since_before_a_cut_outlives_a_table_that_brought_no_key_first(
+    after: int | None, is_refused: bool
+) -> None:
+    """Where a customer always came before its order, the hub was refused at every moment before orders were begun
+    again, though it lacked nothing; so it was while the new table was empty."""
+    published = BEGUN - timedelta(days=1)
+    cuts = {"s": replace(CUTS["s"], published_at=published)}
+    since = None if after is None else published + timedelta(seconds=after)
+    one = frozenset(load for load in OF_HUB if load.stage == "stg_s__t")
+    if not is_refused:
+        check(BEGUN_AGAIN, HUB, IS_LOADED, one, cuts=cuts, since=since)
+        return
+    with pytest.raises(LakehouseError, match=r"parsed\.parsed_s__t was begun again after the cut"):
+        check(BEGUN_AGAIN, HUB, IS_LOADED, one, cuts=cuts, since=since)
+
+
+def test_of_a_stage_over_two_tables_the_one_that_was_not_begun_again_is_still_checked() -> None:
+    """As soon as the hub outlived one of them, what it lacked of the other was not looked at."""
+    both = "SELECT * FROM parsed.parsed_s__t JOIN parsed.parsed_s__late USING (id)"
+    kinds = {**BEGUN_AGAIN, TableName("vault", "stg_s__t"): Kind(OF_POSITIONS, both)}
+    cuts = {"s": replace(CUTS["s"], snapshots={"t": 5, "late": 6}, published_at=BEGUN - timedelta(days=1))}
+    one = frozenset(load for load in OF_HUB if load.stage == "stg_s__t")
+    for counts, says in (([4, 0, 1], r"parsed\.parsed_s__late lacks 3"), ([1, 0, 1], r"vault\.hub_of_two lacks 2")):
+        answers = {'FROM "raw_s"."late"': [counts], **PARSED_IS_LOADED, "count_if(load_date": [[2, 0]]}
+        with pytest.raises(LakehouseError, match=says):
+            check(kinds, HUB, answers, one, cuts=cuts, since=BEGUN - timedelta(days=2))
+
+
+def test_a_table_stands_since_it_was_made_anew_or_its_oldest_snapshot(tmp_path: Path) -> None:
+    catalog = LakeCatalog("lake", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{tmp_path}/warehouse")
+    catalog.create_namespace("vault")
+    table = catalog.create_table("vault.hub", Schema())
+    assert asked._stands_since(catalog, TableName("vault", "hub")) is None
+    assert asked._stands_since(catalog, TableName("vault", "none")) is None
+    table.append(table.schema().as_arrow().empty_table())
+    first = catalog.load_table("vault.hub").metadata.snapshots[0].timestamp_ms
+    table.append(table.schema().as_arrow().empty_table())
+    assert asked._stands_since(catalog, TableName("vault", "hub")) == datetime.fromtimestamp(first / 1000, UTC)
+    catalog.load_table("vault.hub").transaction().set_properties(
+        {MADE_ANEW: "2026-11-02 01:00:00.000000 UTC"}
+    ).commit_transaction()
+    assert asked._stands_since(catalog, TableName("vault", "hub")) == datetime(2026, 11, 2, 1, tzinfo=UTC)
+
+
+def test_while_the_project_does_not_parse_it_is_read_as_it_parsed_last(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A half-edited YAML refused every query of the past of the vault."""
+
+    def broken(_: Any) -> dict[str, Any]:
+        raise LakehouseError("the dbt project does not parse: a.yml")
+
+    monkeypatch.setattr(asked, "load_manifest", broken)
+    hub = {"name": "hub", "schema": "vault", "alias": "hub", "resource_type": "model"}
+    node = {**hub, "config": {"materialized": "append_only"}, "depends_on": {"nodes": []}}
+    last = {"nodes": {"model.a.hub": node}, "metadata": {"generated_at": "2026-11-02T01:00:00Z"}}
+    monkeypatch.setattr(asked, "parsed_last", lambda _: last)
+    assert asked._models(cast(Any, None)) == {"hub": Model(TableName("vault", "hub"), loads=True)}
+    assert "as it last parsed, at 2026-11-02T01:00:00Z: the dbt project does not parse: a.yml" in caplog.text
+    monkeypatch.setattr(asked, "parsed_last", lambda _: None)
+    with pytest.raises(LakehouseError, match="is not known without its project: the dbt project does not parse"):
+        asked._models(cast(Any, None))
+
+
 MADE = datetime(2026, 11, 1, tzinfo=UTC)
-OF_PIN = tuple(replace(cut, at=MADE - timedelta(days=ago)) for ago, cut in enumerate(CUTS.values()))
+OF_PIN = tuple(
+    replace(cut, at=MADE - timedelta(days=ago), published_at=MADE + timedelta(seconds=1 - ago))
+    for ago, cut in enumerate(CUTS.values())
+)
 
 
-def of_pin(monkeypatch: pytest.MonkeyPatch, listed: tuple[Cut, ...], there: str) -> states.State:
+def of_pin(
+    monkeypatch: pytest.MonkeyPatch, listed: tuple[Cut, ...], there: str, has_later: bool = False
+) -> states.State:
     """The state of a pin; what `meta.cuts` has of its positions, and which sources had a cut when it was made."""
 
     def newest(moment: Moment) -> tuple[Cut, ...]:
         assert moment == Moment(at=MADE)
         return tuple(Cut(source, 1, 1, {}) for source in there.split())
 
+    def has_others_after(sources: set[str], at: datetime, published_at: datetime) -> bool:
+        assert (sources, at, published_at) == ({"s", "bank"}, MADE, MADE + timedelta(seconds=1))
+        return has_later
+
     kept = SimpleNamespace(cut="s=2:0/4D,bank=1:0/9", snapshots={TableName("marts", "dim_t"): 5})
-    monkeypatch.setattr(states, "Cuts", lambda _: SimpleNamespace(at=lambda *_: listed, newest=newest))
+    cuts = SimpleNamespace(at=lambda *_: listed, newest=newest, has_others_after=has_others_after)
+    monkeypatch.setattr(states, "Cuts", lambda _: cuts)
     monkeypatch.setattr(states, "open_catalog", lambda _: SimpleNamespace(close=lambda: None))
     monkeypatch.setattr(states, "pinned", lambda *_: kept)
     found = states.state_at(cast(Any, None), Moment(pin="close"))
@@ -484,10 +568,15 @@ def of_pin(monkeypatch: pytest.MonkeyPatch, listed: tuple[Cut, ...], there: str)
 def test_a_pin_is_of_all_sources_that_had_a_cut_when_it_was_made(
     there: str, others: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once a new source shared a hub, no pin of before could be asked for it; one that was made after a source had been
-    removed left out of the hub what that source had brought."""
+    """One that was made after a source had been removed left out of the hub what that source had brought."""
     found = of_pin(monkeypatch, OF_PIN, there)
     assert found.is_of_all and found.cuts == (*OF_PIN, *(Cut(source, 1, 1, {}) for source in others))
+
+
+def test_a_pin_of_sources_that_were_idle_does_not_tell_what_another_one_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its cuts were hours older than itself. What a source that was removed had brought since was missing in a hub."""
+    found = of_pin(monkeypatch, OF_PIN, "s bank left", has_later=True)
+    assert found.cuts == OF_PIN and not found.is_of_all
 
 
 def test_a_pin_of_cuts_whose_time_nobody_knows_is_of_its_own_sources(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 Name = tuple[str, str]
 QUERY = "trino_query_id"
 REVISED = "lakehouse.revised-at"  # of an appended table: when it was made anew, because rows that it had say more now
+MADE_ANEW = "lakehouse.made-anew-at"  # of an appended table: when it was last replaced as a whole, for any reason
 LOADED = "lakehouse.loaded."  # the prefix of these properties; an input's name or what else is remembered follows
 
 
