@@ -1,4 +1,4 @@
-"""The tag and the property that a pin puts on each of its tables (see `maintenance.inventory.pins`)."""
+"""The tag and the properties that a pin puts on each of its tables (see `maintenance.inventory.pins`)."""
 
 from __future__ import annotations
 
@@ -16,13 +16,23 @@ if TYPE_CHECKING:
 
 TAG = "pin_"
 CUT = "lakehouse.pin."  # with the pin's name: the cut that it keeps, such as retail=1:0/3C87757
+OTHERS = ".others"  # behind that: the cuts of then of sources that were not declared any more
 
 
 class Pinned(NamedTuple):
-    """What a pin keeps: a snapshot of each of its tables; `cut` is empty where it keeps single tables."""
+    """What a pin keeps: a snapshot of each of its tables; `cut` is empty where it keeps single tables.
+
+    `others` are the cuts of then of other sources, as a warehouse names them; None if nobody has written them down.
+    """
 
     snapshots: Mapping[TableName, int]
     cut: str
+    others: str | None = None
+
+
+def properties_of(pin: str) -> tuple[str, str]:
+    """The names of the properties of a pin that keeps a cut."""
+    return CUT + pin, CUT + pin + OTHERS
 
 
 def pinned(catalog: LakeCatalog, pin: str) -> Pinned:
@@ -33,8 +43,11 @@ def pinned(catalog: LakeCatalog, pin: str) -> Pinned:
     kept = {name: table for name, table in tables.items() if TAG + pin in table.metadata.refs}
     if not kept:
         raise LakehouseError(f"there is no pin {pin!r}: `lakehouse maintain pins` lists all")
-    cuts = {table.properties.get(CUT + pin, "") for table in kept.values()}
-    return Pinned({name: t.metadata.refs[TAG + pin].snapshot_id for name, t in kept.items()}, max(cuts))
+    named, of_others = properties_of(pin)
+    cuts = {table.properties.get(named, "") for table in kept.values()}
+    others = {table.properties.get(of_others) for table in kept.values()}
+    snapshots = {name: table.metadata.refs[TAG + pin].snapshot_id for name, table in kept.items()}
+    return Pinned(snapshots, max(cuts), others.pop() if len(others) == 1 else None)
 
 
 def refuse_pinned(what: str, tables: Iterable[Table]) -> None:

@@ -34,13 +34,15 @@ ONE_DAY = timedelta(days=1)
 class State:
     """One cut of each source, and the snapshots of tables that belong to them; `missing` says what does not.
 
-    `is_of_all`: a source that has no cut in it was not in the lake yet.
+    `is_of_all`: a source that has no cut in it was not in the lake yet. `others` names the cuts that sources had which
+    are not declared; None if that is not known.
     """
 
     cuts: tuple[Cut, ...]
     snapshots: Mapping[TableName, int]
     missing: tuple[str, ...] = ()
     is_of_all: bool = False
+    others: str | None = None
 
     @property
     def name(self) -> str:
@@ -109,7 +111,14 @@ def together(settings: Settings, moment: Moment, sources: Collection[Source], cu
     there = {name: found for name, found in snapshots.items() if name not in gone} | marts
     if gone and not there:
         raise LakehouseError(f"{positions_of(of)}: nothing of it can be kept: {missing[0]}")
-    return State(of, there, (*missing, *filter(None, came_later)))
+    return State(of, there, (*missing, *filter(None, came_later)), others=_undeclared(settings, moment, set(declared)))
+
+
+def _undeclared(settings: Settings, moment: Moment, declared: set[str]) -> str | None:
+    """The cuts that the other sources had at a time."""
+    if moment.at is None:
+        return None
+    return positions_of(tuple(cut for cut in Cuts(settings).newest(moment) if cut.source not in declared))
 
 
 def _why_gone(table: Table | None, snapshot_id: int) -> str | None:
@@ -246,8 +255,17 @@ def _pinned(settings: Settings, pin: str) -> State:
     cuts = newest_cuts(settings, asked := _positions(kept.cut))
     if not is_exactly(asked, cuts):
         raise LakehouseError(f"the pin {pin!r} is of {kept.cut}, which meta.cuts does not list any more")
-    others = _others(settings, cuts)
+    # None in a pin of an earlier release, or of a position.
+    others = _others(settings, cuts) if kept.others is None else _listed(settings, kept.others)
     return State((*cuts, *(others or ())), kept.snapshots, is_of_all=others is not None)
+
+
+def _listed(settings: Settings, positions: str) -> tuple[Cut, ...] | None:
+    """The cuts at these positions; None where one of them is not listed any more."""
+    if not positions:
+        return ()
+    found = Cuts(settings).newest(asked := _positions(positions))
+    return found if is_exactly(asked, found) else None
 
 
 def _others(settings: Settings, cuts: tuple[Cut, ...]) -> tuple[Cut, ...] | None:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from lakehouse.catalog.open import history
 from lakehouse.catalog.past import newest_until
-from lakehouse.catalog.pins import CUT, TAG
+from lakehouse.catalog.pins import TAG, properties_of
 from lakehouse.catalog.views.regular import after_rewrites
 from lakehouse.catalog.writing.commit import commit_on, until_committed
 from lakehouse.declarations.policies import ExpirePolicy, MaintenancePolicy
@@ -72,8 +72,9 @@ class Expiry:
 
         for name in self.references:
             yield update.RemoveSnapshotRefUpdate(ref_name=name)
-        if cuts := [cut for name in self.references if (cut := CUT + name.removeprefix(TAG)) in table.properties]:
-            yield update.RemovePropertiesUpdate(removals=cuts)
+        of_pins = (each for name in self.references for each in properties_of(name.removeprefix(TAG)))
+        if told := [each for each in of_pins if each in table.properties]:
+            yield update.RemovePropertiesUpdate(removals=told)
         if self.snapshots:
             yield update.RemoveSnapshotsUpdate(snapshot_ids=list(self.snapshots))
         for statistics in table.metadata.partition_statistics:

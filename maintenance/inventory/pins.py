@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from lakehouse.catalog.next_names import is_next
-from lakehouse.catalog.pins import CUT, TAG
+from lakehouse.catalog.pins import CUT, TAG, properties_of
 from lakehouse.catalog.writing.commit import until_committed
 from lakehouse.errors import LakehouseError
 from maintenance.inventory.cuts import newest_cut
@@ -80,25 +80,35 @@ def pin_table(
 
 
 def pin_states(
-    session: Session, consumer: str, snapshots: Mapping[TableName, int], cut: str, until: datetime | None = None
+    session: Session,
+    consumer: str,
+    snapshots: Mapping[TableName, int],
+    cut: str,
+    until: datetime | None = None,
+    others: str | None = None,
 ) -> list[Pin]:
-    """Pins tables at these snapshots, which are those of a cut; all or none."""
-    return _pin(session, consumer, snapshots, until, cut)
+    """Pins tables at these snapshots, which are those of a cut; all or none. `others`: see `Pinned`."""
+    return _pin(session, consumer, snapshots, until, cut, others)
 
 
 def complete_states(
-    session: Session, consumer: str, snapshots: Mapping[TableName, int], cut: str, until: datetime | None = None
+    session: Session,
+    consumer: str,
+    snapshots: Mapping[TableName, int],
+    cut: str,
+    until: datetime | None = None,
+    others: str | None = None,
 ) -> list[Pin]:
     """Pins of such tables those that the pin lacks, whose process was killed while it made it; they are returned.
 
     Raises LakehouseError if the pin is one of another cut.
     """
     there = [pin for pin in pins(session) if pin.consumer == consumer]
-    if others := sorted({pin.cut or "single tables" for pin in there} - {cut}):
-        raise LakehouseError(f"{consumer!r} pins {', '.join(others)} already, and not {cut}: unpin it first")
+    if taken := sorted({pin.cut or "single tables" for pin in there} - {cut}):
+        raise LakehouseError(f"{consumer!r} pins {', '.join(taken)} already, and not {cut}: unpin it first")
     known = {pin.table for pin in there}
     lacking = {table: snapshot for table, snapshot in snapshots.items() if table not in known}
-    return _put_on_all(session, consumer, lacking, until, cut)
+    return _put_on_all(session, consumer, lacking, until, cut, others)
 
 
 def cut_of(session: Session, consumer: str, until: datetime) -> str | None:
@@ -129,22 +139,34 @@ def pins(session: Session) -> list[Pin]:
 
 
 def _pin(
-    session: Session, consumer: str, snapshots: Mapping[TableName, int], until: datetime | None, cut: str | None = None
+    session: Session,
+    consumer: str,
+    snapshots: Mapping[TableName, int],
+    until: datetime | None,
+    cut: str | None = None,
+    others: str | None = None,
 ) -> list[Pin]:
     if taken := [str(pin.table) for pin in pins(session) if pin.consumer == consumer]:
         raise LakehouseError(f"{consumer!r} already pins {', '.join(taken)}: unpin it first, or take another name")
-    return _put_on_all(session, consumer, snapshots, until, cut)
+    return _put_on_all(session, consumer, snapshots, until, cut, others)
 
 
 def _put_on_all(
-    session: Session, consumer: str, snapshots: Mapping[TableName, int], until: datetime | None, cut: str | None
+    session: Session,
+    consumer: str,
+    snapshots: Mapping[TableName, int],
+    until: datetime | None,
+    cut: str | None,
+    others: str | None,
 ) -> list[Pin]:
     tag, made = _tag(consumer), list[TableName]()
+    said = zip(properties_of(consumer), (cut, others), strict=True)
+    told = {name: value for name, value in said if value is not None}
     if until is not None and until <= datetime.now(UTC):
         raise LakehouseError(f"a pin until {until.isoformat()} would be over already")
     try:
         for table, snapshot_id in snapshots.items():
-            _put_on(session, table, snapshot_id, consumer, until, cut)
+            _put_on(session, table, snapshot_id, consumer, until, told)
             made.append(table)
     except BaseException:
         for table in made:
@@ -154,7 +176,12 @@ def _put_on_all(
 
 
 def _put_on(
-    session: Session, table: TableName, snapshot_id: int, consumer: str, until: datetime | None, cut: str | None
+    session: Session,
+    table: TableName,
+    snapshot_id: int,
+    consumer: str,
+    until: datetime | None,
+    told: Mapping[str, str],
 ) -> None:
     from pyiceberg.table.update import SetPropertiesUpdate, SetSnapshotRefUpdate
 
@@ -162,7 +189,7 @@ def _put_on(
         snapshot = loaded.snapshot_by_id(snapshot_id)
         there = loaded.metadata.refs.get(TAG + consumer)
         if there is not None:  # somebody makes the same pin
-            if (there.snapshot_id, loaded.properties.get(CUT + consumer)) == (snapshot_id, cut):
+            if (there.snapshot_id, loaded.properties.get(CUT + consumer)) == (snapshot_id, told.get(CUT + consumer)):
                 return ()
             raise LakehouseError(f"{consumer!r} was pinned by somebody else meanwhile, at another state of {table}")
         if snapshot is None:
@@ -171,7 +198,7 @@ def _put_on(
         tag = SetSnapshotRefUpdate.model_validate(
             {"ref-name": TAG + consumer, "type": "tag", "snapshot-id": snapshot_id, "max-ref-age-ms": age}
         )
-        return (tag,) if cut is None else (tag, SetPropertiesUpdate(updates={CUT + consumer: cut}))
+        return (tag, SetPropertiesUpdate(updates=dict(told))) if told else (tag,)
 
     # On the inspected state: a snapshot that expires meanwhile is a conflict.
     until_committed(session.catalog, table, tagged)
@@ -182,8 +209,8 @@ def _take_off(session: Session, table: TableName, consumer: str) -> None:
 
     def untagged(loaded: Table) -> tuple[TableUpdate, ...]:
         tag = (RemoveSnapshotRefUpdate(ref_name=TAG + consumer),) if TAG + consumer in loaded.metadata.refs else ()
-        named = CUT + consumer in loaded.properties
-        return (*tag, RemovePropertiesUpdate(removals=[CUT + consumer])) if named else tag
+        told = [name for name in properties_of(consumer) if name in loaded.properties]
+        return (*tag, RemovePropertiesUpdate(removals=told)) if told else tag
 
     until_committed(session.catalog, table, untagged)
 

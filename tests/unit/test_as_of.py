@@ -12,6 +12,7 @@ from pyiceberg.schema import Schema
 
 from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.catalog.loads.remembered import MADE_ANEW, LoadedInput
+from lakehouse.catalog.pins import Pinned
 from lakehouse.catalog.relations import BEGUN_AT, TableName
 from lakehouse.errors import LakehouseError
 from lakehouse_serve.past import asked, states
@@ -534,6 +535,7 @@ def test_while_the_project_does_not_parse_it_is_read_as_it_parsed_last(
         asked._models(cast(Any, None))
 
 
+LEFT = Cut("left", 1, 10, {})
 MADE = datetime(2026, 11, 1, tzinfo=UTC)
 OF_PIN = tuple(
     replace(cut, at=MADE - timedelta(days=ago), published_at=MADE + timedelta(seconds=1 - ago))
@@ -554,8 +556,12 @@ def of_pin(
         assert (sources, at, published_at) == ({"s", "bank"}, MADE, MADE + timedelta(seconds=1))
         return has_later
 
-    kept = SimpleNamespace(cut="s=2:0/4D,bank=1:0/9", snapshots={TableName("marts", "dim_t"): 5})
     cuts = SimpleNamespace(at=lambda *_: listed, newest=newest, has_others_after=has_others_after)
+    return state_of(monkeypatch, cuts, None)
+
+
+def state_of(monkeypatch: pytest.MonkeyPatch, cuts: Any, others: str | None) -> states.State:
+    kept = Pinned({TableName("marts", "dim_t"): 5}, "s=2:0/4D,bank=1:0/9", others)
     monkeypatch.setattr(states, "Cuts", lambda _: cuts)
     monkeypatch.setattr(states, "open_catalog", lambda _: SimpleNamespace(close=lambda: None))
     monkeypatch.setattr(states, "pinned", lambda *_: kept)
@@ -573,6 +579,18 @@ def test_a_pin_is_of_all_sources_that_had_a_cut_when_it_was_made(
     assert found.is_of_all and found.cuts == (*OF_PIN, *(Cut(source, 1, 1, {}) for source in others))
 
 
+@pytest.mark.parametrize(
+    ("others", "listed", "known"), [("", (), ()), ("left=1:0/A", (LEFT,), (LEFT,)), ("left=1:0/B", (LEFT,), None)]
+)
+def test_a_pin_that_names_the_cuts_of_other_sources_has_these_while_they_are_listed(
+    others: str, listed: tuple[Cut, ...], known: tuple[Cut, ...] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once a new source shared a hub, no pin of before could be asked for it."""
+    cuts = SimpleNamespace(at=lambda *_: OF_PIN, newest=lambda _: listed)
+    found = state_of(monkeypatch, cuts, others)
+    assert found.cuts == (*OF_PIN, *(known or ())) and found.is_of_all == (known is not None)
+
+
 def test_a_pin_of_sources_that_were_idle_does_not_tell_what_another_one_had(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its cuts were hours older than itself. What a source that was removed had brought since was missing in a hub."""
     found = of_pin(monkeypatch, OF_PIN, "s bank left", has_later=True)
@@ -587,4 +605,4 @@ def test_a_pin_of_cuts_whose_time_nobody_knows_is_of_its_own_sources(monkeypatch
 def test_a_pin_whose_cut_is_listed_no_more_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was answered from the newest cut before it."""
     with pytest.raises(LakehouseError, match=r"the pin 'close' is of s=2:0/4D,bank=1:0/9, which meta\.cuts does not"):
-        of_pin(monkeypatch, (replace(OF_PIN[0], lsn=76), OF_PIN[1]), "s")
+        of_pin(monkeypatch, (replace(OF_PIN[0], lsn=76), OF_PIN[1]), "")

@@ -20,6 +20,7 @@ from maintenance.inventory.pins import pin_states
 from orchestration.resources import Lake
 
 ROWS = pa.schema([("id", pa.int64())])
+GONE: dict[str, Any] = {"source": "gone", "epoch": 1, "snapshots": []}
 RAW, MIRROR, MART = ("raw_shop", "orders"), ("mirror_shop", "orders"), ("marts", "sales")
 
 
@@ -79,14 +80,28 @@ def test_a_pin_that_was_killed_half_way_is_completed_with_its_own_cut(catalog: L
     begun = cut(catalog, 100, now - timedelta(minutes=3))
     session: Any = SimpleNamespace(catalog=catalog)
     moment, until = datetime.now(UTC), now + timedelta(days=1)
-    pin_states(session, "close", {TableName(*RAW): begun[RAW]}, "shop=1:0/64", until)
+    pin_states(session, "close", {TableName(*RAW): begun[RAW]}, "shop=1:0/64", until, "")
     cut(catalog, 200, now - timedelta(minutes=1))
     made, missing = KnownLake().pin_cut("close", moment, until)
     assert {(*pin.table,) for pin in made} == {MIRROR, MART} and missing == ()
-    assert pinned(catalog, "close") == ({**begun, MART: mart}, "shop=1:0/64")
+    assert pinned(catalog, "close") == ({**begun, MART: mart}, "shop=1:0/64", "")
     assert KnownLake().pin_cut("close", moment, until)[0] == []
     newer, _ = KnownLake().pin_cut("later", moment, until)
     assert {pin.cut for pin in newer} == {"shop=1:0/C8"}
+
+
+def test_a_pin_has_the_newest_cut_of_a_source_that_was_removed(catalog: LakeCatalog) -> None:
+    """Its last cut was counted by those of an idle source, and what came after them was missing without a word."""
+    now = datetime.now(UTC)
+    cut(catalog, 100, now - timedelta(hours=2))
+    cuts = catalog.load_table(CUTS)
+    for minutes in (180, 60, 5):
+        at = now - timedelta(minutes=minutes)
+        row = {**GONE, "cut_lsn": 240 - minutes, "cut_at": at, "published_at": at}
+        cuts.append(pa.Table.from_pylist([row], schema=cuts.schema().as_arrow()))
+    KnownLake().pin_cut("close", now, now + timedelta(days=1))
+    KnownLake().pin_cut("before", now - timedelta(minutes=50), now + timedelta(days=1))
+    assert [pinned(catalog, name).others for name in ("close", "before")] == ["gone=1:0/EB", "gone=1:0/B4"]
 
 
 def test_a_pin_that_somebody_made_by_hand_is_not_that_of_the_moment_to_come(catalog: LakeCatalog) -> None:
@@ -120,7 +135,7 @@ def test_a_table_whose_snapshot_has_left_the_metadata_is_left_out_of_the_pin_and
     assert missing == (
         "raw_shop.orders is not in it: its snapshot of then has left the metadata, or it was made again since",
     )
-    assert pinned(catalog, "close") == ({MIRROR: begun[MIRROR], MART: mart}, "shop=1:0/64")
+    assert pinned(catalog, "close") == ({MIRROR: begun[MIRROR], MART: mart}, "shop=1:0/64", "")
 
 
 def test_a_pin_of_which_nothing_is_left_is_refused(catalog: LakeCatalog) -> None:

@@ -285,7 +285,8 @@ def test_of_two_that_make_one_pin_at_once_neither_mixes_it_with_another_state(
 def test_a_pin_says_of_which_cut_it_is_until_it_is_taken_off_or_expires(catalog: SqlCatalog, table: Table) -> None:
     grow(table, 1)
     for end in (lambda: unpin(session(catalog), "close"), lambda: expire_reference(catalog, "pin_close")):
-        pin_states(session(catalog), "close", {NAME: ids(table)[0]}, "shop=1:0/1")
+        pin_states(session(catalog), "close", {NAME: ids(table)[0]}, "shop=1:0/1", others="gone=1:0/2")
+        assert catalog.load_table(NAME).properties["lakehouse.pin.close.others"] == "gone=1:0/2"
         assert [(pin.cut, pin.as_dict()["cut"]) for pin in pins(session(catalog))] == [("shop=1:0/1", "shop=1:0/1")]
         end()
         assert not pins(session(catalog))
