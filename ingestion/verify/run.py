@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from trino.dbapi import Connection
 
 Chosen = list[tuple[Source, list[RawTable]]]
-EVENTS = "its source has events, which are read once: there is no table to compare with"
+EVENTS = "read from topics of events, which come once: there is no table to compare with"
 BEHIND = (
     "read from topics, which have no point in common with the database: `--views` compares it as it was last loaded"
 )

@@ -174,6 +174,7 @@ def test_an_event_without_value_deletes_the_row_of_its_key(key: bytes) -> None:
 TEXT_KEYS = [
     (b"12 ", "12 "), (b"12", "12"), (b" 12", " 12"), (b'"12 "', "12 "), (b"1.50", "1.50"), (b"true", "true"),
     (b"-0", None), (b"[1,2]", None), (b"[1, 2]", "[1, 2]"), (b"null", None), (b"x y", "x y"), (b'{"id": 7}', "7"),
+    (b"\xff\xfe", None), (b"Stra\xdfe", None), ("Straße".encode(), "Straße"),
     (b'"\\ud800"', None), (b'{"id": "\\udc00"}', None), (b"9" * 5000, "9" * 5000),
 ]  # fmt: skip
 

@@ -38,9 +38,13 @@ class JsonValues:
     def key(self, key: bytes) -> Any:
         """The key of an event."""
         try:
-            found = _parsed(key.decode())
+            written = key.decode()
+        except UnicodeDecodeError:  # with a stand-in it would be the key of another row
+            raise Unread("the key is no UTF-8") from None
+        try:
+            found = _parsed(written)
         except (ValueError, RecursionError):
-            return key.decode(errors="replace")
+            return written
         if b"\\u" in key and not _is_text(found):
             raise Unread("the key has half a surrogate pair, which is no text")
         return found
