@@ -103,6 +103,8 @@ def load_tables(
     """
     together = _next(session, source, states, wanted)
     before: dict[str, Outlook] = {}
+    if session.passed.intersection(table.name for table in together):
+        session.registering.set()
 
     def inspect() -> None:
         before.update(survey(session, source, store.read_positions(states, session.name)))
@@ -116,6 +118,8 @@ def load_tables(
         log.warning("%s", waiting)
         session.stop.wait(LET_THROUGH_SECONDS)
         return {}
+    finally:
+        session.registering.clear()
 
 
 def _next(session: Session, source: OpenSource, states: CatalogConnection, wanted: list[RawTable]) -> list[RawTable]:
@@ -153,6 +157,7 @@ def _load_at(
             _tell_if_again(session, wanted)
         return rows
     session.passed.clear()
+    session.registering.clear()
     if loading:
         rows = reach(point.position)
     for group in _groups([item for item in loading if item.ranges is not None]):

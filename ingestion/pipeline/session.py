@@ -51,7 +51,8 @@ class Session:
     """Everything a cycle works with; holds the lease of its source.
 
     `live` are the cycles now at work, `described` new tables as they were last inspected (`survey`), `passed` those
-    that could not be loaded because the stream had passed their point. Once `stop` is set, what can go on later is left
+    that could not be loaded because the stream had passed their point; the next time the stream stands still while they
+    are `registering`. Once `stop` is set, what can go on later is left
     for later. `origin` is the source itself; without it, one that waits for others' work as long as a command that is
     to end. `held` is what a follower has read and not published; None where every read is published. `turn` is what one
     that shares the source reads now.
@@ -65,6 +66,7 @@ class Session:
     live: set[str] = field(default_factory=set)
     described: dict[str, tuple[str, TableFacts]] = field(default_factory=dict)
     passed: set[str] = field(default_factory=set)
+    registering: Event = field(default_factory=Event)
     stop: Event = field(default_factory=Event)
     origin: Source | None = None
     held: Held | None = None

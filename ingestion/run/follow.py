@@ -59,6 +59,7 @@ log = logging.getLogger("lakehouse.follow")
 LIVE_PAUSE_SECONDS = 5.0
 LIVE_TOOK_SECONDS = 1.5  # a read that is held counts as no longer: its rows are to be live within five seconds
 LOOK_SECONDS = 1.0
+STILL_SECONDS = 15.0
 GRACE_SECONDS = 5.0  # in which a load may publish what it reads when the follower ends
 Follow = Callable[[Settings, Source, "SparkSession", threading.Event], None]
 
@@ -193,6 +194,7 @@ def _cycles(
 ) -> None:
     last, name = Last(), session.name
     while not stop.is_set():
+        _stand_still(session, stop)
         begun, reads = time.monotonic(), session.reads
         try:
             with at_work(name, "cycle"):
@@ -210,6 +212,14 @@ def _cycles(
         except LiveStreamLost as reason:
             log.info("source %r: reading the slot by peeks: %s", name, reason)
             live.close()
+
+
+def _stand_still(session: Session, stop: threading.Event) -> None:
+    """Waits while tables are registered whose point a stream with nothing to land has passed before: it could do so for
+    ever."""
+    until = time.monotonic() + STILL_SECONDS
+    while session.registering.is_set() and time.monotonic() < until and not stop.wait(0.05):
+        pass
 
 
 class Loader:

@@ -39,6 +39,20 @@ def test_a_cycle_without_rows_holds_nothing_up() -> None:
     assert (last.begun, last.published, last.took) == (10.0, 0.0, 0.1)
 
 
+@pytest.mark.parametrize("let_go", [True, False])
+def test_a_stream_stands_still_while_tables_are_registered_but_not_for_ever(
+    let_go: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session: Any = SimpleNamespace(registering=threading.Event())
+    follow._stand_still(session, threading.Event())
+    session.registering.set()
+    monkeypatch.setattr(follow, "STILL_SECONDS", 60.0 if let_go else 0.2)
+    if let_go:
+        threading.Timer(0.2, session.registering.clear).start()
+    follow._stand_still(session, threading.Event())
+    assert session.registering.is_set() != let_go
+
+
 @pytest.mark.parametrize("ends", ["the follower", "its JVM", None])
 def test_an_error_is_told_with_its_traceback_unless_the_end_has_caused_it(
     ends: str | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -168,6 +168,27 @@ def test_that_the_stream_passes_the_points_of_a_table_again_is_told(
 
 
 @pytest.mark.stack
+def test_the_stream_stands_still_for_tables_whose_point_it_has_passed_before(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stream whose tables are all new has nothing to land, and passed each point of a busy source for minutes."""
+    begin, waits = load_tables._begin, shop.session.registering.is_set
+
+    def slow(*given: Any) -> Any:
+        if not waits():
+            shop.log.write("u", "1", "meanwhile")
+            shop.read()
+        return begin(*given)
+
+    monkeypatch.setattr(load_tables, "_begin", slow)
+    assert shop.load() == {} and not waits()
+    seen = []
+    monkeypatch.setattr(load_tables, "_snapshot", lambda *_: seen.append(waits()) or {})
+    assert shop.load() == {} and seen == [False], "the load needs the stream to go on once they are registered"
+    assert shop.position.state == "loading"
+
+
+@pytest.mark.stack
 def test_a_declared_key_that_two_rows_have_parks_the_table_that_is_loaded(shop: Shop) -> None:
     def refuse() -> None:
         raise TableProblem("shop", "items", "several rows have one declared key")
