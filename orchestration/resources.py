@@ -115,7 +115,7 @@ class Lake(dg.ConfigurableResource):
         settings = self.settings()
         with closing(Session(settings)) as session:
             state = together(settings, Moment(at=moment), self.declarations().sources, cut_of(session, name, until))
-            return complete_states(session, name, state.snapshots, state.name, until, state.others), state.missing
+            return complete_states(session, name, state.to_pin, until), state.missing
 
     def verify_erasures(self, source: str, table: str) -> "Search":
         """Scans every object of all tables that held erased subjects of this table."""

@@ -52,10 +52,9 @@ class Session:
 
     `live` are the cycles now at work, `described` new tables as they were last inspected (`survey`), `passed` those
     that could not be loaded because the stream had passed their point; the next time the stream stands still while they
-    are `registering`. Once `stop` is set, what can go on later is left
-    for later. `origin` is the source itself; without it, one that waits for others' work as long as a command that is
-    to end. `held` is what a follower has read and not published; None where every read is published. `turn` is what one
-    that shares the source reads now.
+    are `registering`. Once `stop` is set, what can go on later is left for later. `origin` is the source itself;
+    without it, one that waits for others' work as long as a command that is to end. `held` is what a follower has read
+    and not published; None where every read is published. `turn` is what one that shares the source reads now.
     """
 
     settings: Settings

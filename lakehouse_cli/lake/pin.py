@@ -37,7 +37,7 @@ def pin(
     asked = Moment(at=datetime.now(UTC)) if cut is None else moment_of(settings, cut)
     state = together(settings, asked, load_declarations(settings).sources)
     with closing(Session(settings)) as session:
-        made = pin_states(session, name, state.snapshots, state.name, end, state.others)
+        made = pin_states(session, name, state.to_pin, end)
     for text in state.missing:
         say(f"{name}: {text}", error=True)
     if not as_json:

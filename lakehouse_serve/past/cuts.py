@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import reduce
@@ -149,28 +149,24 @@ class Cuts:
         after = [Or(GreaterThan(term=name, value=moment.isoformat()), IsNull(term=name))
                  for name, moment in {"cut_at": at, "published_at": published_at}.items()]  # fmt: skip
         condition = And(NotIn(term="source", literals=set(sources)), Or(*after))
-        with closing(open_catalog(self._settings)) as catalog:
-            table = load_table(catalog, *LISTED[self._layer])
+        with self._listed() as table:
             return table is not None and table.scan(condition, ("source",), limit=1).to_arrow().num_rows > 0
 
     def _read(self, moment: Moment, check: Check = lambda *_: None) -> tuple[Cut, ...]:
-        catalog = open_catalog(self._settings)
-        try:
-            table = load_table(catalog, *LISTED[self._layer])
+        with self._listed() as table:
             return _newest(table, moment, self._layer, check) if table is not None else ()
-        finally:
-            catalog.close()
 
     def _sources(self) -> set[str]:
         """Those that have cuts of any time."""
-        catalog = open_catalog(self._settings)
-        try:
-            table = load_table(catalog, *LISTED[self._layer])
+        with self._listed() as table:
             if table is None:
                 return set()
             return set(table.scan(selected_fields=("source",)).to_arrow()["source"].unique().to_pylist())
-        finally:
-            catalog.close()
+
+    @contextmanager
+    def _listed(self) -> Iterator[Table | None]:
+        with closing(open_catalog(self._settings)) as catalog:
+            yield load_table(catalog, *LISTED[self._layer])
 
 
 def _refuse_incomplete(moment: Moment, found: tuple[Cut, ...], sources: Callable[[], set[str]]) -> None:

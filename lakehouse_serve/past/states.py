@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from lakehouse.catalog.open import changes_rows, history_since, open_catalog
 from lakehouse.catalog.past import newest_until
-from lakehouse.catalog.pins import pinned
+from lakehouse.catalog.pins import Pinned, pinned
 from lakehouse.catalog.relations import TableName, list_relations
 from lakehouse.declarations.declared import Source
 from lakehouse.errors import LakehouseError
@@ -48,6 +48,11 @@ class State:
     def name(self) -> str:
         """What names these cuts, and no others."""
         return positions_of(self.cuts)
+
+    @property
+    def to_pin(self) -> Pinned:
+        """What a pin of it keeps."""
+        return Pinned(self.snapshots, self.name, self.others)
 
 
 def positions_of(cuts: tuple[Cut, ...]) -> str:

@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from lakehouse.catalog.next_names import is_next
-from lakehouse.catalog.pins import CUT, TAG, properties_of
+from lakehouse.catalog.pins import CUT, TAG, Pinned, properties_of
 from lakehouse.catalog.writing.commit import until_committed
 from lakehouse.errors import LakehouseError
 from maintenance.inventory.cuts import newest_cut
@@ -62,7 +62,7 @@ def pin_cut(session: Session, consumer: str, source: str, until: datetime | None
     cut = newest_cut(session.catalog, source)
     if not cut:
         raise LakehouseError(f"source {source!r} has no cut yet: ingest it first (`lakehouse ingest --once {source}`)")
-    return _pin(session, consumer, cut, until)
+    return _pin(session, consumer, Pinned(cut, ""), until)
 
 
 def pin_table(
@@ -76,39 +76,25 @@ def pin_table(
         )
     wanted = loaded.metadata.current_snapshot_id if snapshot_id is None else snapshot_id
     assert wanted is not None
-    return _pin(session, consumer, {table: wanted}, until)
+    return _pin(session, consumer, Pinned({table: wanted}, ""), until)
 
 
-def pin_states(
-    session: Session,
-    consumer: str,
-    snapshots: Mapping[TableName, int],
-    cut: str,
-    until: datetime | None = None,
-    others: str | None = None,
-) -> list[Pin]:
-    """Pins tables at these snapshots, which are those of a cut; all or none. `others`: see `Pinned`."""
-    return _pin(session, consumer, snapshots, until, cut, others)
+def pin_states(session: Session, consumer: str, kept: Pinned, until: datetime | None = None) -> list[Pin]:
+    """Pins tables at their snapshots of a cut; all or none."""
+    return _pin(session, consumer, kept, until)
 
 
-def complete_states(
-    session: Session,
-    consumer: str,
-    snapshots: Mapping[TableName, int],
-    cut: str,
-    until: datetime | None = None,
-    others: str | None = None,
-) -> list[Pin]:
+def complete_states(session: Session, consumer: str, kept: Pinned, until: datetime | None = None) -> list[Pin]:
     """Pins of such tables those that the pin lacks, whose process was killed while it made it; they are returned.
 
     Raises LakehouseError if the pin is one of another cut.
     """
     there = [pin for pin in pins(session) if pin.consumer == consumer]
-    if taken := sorted({pin.cut or "single tables" for pin in there} - {cut}):
-        raise LakehouseError(f"{consumer!r} pins {', '.join(taken)} already, and not {cut}: unpin it first")
+    if others := sorted({pin.cut or "single tables" for pin in there} - {kept.cut}):
+        raise LakehouseError(f"{consumer!r} pins {', '.join(others)} already, and not {kept.cut}: unpin it first")
     known = {pin.table for pin in there}
-    lacking = {table: snapshot for table, snapshot in snapshots.items() if table not in known}
-    return _put_on_all(session, consumer, lacking, until, cut, others)
+    lacking = {table: snapshot for table, snapshot in kept.snapshots.items() if table not in known}
+    return _put_on_all(session, consumer, kept._replace(snapshots=lacking), until)
 
 
 def cut_of(session: Session, consumer: str, until: datetime) -> str | None:
@@ -138,34 +124,20 @@ def pins(session: Session) -> list[Pin]:
     return sorted(found, key=lambda pin: (pin.consumer, pin.table))
 
 
-def _pin(
-    session: Session,
-    consumer: str,
-    snapshots: Mapping[TableName, int],
-    until: datetime | None,
-    cut: str | None = None,
-    others: str | None = None,
-) -> list[Pin]:
+def _pin(session: Session, consumer: str, kept: Pinned, until: datetime | None) -> list[Pin]:
     if taken := [str(pin.table) for pin in pins(session) if pin.consumer == consumer]:
         raise LakehouseError(f"{consumer!r} already pins {', '.join(taken)}: unpin it first, or take another name")
-    return _put_on_all(session, consumer, snapshots, until, cut, others)
+    return _put_on_all(session, consumer, kept, until)
 
 
-def _put_on_all(
-    session: Session,
-    consumer: str,
-    snapshots: Mapping[TableName, int],
-    until: datetime | None,
-    cut: str | None,
-    others: str | None,
-) -> list[Pin]:
+def _put_on_all(session: Session, consumer: str, kept: Pinned, until: datetime | None) -> list[Pin]:
     tag, made = _tag(consumer), list[TableName]()
-    said = zip(properties_of(consumer), (cut, others), strict=True)
+    said = zip(properties_of(consumer), (kept.cut or None, kept.others), strict=True)
     told = {name: value for name, value in said if value is not None}
     if until is not None and until <= datetime.now(UTC):
         raise LakehouseError(f"a pin until {until.isoformat()} would be over already")
     try:
-        for table, snapshot_id in snapshots.items():
+        for table, snapshot_id in kept.snapshots.items():
             _put_on(session, table, snapshot_id, consumer, until, told)
             made.append(table)
     except BaseException:

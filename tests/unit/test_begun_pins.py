@@ -11,7 +11,7 @@ import pytest
 from ingestion.sink.cuts import CUTS, CUTS_SCHEMA
 from ingestion.sink.meta_tables import MIRRORS, MIRRORS_SCHEMA
 from lakehouse.catalog.lake_catalog import LakeCatalog
-from lakehouse.catalog.pins import pinned
+from lakehouse.catalog.pins import Pinned, pinned
 from lakehouse.catalog.relations import TableName
 from lakehouse.errors import LakehouseError
 from lakehouse_serve.past.moments import Moment
@@ -80,7 +80,7 @@ def test_a_pin_that_was_killed_half_way_is_completed_with_its_own_cut(catalog: L
     begun = cut(catalog, 100, now - timedelta(minutes=3))
     session: Any = SimpleNamespace(catalog=catalog)
     moment, until = datetime.now(UTC), now + timedelta(days=1)
-    pin_states(session, "close", {TableName(*RAW): begun[RAW]}, "shop=1:0/64", until, "")
+    pin_states(session, "close", Pinned({TableName(*RAW): begun[RAW]}, "shop=1:0/64", ""), until)
     cut(catalog, 200, now - timedelta(minutes=1))
     made, missing = KnownLake().pin_cut("close", moment, until)
     assert {(*pin.table,) for pin in made} == {MIRROR, MART} and missing == ()

@@ -15,6 +15,7 @@ from pyiceberg.table import Table
 
 from lakehouse.catalog.open import PUBLISHED
 from lakehouse.catalog.past import milliseconds, newest_until
+from lakehouse.catalog.pins import Pinned
 from lakehouse.catalog.writing.commit import commit_on
 from lakehouse.catalog.writing.next_tables import BUILT_FROM
 from lakehouse.errors import LakehouseError
@@ -259,13 +260,13 @@ def test_a_pin_that_was_killed_half_way_is_completed_and_one_of_another_cut_is_l
     other = TableName("shop", "stores")
     catalog.create_table(other, SCHEMA).append(pa.Table.from_pylist([{"id": 1}], SCHEMA))
     wanted = {NAME: ids(table)[0], other: ids(catalog.load_table(other))[0]}
-    pin_states(session(catalog), "close", {NAME: wanted[NAME]}, "shop=1:0/1")
-    made = complete_states(session(catalog), "close", wanted, "shop=1:0/1")
+    pin_states(session(catalog), "close", Pinned({NAME: wanted[NAME]}, "shop=1:0/1"))
+    made = complete_states(session(catalog), "close", Pinned(wanted, "shop=1:0/1"))
     assert [pin.table for pin in made] == [other]
     assert {pin.table: pin.snapshot_id for pin in pins(session(catalog))} == wanted
-    assert complete_states(session(catalog), "close", wanted, "shop=1:0/1") == []
+    assert complete_states(session(catalog), "close", Pinned(wanted, "shop=1:0/1")) == []
     with pytest.raises(LakehouseError, match="'close' pins shop=1:0/1 already, and not shop=1:0/2"):
-        complete_states(session(catalog), "close", wanted, "shop=1:0/2")
+        complete_states(session(catalog), "close", Pinned(wanted, "shop=1:0/2"))
 
 
 def test_of_two_that_make_one_pin_at_once_neither_mixes_it_with_another_state(
@@ -273,10 +274,10 @@ def test_of_two_that_make_one_pin_at_once_neither_mixes_it_with_another_state(
 ) -> None:
     grow(table, 2)
     monkeypatch.setattr("maintenance.inventory.pins.pins", lambda _: [])  # neither has seen the other yet
-    pin_states(session(catalog), "close", {NAME: ids(table)[0]}, "shop=1:0/1")
-    pin_states(session(catalog), "close", {NAME: ids(table)[0]}, "shop=1:0/1")
+    pin_states(session(catalog), "close", Pinned({NAME: ids(table)[0]}, "shop=1:0/1"))
+    pin_states(session(catalog), "close", Pinned({NAME: ids(table)[0]}, "shop=1:0/1"))
     with pytest.raises(LakehouseError, match=r"'close' was pinned by somebody else meanwhile, .* of shop\.sales"):
-        pin_states(session(catalog), "close", {NAME: ids(table)[1]}, "shop=1:0/2")
+        pin_states(session(catalog), "close", Pinned({NAME: ids(table)[1]}, "shop=1:0/2"))
     kept = catalog.load_table(NAME)
     assert kept.metadata.refs["pin_close"].snapshot_id == ids(table)[0]
     assert kept.properties["lakehouse.pin.close"] == "shop=1:0/1"
@@ -285,7 +286,7 @@ def test_of_two_that_make_one_pin_at_once_neither_mixes_it_with_another_state(
 def test_a_pin_says_of_which_cut_it_is_until_it_is_taken_off_or_expires(catalog: SqlCatalog, table: Table) -> None:
     grow(table, 1)
     for end in (lambda: unpin(session(catalog), "close"), lambda: expire_reference(catalog, "pin_close")):
-        pin_states(session(catalog), "close", {NAME: ids(table)[0]}, "shop=1:0/1", others="gone=1:0/2")
+        pin_states(session(catalog), "close", Pinned({NAME: ids(table)[0]}, "shop=1:0/1", "gone=1:0/2"))
         assert catalog.load_table(NAME).properties["lakehouse.pin.close.others"] == "gone=1:0/2"
         assert [(pin.cut, pin.as_dict()["cut"]) for pin in pins(session(catalog))] == [("shop=1:0/1", "shop=1:0/1")]
         end()
