@@ -7,12 +7,12 @@ problem for raw tables, whose state is chosen by the snapshot in a cut. A chosen
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lakehouse.catalog.objects import list_objects
 from lakehouse.catalog.open import changes_data, history, load_table
+from lakehouse.catalog.relations import read_metadata
 from maintenance.inventory.lake import BROKEN, Relation
 from maintenance.inventory.outcome import TableName
 from maintenance.inventory.reachable import files_of
@@ -20,6 +20,7 @@ from maintenance.inventory.session import Session
 from maintenance.restore.moments import read_table
 
 if TYPE_CHECKING:
+    from pyiceberg.io import FileIO
     from pyiceberg.io.pyarrow import PyArrowFileIO
     from pyiceberg.table import Table
     from pyiceberg.table.snapshots import Snapshot
@@ -86,15 +87,38 @@ def load(session: Session, name: TableName) -> Table | None:
 
 
 def newest_by_storage(session: Session, relation: Relation) -> Table | None:
-    """A table whose metadata file is missing or broken, read from its location's newest other one; None without any."""
+    """The table as of the newest metadata file at its location that can be read; None without any."""
+    files = newest_files(session.io, relation)
+    return next((table for file in files if (table := load_at(session, relation.name, file)) is not None), None)
+
+
+def load_at(session: Session, name: TableName, location: str) -> Table | None:
+    """The table as of a metadata file; None if that is missing, or PyIceberg cannot read it."""
     from pyiceberg.serializers import FromInputFile
     from pyiceberg.table import Table
 
-    for location in newest_files(session.io, relation):
-        with suppress(*BROKEN):
-            metadata = FromInputFile.table_metadata(session.io.new_input(location))
-            return Table(relation.name, metadata, location, session.io, session.catalog)
-    return None
+    try:
+        metadata = FromInputFile.table_metadata(session.io.new_input(location))
+    except BROKEN:
+        return None
+    return Table(name, metadata, location, session.io, session.catalog)
+
+
+def newest_whole(io: PyArrowFileIO, relation: Relation) -> str | None:
+    """The metadata file in the catalog, or the newest one at its location if that is missing or was cut short.
+
+    A whole one is JSON to its end, also of a type or a format version that PyIceberg does not know.
+    """
+    if _is_whole(io, relation.metadata_location):
+        return relation.metadata_location
+    return next((file for file in newest_files(io, relation) if _is_whole(io, file)), None)
+
+
+def _is_whole(io: FileIO, location: str) -> bool:
+    try:
+        return read_metadata(io, location) is not None
+    except BROKEN:
+        return False
 
 
 def newest_files(io: PyArrowFileIO, relation: Relation) -> list[str]:

@@ -14,7 +14,6 @@ from ingestion.mirrors.write import BRANCH
 from ingestion.sink.cuts import CUTS
 from ingestion.sink.meta_tables import SCHEMAS
 from lakehouse.catalog.open import history
-from lakehouse.catalog.relations import read_metadata
 from lakehouse.catalog.views.view_versions import with_long_text
 from lakehouse_backup.cuts import Cut
 from lakehouse_backup.metadata_files import (
@@ -22,16 +21,16 @@ from lakehouse_backup.metadata_files import (
     cycle_of,
     default_relation,
     load,
+    load_at,
     metadata_files,
     newest_by_storage,
-    newest_files,
+    newest_whole,
 )
-from maintenance.inventory.lake import BROKEN, list_relations
+from maintenance.inventory.lake import list_relations
 from maintenance.inventory.outcome import TableName
 from maintenance.inventory.session import Session
 
 if TYPE_CHECKING:
-    from pyiceberg.io import FileIO
     from pyiceberg.table import Table
 
 
@@ -40,14 +39,16 @@ class Pointers:
     """The catalog pointers to change.
 
     `moved`: old and new pointer of each table. `views`: the same of views. `made`: pointers of tables created since the
-    backup. `gone`: tables without a complete state, and views without any. `behind`: by source, the tables that were
-    not found at their cut's snapshot, and the snapshots that they have.
+    backup. `gone`: tables without a complete state, and views without any. `unread`: tables whose metadata PyIceberg
+    cannot read though nothing is missing of it. `behind`: by source, the tables that were not found at their cut's
+    snapshot, and the snapshots that they have.
     """
 
     moved: dict[TableName, tuple[str, str]]
     views: dict[TableName, tuple[str, str]]
     made: dict[TableName, str]
     gone: list[TableName]
+    unread: list[TableName]
     behind: dict[str, dict[str, frozenset[int]]]
 
 
@@ -62,10 +63,10 @@ class RawStates:
 def find_pointers(session: Session, cuts: Mapping[str, Cut], tip: Table | None, say: Callable[[str], None]) -> Pointers:
     """Inspects every table of the catalog and of the cuts. `tip` is the chosen state of meta.cuts."""
     raw = RawStates()
-    moved, gone = _moves(session, cuts, tip, raw, say)
+    moved, gone, unread = _moves(session, cuts, tip, raw, say)
     views, lost = view_moves(session)
     made = _created_since(session, cuts, tip, raw)
-    return Pointers(moved, views, made, [*gone, *lost], behind(cuts, raw))
+    return Pointers(moved, views, made, [*gone, *lost], unread, behind(cuts, raw))
 
 
 def behind(cuts: Mapping[str, Cut], raw: RawStates) -> dict[str, dict[str, frozenset[int]]]:
@@ -83,23 +84,31 @@ def behind(cuts: Mapping[str, Cut], raw: RawStates) -> dict[str, dict[str, froze
 
 def _moves(
     session: Session, cuts: Mapping[str, Cut], tip: Table | None, raw: RawStates, say: Callable[[str], None]
-) -> tuple[dict[TableName, tuple[str, str]], list[TableName]]:
+) -> tuple[dict[TableName, tuple[str, str]], list[TableName], list[TableName]]:
+    """Pointers to change, tables without a complete state, and those that PyIceberg cannot read."""
     moved: dict[TableName, tuple[str, str]] = {}
     gone: list[TableName] = []
+    unread: list[TableName] = []
     until = _end_of(tip)
     for relation in list_relations(session.catalog):
         if relation.kind != "table":
             continue
         say(f"inspecting {relation.name}")
-        table = load(session, relation.name) or newest_by_storage(session, relation)
+        table, pointer = load(session, relation.name), relation.metadata_location
+        newest = newest_whole(session.io, relation) if table is None else None
+        if newest is not None and (table := load_at(session, relation.name, newest)) is None:
+            unread.append(relation.name)
+            if newest != pointer:
+                moved[relation.name] = (pointer, newest)
+            continue
         found = tip
         if relation.name != CUTS:
             found = _state_of(metadata_files(session.io, table), relation.name, cuts, until, raw) if table else None
         if table is None or found is None:
             gone.append(relation.name)
-        elif found.metadata_location != relation.metadata_location:
-            moved[relation.name] = (relation.metadata_location, found.metadata_location)
-    return moved, gone
+        elif found.metadata_location != pointer:
+            moved[relation.name] = (pointer, found.metadata_location)
+    return moved, gone, unread
 
 
 def view_moves(session: Session) -> tuple[dict[TableName, tuple[str, str]], list[TableName]]:
@@ -110,23 +119,14 @@ def view_moves(session: Session) -> tuple[dict[TableName, tuple[str, str]], list
     """
     moved, gone = dict[TableName, tuple[str, str]](), list[TableName]()
     for relation in list_relations(session.catalog):
-        location = relation.metadata_location
-        if relation.kind != "view" or _is_whole(session.io, location):
+        if relation.kind != "view":
             continue
-        files = (file for file in newest_files(session.io, relation) if _is_whole(session.io, file))
-        if newest := next(files, None):
-            moved[relation.name] = (location, with_long_text(session.io, newest))
-        else:
+        location, newest = relation.metadata_location, newest_whole(session.io, relation)
+        if newest is None:
             gone.append(relation.name)
+        elif newest != location:
+            moved[relation.name] = (location, with_long_text(session.io, newest))
     return moved, gone
-
-
-def _is_whole(io: FileIO, location: str) -> bool:
-    """Whether a view's metadata file is there and can be read."""
-    try:
-        return read_metadata(io, location) is not None
-    except BROKEN:
-        return False
 
 
 def _created_since(

@@ -44,13 +44,14 @@ if TYPE_CHECKING:
 
 @dataclass
 class RollForward:
-    """Tables that were moved, sources that continue, sources to recover with the reason, lost tables, and sources that
-    had been removed before the backup."""
+    """Tables that were moved, sources that continue, sources to recover with the reason, lost tables, those whose
+    metadata only other engines read, and sources that had been removed before the backup."""
 
     tables: list[str] = field(default_factory=list)
     going_on: list[str] = field(default_factory=list)
     to_recover: dict[str, str] = field(default_factory=dict)
     gone: list[str] = field(default_factory=list)
+    unread: list[str] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
 
 
@@ -66,7 +67,8 @@ def roll_forward(
         cuts = {source: cut for source, cut in newest.cuts.items() if source not in removed}
         found = find_pointers(session, cuts, tip, say)
         tables = [str(name) for name in (*found.moved, *found.made)]
-        forward = RollForward(tables=tables, gone=[str(name) for name in found.gone], removed=removed)
+        gone, unread = ([str(name) for name in names] for names in (found.gone, found.unread))
+        forward = RollForward(tables=tables, gone=gone, unread=unread, removed=removed)
         with states.transaction():
             for name, location in found.made.items():
                 enter(states, settings.catalog_name, name, location)
@@ -94,7 +96,7 @@ def roll_forward(
                     forward.to_recover[source] = ADDED if source in added else reason
             for view, (old, new) in fitting_views(states, settings.catalog_name, session.io, _sources(states)).items():
                 _move(states, settings.catalog_name, view, old, new)
-        forget_builds(session.catalog, found.moved)
+        forget_builds(session.catalog, found.moved.keys() - {*found.unread})
     return forward
 
 

@@ -91,6 +91,11 @@ def restore_backup(
         say(f"{len(forward.tables)} tables rolled forward; sources that continue: {_list(forward.going_on)}")
         if forward.gone:
             say(f"incomplete in the warehouse, removed from the catalog: {_list(forward.gone)}; rebuild them")
+        if forward.unread:
+            say(
+                f"of a type or format that is not known here, left at their newest whole metadata file in the "
+                f"catalog: {_list(forward.unread)}; read them with the engine that wrote them"
+            )
         if forward.removed:
             say(f"removed before the backup, their objects are not entered again: {_list(forward.removed)}")
         repeat = f"lakehouse erase --repeat, for {erasures} erasures; " if erasures else ""

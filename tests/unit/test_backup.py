@@ -510,3 +510,24 @@ def test_without_embedded_servers_the_systems_programs_dump_the_catalog(monkeypa
     assert dump._program("pg_dump") == "/usr/bin/pg_dump"
     with pytest.raises(LakehouseError, match="psql was not found: install Postgres's client programs"):
         dump._program("psql")
+
+
+def test_a_table_of_a_format_that_is_not_known_here_stays_at_its_newest_whole_metadata_file(
+    table: Table, tmp_path: Path
+) -> None:
+    """It was taken for one that was cut short, and went back to the newest state that PyIceberg could read."""
+    append(table, 1)
+    catalog, read = cast(SqlCatalog, table.catalog), Path(table.metadata_location.removeprefix("file://"))
+    later = {**json.loads(read.read_text()), "format-version": 9}
+    files = [read.with_name(f"{90 + number}-x.metadata.json") for number in range(3)]
+    for number, file in enumerate(files):
+        file.write_text(json.dumps(later)[: 50 if number == 2 else None])  # the last one was cut short
+        os.utime(file, (2_000_000_000 + number,) * 2)
+    settings = Settings(_env_file=None, warehouse=str(catalog.properties["warehouse"]))
+    session = cast(Any, SimpleNamespace(catalog=catalog, io=table.io, settings=settings))
+    name, (former, newest, short) = TableName("shop", "sales"), [f"file://{file}" for file in files]
+    for pointer, moved in ((former, {}), (short, {name: (short, newest)})):
+        with catalog.engine.begin() as connection:
+            connection.execute(text("UPDATE iceberg_tables SET metadata_location = :pointer"), {"pointer": pointer})
+        found = find_pointers(session, {}, None, lambda step: None)
+        assert found.moved == moved and found.unread == [name] and not found.gone
