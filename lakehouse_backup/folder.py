@@ -9,6 +9,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, LiteralString
 
+import psycopg
+
 from ingestion.state import store
 from lakehouse.errors import LakehouseError
 from lakehouse.files.private_files import privately
@@ -42,20 +44,38 @@ def refuse_another(former: Path, fresh: Path) -> None:
     )
 
 
-def refuse_other_lake(settings: Settings, folder: Path) -> None:
+def refuse_other_lake(settings: Settings, folder: Path, cluster: str | None) -> None:
     """Raises LakehouseError where a restore would replace the tables of another lake than the backup's: the text of the
-    warehouse is the same in every embedded stack. Of what lake a dump of 0.1.0 is is not known."""
+    warehouse is the same in every embedded stack. Of what lake a dump of 0.1.0 is is not known.
+
+    `cluster`: where the catalog was that was backed up, as `cluster_of` has it. One that was restored elsewhere, such
+    as production's in a test environment, began at the same time and is another lake all the same.
+    """
     began = state_began(folder / DUMP)
     with store.connect_catalog(settings) as states:
         count = _value(states, ICEBERG[0], "SELECT count(*) FROM iceberg_tables")
         now = _value(states, f"{STATE}.schema_version", BEGAN)
-    if not count or began in (None, now):
+        here = cluster_of(states)
+    is_elsewhere = None not in (cluster, here) and cluster != here
+    if not count or (began in (None, now) and not is_elsewhere):
         return
     url = parse_url(settings.catalog_dsn())
+    other = "another lake" if began not in (None, now) else "another database"
     raise LakehouseError(
-        f"the catalog {url.database} at {url.host}:{url.port} has {count} tables and views of another lake than "
+        f"the catalog {url.database} at {url.host}:{url.port} has {count} tables and views of {other} than "
         f"{folder}, and they stay: check LAKEHOUSE_CATALOG_URL and the folder; add {REPLACE} if they are to be lost"
     )
+
+
+def cluster_of(states: CatalogConnection) -> str | None:
+    """The database cluster and the database of the catalog; None where the role may not ask."""
+    try:
+        with states.transaction():
+            query = "SELECT (SELECT system_identifier FROM pg_control_system()) || ' ' || current_database()"
+            row = states.execute(query).fetchone()
+    except psycopg.errors.InsufficientPrivilege:
+        return None
+    return str(row[0]) if row else None
 
 
 def _value(states: CatalogConnection, table: str, query: LiteralString) -> Any:

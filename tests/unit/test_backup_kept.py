@@ -140,15 +140,37 @@ def test_a_lake_of_which_no_time_is_known_is_replaced_by_a_backup_without_one_al
 ) -> None:
     """State of 0.1.0 has no version: its backup is the way back from an upgrade, and it is nobody's to replace."""
     back_up(mine, tmp_path)
-    refuse_other_lake(mine, tmp_path)
+    refuse_other_lake(mine, tmp_path, None)
     with psycopg.connect(mine.catalog_dsn(), autocommit=True) as catalog:
         catalog.execute("ALTER TABLE lakehouse.schema_version RENAME TO aside")
         with pytest.raises(LakehouseError, match="of another lake"):
-            refuse_other_lake(mine, tmp_path)
+            refuse_other_lake(mine, tmp_path, None)
         dump_catalog(mine, tmp_path / DUMP)
-        refuse_other_lake(mine, tmp_path)
+        refuse_other_lake(mine, tmp_path, None)
         catalog.execute("ALTER TABLE lakehouse.aside RENAME TO schema_version")
-        refuse_other_lake(mine, tmp_path)
+        refuse_other_lake(mine, tmp_path, None)
+
+
+def test_a_lake_that_was_restored_elsewhere_is_not_replaced_by_a_backup_of_its_original(
+    mine: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A test environment that was made from production's backup began when production did; the folders mixed up cost
+    production its catalog."""
+    folder = tmp_path / "of_the_original"
+    back_up(mine, folder)
+    monkeypatch.setattr(run, "roll_forward", lambda *_: RollForward())
+    restore_backup(mine, folder, Warehouse.KEPT)
+    with throwaway_postgres() as url:
+        copy = mine.model_copy(update={"catalog_url": url})
+        set_up(copy)
+        restore_backup(copy, folder, Warehouse.KEPT)  # it has no tables that could be lost
+        with pytest.raises(LakehouseError, match=r"has 2 tables and views of another database than .*; add --replace"):
+            restore_backup(copy, folder, Warehouse.KEPT)
+        restore_backup(copy, folder, Warehouse.KEPT, replace_other_lake=True)
+    about = json.loads((folder / ABOUT).read_text())
+    del about["cluster"]  # a backup of an earlier release
+    (folder / ABOUT).write_text(json.dumps(about))
+    restore_backup(mine, folder, Warehouse.KEPT)
 
 
 def test_no_backup_replaces_the_dump_while_it_is_restored(
