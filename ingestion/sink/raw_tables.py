@@ -29,6 +29,7 @@ from ingestion.schema.lake_columns import LakeColumn, stepped
 from ingestion.schema.problem import TableProblem
 from ingestion.schema.types.declared import declared_type, is_known, source_type_of
 from ingestion.sink.publish import TABLE_PROPERTIES, ensure_table
+from lakehouse.catalog.objects import sync_objects
 from lakehouse.catalog.private_pyiceberg import Staging
 from lakehouse.catalog.relations import BEGUN_AT
 from lakehouse.catalog.views.current_views import view_of
@@ -187,6 +188,7 @@ def _commit_with_view(iceberg: Table, altered: Staging, table: RawTable) -> None
         moves = [(table.identifier, loaded.metadata_location, altered.stage(catalog, loaded).metadata_location)]
         if back := taken_back(catalog, loaded.io, view):
             moves.append((back.view, back.base, back.location))
+        sync_objects(loaded.io)
         swap_together(catalog, moves)
 
     retried(catalog, table.identifier, commit)

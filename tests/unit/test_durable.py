@@ -5,11 +5,13 @@ import os
 from pathlib import Path
 
 import pytest
+from pyiceberg.table.update import SetPropertiesUpdate
 
 from lakehouse.catalog import STORE_FOLDER
 from lakehouse.catalog.objects import list_objects
 from lakehouse.catalog.open import file_io_properties
 from lakehouse.catalog.writing.bulk_delete import delete_objects
+from lakehouse.catalog.writing.commit import commit_on
 from lakehouse.errors import LakehouseError
 from lakehouse.files import durable
 from lakehouse.files.durable import sync_file_system
@@ -42,6 +44,22 @@ def test_all_objects_of_a_publish_are_on_the_disk_before_the_catalog_names_them(
     shop.publish(shop.append(lsn=200), lsn=201)
     assert shop.catalog.load_table(RAW).metadata_location != before
     assert synced == [{stored.path for stored in list_objects(shop.catalog.file_io, f"file://{folder}")}]
+
+
+def test_the_metadata_of_a_pin_is_on_the_disk_before_the_catalog_names_it(
+    shop: Shop,  # noqa: F811
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A raw table whose metadata file a power loss emptied has lost its rows, also those published long ago."""
+    table = shop.catalog.load_table(RAW)
+    there: list[str] = []
+    monkeypatch.setattr(
+        "lakehouse.catalog.objects.sync_file_system",
+        lambda asked: there.extend(stored.path for stored in list_objects(shop.catalog.file_io, f"file://{folder}")),
+    )
+    changed = commit_on(shop.catalog, table, (SetPropertiesUpdate(updates={"lakehouse.pin.close": "{}"}),))
+    assert changed.metadata_location != table.metadata_location and changed.metadata_location in there
 
 
 def test_what_the_disk_does_not_take_is_not_published(

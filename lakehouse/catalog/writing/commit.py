@@ -14,6 +14,7 @@ from pyiceberg.exceptions import CommitFailedException
 from sqlalchemy import update
 from sqlalchemy.orm import Session
 
+from lakehouse.catalog.objects import sync_objects
 from lakehouse.catalog.private_pyiceberg import stage
 from lakehouse.errors import LakehouseError
 
@@ -61,6 +62,7 @@ def commit_on(catalog: SqlCatalog, table: Table, updates: tuple[TableUpdate, ...
     """Commits updates to this state of the table; raises CommitFailedException after a concurrent commit."""
     namespace, name = table.name()
     staged = stage(catalog, table, updates)
+    sync_objects(table.io)  # a raw table whose metadata a power loss took has lost its rows
     swap(catalog, (namespace, name), table.metadata_location, staged.metadata_location)
     return catalog.load_table((namespace, name))
 
