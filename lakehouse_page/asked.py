@@ -72,9 +72,10 @@ def ask(settings: Settings) -> Contents:
         declared, trouble = Dashboard(), [Chart(FILE, trouble=str(error))]
     charts = [*trouble, *(_chart(settings, chart) for chart in declared.charts)]
     published = _published(settings)
-    rows, cuts = rows_per_minute(published, now), _last_cuts(settings, published)
-    has_checks = settings.dagster.storage_url is not None
-    return contents(occasions, samples, rows, charts, now, declared.questions, cuts, has_checks)
+    rows = None if published is None else rows_per_minute(published, now)
+    cuts, sees_runs = _last_cuts(settings, published), settings.dagster.storage_url is not None
+    unread = [probe.source for probe in watch.probes if probe.source and watch.readings.get(probe.name) is None]
+    return contents(occasions, samples, rows, charts, now, declared.questions, cuts, sees_runs, unread)
 
 
 def read_dashboard(settings: Settings) -> Dashboard:
@@ -123,8 +124,8 @@ def rows_per_minute(published: Mapping[Name, Iterable[Published]], now: datetime
     return {source: [minutes[ago] for ago in reversed(range(MINUTES))] for source, minutes in found.items()}
 
 
-def _published(settings: Settings) -> dict[Name, tuple[Published, ...]]:
-    """Of all raw tables; of none while the catalog cannot be read."""
+def _published(settings: Settings) -> dict[Name, tuple[Published, ...]] | None:
+    """Of all raw tables; None while the catalog or the object store cannot be read."""
     from lakehouse.catalog.derived import derived
     from lakehouse.catalog.open import open_catalog
     from lakehouse.catalog.relations import list_relations
@@ -136,10 +137,10 @@ def _published(settings: Settings) -> dict[Name, tuple[Published, ...]]:
     except Exception as error:
         if expected(error) is None:
             raise
-        return {}
+        return None
 
 
-def _last_cuts(settings: Settings, published: Mapping[Name, Iterable[Published]]) -> list[LastCut]:
+def _last_cuts(settings: Settings, published: Mapping[Name, Iterable[Published]] | None) -> list[LastCut]:
     """The newest cuts of all sources; none while the catalog's database does not answer."""
     try:
         with connect_catalog(settings) as connection:
@@ -148,23 +149,26 @@ def _last_cuts(settings: Settings, published: Mapping[Name, Iterable[Published]]
         return []
 
 
-def last_cuts(cycles: Iterable[Cycle], published: Mapping[Name, Iterable[Published]]) -> list[LastCut]:
-    """The newest cuts, each with the rows that came since the one before; a source's cycles are newest first.
+def last_cuts(cycles: Iterable[Cycle], published: Mapping[Name, Iterable[Published]] | None) -> list[LastCut]:
+    """The newest cuts, each with the rows that came since the one before, if `published` says so; a source's cycles are
+    newest first.
 
     What was published without a cut, as a first load is, belongs to the next one.
     """
     rows: dict[str, Counter[Name]] = {}
-    for name, of_table in published.items():
+    for name, of_table in (published or {}).items():
         for each in of_table:
             rows.setdefault(each.cycle, Counter())[name] += each.rows
     cuts: dict[str, list[tuple[LastCut, Counter[Name]]]] = {}
     for source, kind, cycle, at, lsn in cycles:
         mine = cuts.setdefault(source, [])
         if lsn is not None:
-            mine.append((LastCut(source, at.astimezone(UTC), _position(kind, lsn), 0, 0), Counter()))
+            mine.append((LastCut(source, at.astimezone(UTC), _position(kind, lsn), None, None), Counter()))
         if mine:
             mine[-1][1].update(rows.get(cycle, {}))
     newest = sorted((made for mine in cuts.values() for made in mine), key=lambda made: made[0].at, reverse=True)
+    if published is None:
+        return [cut for cut, _ in newest[:CUTS]]
     return [replace(cut, rows=came.total(), tables=sum(map(bool, came.values()))) for cut, came in newest[:CUTS]]
 
 

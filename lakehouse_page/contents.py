@@ -17,7 +17,7 @@ UNREADABLE = "unreadable/dagster checks"  # the watch says so when it cannot rea
 
 @dataclass(frozen=True)
 class SourceRow:
-    """How far a source is. `rows` are those published in each of the last minutes, oldest first.
+    """How far a source is. `rows` are those published in each of the last minutes, oldest first; None: not known.
 
     `is_missed` says that the follower hangs or was killed; one that was stopped is not.
     """
@@ -30,18 +30,18 @@ class SourceRow:
     behind_bytes: float
     slot_bytes: float
     tables: str
-    rows: Sequence[int]
+    rows: Sequence[int] | None
 
 
 @dataclass(frozen=True)
 class LastCut:
-    """A cut that was published: how far it is in its source, and the rows that came with it."""
+    """A cut that was published: how far it is in its source, and the rows that came with it, if that is known."""
 
     source: str
     at: datetime
     position: str
-    rows: int
-    tables: int
+    rows: int | None
+    tables: int | None
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,8 @@ class Chart:
 
 @dataclass(frozen=True)
 class Contents:
-    """The whole page. Where `failed_checks` is None, `unchecked` says why it is not known."""
+    """The whole page. Where `failed_checks` is None, `unchecked` says why it is not known; `sees_runs` says whether
+    runs, sensors and checks are looked at at all. `unread` are sources that could not be read."""
 
     at: datetime
     occasions: Sequence[Occasion]
@@ -81,15 +82,18 @@ class Contents:
     charts: Sequence[Chart]
     questions: Sequence[Question] = ()
     cuts: Sequence[LastCut] = ()
+    sees_runs: bool = True
+    unread: Sequence[str] = ()
 
 
 def contents(
-    occasions: Sequence[Occasion], samples: Iterable[Sample], rows: Rows, charts: Sequence[Chart], at: datetime,
-    questions: Sequence[Question] = (), cuts: Sequence[LastCut] = (), has_checks: bool = True,
+    occasions: Sequence[Occasion], samples: Iterable[Sample], rows: Rows | None, charts: Sequence[Chart], at: datetime,
+    questions: Sequence[Question] = (), cuts: Sequence[LastCut] = (), sees_runs: bool = True,
+    unread: Sequence[str] = (),
 ) -> Contents:  # fmt: skip
     """The page of this moment. A source that was never ingested is left out.
 
-    `has_checks` says whether Dagster's database, which has the checks, is among the settings.
+    `rows` is None where it is not known. `sees_runs` says whether Dagster's database is among the settings.
     """
     found, keys = _Samples(samples), {occasion.key for occasion in occasions}
     sources = sorted({labels["source"] for labels, _ in found.of("lakehouse_lag_seconds")})
@@ -98,17 +102,22 @@ def contents(
     return Contents(
         at,
         sorted(occasions, key=_cause_first),
-        [_source(found, name, rows.get(name, ()), f"follower/{name}" in keys) for name in sources],
+        [
+            _source(found, name, rows if rows is None else rows.get(name, ()), f"follower/{name}" in keys)
+            for name in sources
+        ],
         [
             (f"{labels['source']}.{labels['table']}", int(value), sizes[(labels["source"], labels["table"])])
             for labels, value in found.of("lakehouse_table_rows")
         ],
         list(_maintained(found)),
         sum(failed) if failed else None,
-        "" if failed else _unchecked(occasions, has_checks),
+        "" if failed else _unchecked(occasions, sees_runs),
         charts,
         questions,
         cuts,
+        sees_runs,
+        sorted(unread),
     )
 
 
@@ -127,8 +136,8 @@ def _length(value: Number | None) -> float:
     return max(float(value), 0.0) if value is not None and math.isfinite(value) else 0.0
 
 
-def _unchecked(occasions: Sequence[Occasion], has_checks: bool) -> str:
-    if not has_checks:
+def _unchecked(occasions: Sequence[Occasion], sees_runs: bool) -> str:
+    if not sees_runs:
         return "LAKEHOUSE_DAGSTER__STORAGE_URL is not set"
     said = (occasion.summary for occasion in occasions if occasion.key == UNREADABLE)
     return next(said, "Dagster has recorded nothing yet")
@@ -141,7 +150,7 @@ def _cause_first(occasion: Occasion) -> tuple[bool, int, str]:
     return occasion.severity != "error", rank, occasion.key
 
 
-def _source(found: _Samples, name: str, rows: Sequence[int], is_missed: bool) -> SourceRow:
+def _source(found: _Samples, name: str, rows: Sequence[int] | None, is_missed: bool) -> SourceRow:
     states = [
         f"{value:.0f} {labels['state']}" for labels, value in found.of("lakehouse_tables") if labels["source"] == name
     ]

@@ -40,10 +40,10 @@ SAMPLES = [
 
 def _page(
     occasions: Sequence[Occasion] = (), samples: Sequence[Sample] = SAMPLES, charts: Sequence[Chart] = (),
-    has_checks: bool = True,
+    sees_runs: bool = True,
 ) -> Contents:  # fmt: skip
     cut = LastCut("shop", NOW, "0/1A2B", 4_321, 7)
-    return contents(occasions, samples, {"shop": [0, 5, 10]}, charts, NOW, cuts=[cut], has_checks=has_checks)
+    return contents(occasions, samples, {"shop": [0, 5, 10]}, charts, NOW, cuts=[cut], sees_runs=sees_runs)
 
 
 def test_what_others_follow_from_comes_first() -> None:
@@ -80,13 +80,33 @@ def test_checks_that_nobody_could_read_are_not_known() -> None:
     settings = Settings.model_validate({"home": "home", "dagster": {"storage_url": "postgresql://h/dagster"}})
     assert made.UNREADABLE in {f"unreadable/{probe.name}" for probe in declared_probes(settings)}
     down = Occasion(made.UNREADABLE, "dagster checks cannot be read: <no answer>", "see that it runs")
-    for occasions, has_checks, why in (
+    for occasions, sees_runs, why in (
         ([], False, "LAKEHOUSE_DAGSTER__STORAGE_URL is not set"),
         ([down], True, "dagster checks cannot be read: &lt;no answer&gt;"),
         ([], True, "Dagster has recorded nothing yet"),
     ):
-        text = page.render(_page(occasions, [], has_checks=has_checks))
+        text = page.render(_page(occasions, [], sees_runs=sees_runs))
         assert f"Whether checks failed is not known: {why}." in text and "No check failed" not in text
+
+
+def test_what_nobody_looked_at_is_not_said_to_be_well() -> None:
+    text = page.render(_page(sees_runs=False))
+    assert "Nothing among what is looked at." in text and 'class="good">Nothing' not in text
+    assert "runs, sensors and checks are not looked at: LAKEHOUSE_DAGSTER__STORAGE_URL is not set" in text
+
+
+def test_numbers_that_cannot_be_read_are_not_zero() -> None:
+    """Of a lake whose object store was away it said that each cut had 0 rows, and that none came in the last hour."""
+    cuts = last_cuts([("shop", "postgres", "c1", NOW, 26)], None)
+    assert [(cut.rows, cut.tables) for cut in cuts] == [(None, None)]
+    text = page.render(contents([], SAMPLES, None, [], NOW, cuts=cuts))
+    assert "<small>not known</small>" in text and "<small>none</small>" not in text
+    assert '<td class="n">0/1A</td><td class="n">–</td><td class="n">–</td>' in text
+
+
+def test_a_source_that_cannot_be_read_is_listed_all_the_same() -> None:
+    text = page.render(contents([], [], {}, [], NOW, unread=["web", "bank"]))
+    assert text.index("<td>bank</td>") < text.index("<td>web</td>") and "cannot be read at the moment" in text
 
 
 def test_bars_are_labelled_with_their_numbers_and_null_is_no_number() -> None:
