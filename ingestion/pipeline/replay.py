@@ -11,6 +11,7 @@ from ingestion.pipeline.session import (
     Cycle,
     RowCounts,
     Session,
+    add_counts,
     append_of,
     begin_cycle,
     meta_appends,
@@ -68,15 +69,20 @@ def resume(session: Session, source: OpenSource, states: CatalogConnection, outl
         return {}
 
 
-def replay_kept(session: Session, source: OpenSource, states: CatalogConnection, outlook: Outlook) -> None:
-    """Tries the table's quarantined records again, and those left in the spool; what still cannot be read stays."""
+def replay_kept(session: Session, source: OpenSource, states: CatalogConnection, outlook: Outlook) -> RowCounts:
+    """Tries the table's quarantined records again, and those left in the spool; what still cannot be read stays.
+
+    Returns the rows that landed.
+    """
+    rows: RowCounts = {}
     for kept_in in KEPT_IN:  # what lands from the first one may leave the table in need of a resync
         position = store.read_positions(states, session.name).get(outlook.table.name)
         if position is None or not position.lands or not position.versions:
             raise LakehouseError(
                 f"source {session.name!r}, table {outlook.table.name!r}: its records do not land now: resume it first"
             )
-        _land(session, source, states, outlook, Course(position, position, None), kept_in)
+        rows = add_counts(rows, _land(session, source, states, outlook, Course(position, position, None), kept_in))
+    return rows
 
 
 def _land(

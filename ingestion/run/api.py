@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ingestion.pipeline.cycle import connections, run_cycle
 from ingestion.pipeline.replay import replay_kept
-from ingestion.pipeline.session import RowCounts, Session
+from ingestion.pipeline.session import RowCounts, Session, add_counts
 from ingestion.pipeline.survey import survey
 from ingestion.run import operate
 from ingestion.run.recover import begin_next_epoch
@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 WAIT_STEP_SECONDS = 0.5
 WHOLE_SECONDS = 10.0  # in which a transaction whose END has come lands
 NOTICED_SECONDS = 60.0  # in which a follower has taken what was declared while it ran
-Before = Callable[[Session], None]
+Before = Callable[[Session], RowCounts | None]
+"""What comes before a cycle, and the rows that it landed."""
 
 
 def bring_up(
@@ -138,13 +139,14 @@ def replay(
     return _alone(settings, declarations, source, spark, partial(try_again, names=names))
 
 
-def try_again(session: Session, names: Collection[str]) -> None:
+def try_again(session: Session, names: Collection[str]) -> RowCounts:
     """Lands the quarantined records of the named tables that can be read; raises LakehouseError."""
-    run_cycle(session)  # the raw tables follow what has been declared since the last one
+    rows = run_cycle(session).rows  # the raw tables follow what has been declared since the last one
     with connections(session) as (opened, states):
         outlooks = survey(session, opened, store.read_positions(states, session.name))
         for name in names:
-            replay_kept(session, opened, states, outlooks[name])
+            rows = add_counts(rows, replay_kept(session, opened, states, outlooks[name]))
+    return rows
 
 
 def _committed(settings: Settings, source: str) -> Position:
@@ -314,10 +316,10 @@ def _cycle(
         try:
             running = spark or spark_session(settings, "lakehouse-ingest")
             session = Session(settings, catalog, running, lease, declared)
-            before(session)
+            landed = before(session) or {}
             begun = time.monotonic()
-            outcome = run_cycle(session, until)
-            report = _report(settings, declared, states, outcome.rows, only_changed, catalog)
+            rows = add_counts(landed, run_cycle(session, until).rows)
+            report = _report(settings, declared, states, rows, only_changed, catalog)
             return dataclasses.replace(report, seconds=time.monotonic() - begun)
         except OUTAGES as error:
             raise outage(declared.name, error) from error

@@ -4,11 +4,11 @@ Where the stream stands in a topic outlasts the table that was read from it.
 """
 
 from collections.abc import Iterator
-from functools import partial
 
 import pytest
 from held_topics import Lake, declared, make_lake
 
+from ingestion.pipeline.session import RowCounts
 from ingestion.run import api, operate
 from ingestion.run.recover import begin_next_epoch
 from ingestion.state import store
@@ -538,7 +538,9 @@ def test_a_dead_letter_is_tried_again_as_its_table_is_declared_now(lake: Lake) -
     lake.once()
     assert lake.committed("new") == [1]
     declare(lake, narrow.model_copy(update={"columns": (typed("bigint"), PAGE)}))
-    lake.once(partial(api.try_again, names=["new"]))
+    landed: list[RowCounts] = []
+    lake.once(lambda session: landed.append(api.try_again(session, names=["new"])))
+    assert landed == [{"new": {"i": 1}}], "and the command says so"
     rows = lake.catalog.load_table(("raw_web", "new")).scan().to_arrow().to_pylist()
     assert [(row["id"], row["page"]) for row in sorted(rows, key=lambda row: row["id"])] == [(1, None), (1 << 40, "b")]
     assert lake.catalog.load_table(("meta", "quarantine")).scan().to_arrow().num_rows == 0
