@@ -13,5 +13,5 @@ def is_view(node: Mapping[str, Any]) -> bool:
 
 
 def table_of_model(node: Mapping[str, Any]) -> tuple[str, str]:
-    """Schema and name of the table that a model makes."""
-    return node["schema"], node["alias"]
+    """Schema and name of the table that a model makes, as Trino has them: in lower case."""
+    return node["schema"].lower(), node["alias"].lower()

@@ -64,10 +64,11 @@ def node_key(node: Node) -> dg.AssetKey:
 
 
 def layer(node: Node) -> str:
-    """The schema (parsed, vault, marts …); `raw` for all raw schemas, `marts` for whatever is built with the marts."""
+    """The schema as Trino has it (parsed, vault, marts …); `raw` for all raw schemas, `marts` for what is built with
+    the marts."""
     if BUILT_WITH_MARTS in node.get("tags", ()):
         return MARTS
-    return "raw" if is_raw(node) else str(node["schema"])
+    return "raw" if is_raw(node) else str(node["schema"]).lower()
 
 
 def is_raw(node: Node) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 from lakehouse.catalog.next_names import is_next
 from lakehouse.declarations.lines import PROJECT_FILE, configures, refuse
-from lakehouse.declarations.models import APPENDED, REBUILT, is_view
+from lakehouse.declarations.models import APPENDED, REBUILT, is_view, table_of_model
 from lakehouse.settings import DBT_PACKAGE
 from orchestration.assets.groups import STORED
 from orchestration.assets.next_tables import built_nodes, hidden
@@ -31,6 +31,7 @@ def refuse_wrong_models(manifest: Manifest, project_dir: Path) -> None:
     refuse_untagged_marts(manifest, project_dir)
     refuse_marts_in_place(manifest, project_dir)
     refuse_early_readers(manifest, project_dir)
+    refuse_models_as_sources(manifest, project_dir)
     refuse_hidden_marts(manifest, project_dir)
     refuse_next_schemas(manifest, project_dir)
     refuse_repeated_rows(manifest, project_dir)
@@ -65,6 +66,7 @@ def refuse_untagged_marts(manifest: Manifest, project_dir: Path) -> None:
             for _, node in sorted(manifest["nodes"].items())
             if node["resource_type"] in ("model", "snapshot")
             and layer(node) == MARTS
+            and node["config"]["materialized"] != "ephemeral"
             and BUILT_WITH_MARTS not in node["tags"]
         ]
     )
@@ -99,6 +101,26 @@ def refuse_early_readers(manifest: Manifest, project_dir: Path) -> None:
             f"state: {_instead(node, f'give it the tag {BUILT_WITH_MARTS}, and materialize it as {REBUILT} or view')}"
             for key, node in stored.items()
             if key not in marts and (mart := next(_read(manifest, node, marts), ""))
+        ]
+    )
+
+
+def refuse_models_as_sources(manifest: Manifest, project_dir: Path) -> None:
+    """Raises LakehouseError, with the file, where what the project itself makes is declared as a source.
+
+    What reads it so does not wait for it, is not loaded after it, and is built of what readers see of it.
+    """
+    made = {
+        table_of_model(node): node["name"]
+        for node in manifest["nodes"].values()
+        if node["resource_type"] in STORED and node["config"]["materialized"] != "ephemeral"
+    }
+    refuse(
+        [
+            f"{project_dir.name}/{source['original_file_path']}: the source {source['source_name']}.{source['name']} "
+            f"is {'.'.join(table)}, which this project makes: remove it there, and read it by ref('{made[table]}')"
+            for _, source in sorted(manifest["sources"].items())
+            if (table := (source["schema"].lower(), source["identifier"].lower())) in made
         ]
     )
 

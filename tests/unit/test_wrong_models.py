@@ -17,6 +17,7 @@ from orchestration.assets.wrong_models import (
     refuse_hidden_marts,
     refuse_marts_in_place,
     refuse_marts_without_ref,
+    refuse_models_as_sources,
     refuse_next_schemas,
     refuse_repeated_rows,
     refuse_untagged_marts,
@@ -249,6 +250,10 @@ def test_a_new_project_is_not_refused_and_is_where_its_files_would_mean_somethin
         "models/own/early.sql": (reads, r"early.sql: early reads the mart dim_day"),
         "models/marts/placed.sql": (reads, r"placed.sql: placed has the tag"),
         "models/own/lost.sql": (f"{view} select 1 as id", r"lost.sql: lost is"),
+        "models/own/past.yml": (
+            json.dumps({"sources": [{"name": "m", "schema": "marts", "tables": [{"name": "dim_day"}]}]}),
+            r"dbt_project/models/own/past.yml: the source m.dim_day is marts.dim_day",
+        ),
         "snapshots/kept.yml": (
             json.dumps({"snapshots": [{"name": "kept", "relation": "ref('dim_day')", "config": {
                 "schema": "kept", "unique_key": "id", "strategy": "check", "check_cols": "all"}}]}),
@@ -264,3 +269,37 @@ def test_a_new_project_is_not_refused_and_is_where_its_files_would_mean_somethin
     (folder / "macros" / "ref.sql").unlink()
     with pytest.raises(LakehouseError, match=r"dbt_project/dbt_project.yml: the project has no macro `ref`"):
         refuse_wrong_models(project(), folder)
+
+
+@pytest.mark.parametrize("schema", ["marts", "Marts"])
+def test_a_mart_that_is_declared_as_a_source_is_refused(schema: str) -> None:
+    """Its readers were made before it, of its former state, and no load followed from it."""
+    found = manifest()
+    found["sources"] = {
+        "source.m.dim": {
+            "schema": schema, "identifier": "Dim", "source_name": "m", "name": "d",
+            "original_file_path": "models/m.yml",
+        },
+        "source.raw.dim": {
+            "schema": "raw_shop", "identifier": "dim", "source_name": "raw_shop", "name": "dim",
+            "original_file_path": "models/raw.yml",
+        },
+    }  # fmt: skip
+    with pytest.raises(LakehouseError, match=r"project/models/m.yml: the source m.d is marts.dim, .* ref\('dim'\)"):
+        refuse_models_as_sources(found, PLACE)
+    del found["sources"]["source.m.dim"]
+    refuse_models_as_sources(found, PLACE)
+
+
+def test_the_schema_of_the_marts_is_theirs_in_capitals_too() -> None:
+    """To Trino `Marts` is `marts`; to us it was another layer, whose models every load made."""
+    found = manifest()
+    found["nodes"]["model.dim"]["schema"] = "Marts"
+    found["nodes"]["model.dim"]["tags"] = []
+    with pytest.raises(LakehouseError, match="dim is in the schema marts without the tag"):
+        refuse_untagged_marts({"nodes": {"model.dim": found["nodes"]["model.dim"]}}, PLACE)
+
+
+def test_what_is_ephemeral_needs_no_tag() -> None:
+    found = {"nodes": {"model.part": {**model("part", materialized="ephemeral"), "schema": "marts", "tags": []}}}
+    refuse_untagged_marts(found, PLACE)
