@@ -204,8 +204,10 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Environment over secret files over lakehouse.toml over the home's endpoints."""
-        toml = TomlConfigSettingsSource(settings_cls, config_file())
-        refuse_open(config_file(), settings_cls, toml())
+        file = config_file()
+        written_by_hand = TomlConfigSettingsSource(settings_cls, file)()
+        refuse_open(file, settings_cls, written_by_hand)
+        toml = InitSettingsSource(settings_cls, filling.placed(written_by_hand, settings_cls, file.parent))
         folder = filling.first("secrets_dir", (env_settings, toml))
         files = SecretFiles(settings_cls, absolute(folder) if folder else None)
         home = filling.home(toml, init_settings, env_settings)

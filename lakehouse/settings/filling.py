@@ -11,7 +11,7 @@ from pydantic_settings import PydanticBaseSettingsSource
 
 from lakehouse.errors import LakehouseError
 from lakehouse.settings.places import HOME, absolute, named_project
-from lakehouse.text.spelling import Keys, keys_at
+from lakehouse.text.spelling import Keys, keys_at, kinds_at
 
 
 def is_another(embedded: Mapping[str, Any], given: Sequence[Mapping[str, Any]]) -> bool:
@@ -89,6 +89,21 @@ def endpoints(model: type[BaseModel], file: Path) -> dict[str, Any]:
         }
 
     return known(tomllib.loads(file.read_text()), ()) if file.is_file() else {}
+
+
+def placed(values: Mapping[str, Any], model: type[BaseModel], folder: Path) -> dict[str, Any]:
+    """What a file says, with paths as from the folder that it is in, wherever a command runs."""
+
+    def within(values: Mapping[str, Any], path: Keys) -> dict[str, Any]:
+        return {name: at(value, (*path, name)) for name, value in values.items()}
+
+    def at(value: Any, path: Keys) -> Any:
+        if isinstance(value, dict):
+            return within(value, path)
+        is_path = isinstance(value, str) and Path in kinds_at(model, path) and path != ("home",)
+        return str(folder / Path(value).expanduser()) if is_path else value
+
+    return within(values, ())
 
 
 def home(config: PydanticBaseSettingsSource, *given: PydanticBaseSettingsSource) -> Path:

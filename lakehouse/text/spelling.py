@@ -26,10 +26,15 @@ def close(name: str, known: Collection[str], cutoff: float = CLOSE) -> str | Non
 
 def keys_at(model: type[BaseModel], path: Keys) -> set[str]:
     """The keys that a model knows at a place within it, as pydantic's errors name places."""
+    return {name for kind in kinds_at(model, path) if _is_model(kind) for name in kind.model_fields}
+
+
+def kinds_at(model: type[BaseModel], path: Keys) -> list[Any]:
+    """The types that a value may have at a place within a model."""
     kinds: list[Any] = [model]
     for part in path:
         kinds = [inner for kind in kinds for inner in _step(kind, part)]
-    return {name for kind in kinds if _is_model(kind) for name in kind.model_fields}
+    return kinds
 
 
 def without_kinds(model: type[BaseModel], path: Keys) -> tuple[str, ...]:

@@ -317,3 +317,25 @@ def test_a_path_with_a_comma_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(LakehouseError, match=f"LAKEHOUSE_{name}: .*a,b has a comma") as refused:
         load_settings()
     assert "\n" not in str(refused.value)
+
+
+def test_paths_in_the_projects_file_are_as_from_its_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """They were of the folder that a command ran in: the units of a server found no password, and no authority."""
+    project, elsewhere = tmp_path / "project", tmp_path / "elsewhere"
+    for folder in (project, elsewhere):
+        folder.mkdir()
+    (project / "word").write_text("secret\n")
+    for made in (project, project / "word"):
+        made.chmod(0o700)
+    (project / "lakehouse.toml").write_text(
+        'cache = "downloads"\n[trino]\nca = "ca.pem"\n[s3]\nca = "/etc/ca.pem"\n'
+        '[sources.shop]\nurl = "postgresql://reader@db/shop"\npassword_file = "word"\n'
+    )
+    (project / "lakehouse.toml").chmod(0o600)
+    monkeypatch.chdir(elsewhere)
+    monkeypatch.setenv("LAKEHOUSE_CONFIG", str(project / "lakehouse.toml"))
+    monkeypatch.delenv("LAKEHOUSE_CACHE", raising=False)
+    settings = load_settings()
+    assert settings.cache == project / "downloads"
+    assert (settings.trino.ca, settings.s3.ca) == (project / "ca.pem", Path("/etc/ca.pem"))
+    assert "secret" in settings.source("shop").url.get_secret_value()
