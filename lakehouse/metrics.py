@@ -79,6 +79,7 @@ METRICS: Mapping[str, Metric] = {
     ),
     "lakehouse_maintenance_last_timestamp_seconds": Metric("gauge", ("action",), "When maintenance last acted."),
     "lakehouse_maintenance_removed_files": Metric("gauge", ("action",), "Files fewer after the last time it acted."),
+    "lakehouse_maintenance_removed_bytes": Metric("gauge", ("action",), "Bytes fewer after the last time it acted."),
     # of the watch: itself
     "lakehouse_open_alerts": Metric("gauge", ("kind", "severity"), "Alerts that are open."),
     "lakehouse_undelivered_messages": Metric("gauge", ("target",), "Messages that wait for their target."),

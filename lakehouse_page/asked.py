@@ -1,43 +1,60 @@
-"""What the page asks: the watch's probes, the catalog for rows per minute, and Trino, as a reader, for charts."""
+"""What the page asks: the watch's probes, the catalog's database for cycles, and Trino, as a reader, for charts."""
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing
-from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, LiteralString, NamedTuple
+from functools import partial
+from typing import Any, LiteralString
 
 import psycopg
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import connect_catalog
-from lakehouse.servers.outage import expected
 from lakehouse.settings import Settings
-from lakehouse_page.contents import Chart, Contents, LastCut, Number, contents
-from lakehouse_page.questions import Question, shown
-
-if TYPE_CHECKING:
-    from pyiceberg.table import Table
+from lakehouse_page.contents import Chart, Contents, LastCut, Noted, Number, contents
+from lakehouse_page.questions import WITHIN, Question, shown
+from lakehouse_watch.asking import Asking, NoAnswer
 
 FILE = "dashboard.yml"
 MINUTES = 60
 BARS = 30
+SECONDS = 10.0  # for all charts together
+LEAST = 0.5  # of a chart that others have left no more
 CUTS = 10
 CYCLES = 500  # of a source that are looked at; few publish without a cut, such as parts of a first load
 LAST_CYCLES: LiteralString = """
-SELECT stream.source, stream.kind, cycle.cycle_id, cycle.published_at, cycle.cut_lsn FROM lakehouse.streams AS stream
+SELECT stream.source, stream.kind, cycle.published_at, cycle.cut_lsn, cycle.rows FROM lakehouse.streams AS stream
 CROSS JOIN LATERAL (
-  SELECT cycle_id, published_at, cut_lsn FROM lakehouse.cycles
+  SELECT published_at, cut_lsn, rows FROM lakehouse.cycles
   WHERE source = stream.source ORDER BY published_at DESC LIMIT %s) AS cycle
 ORDER BY stream.source, cycle.published_at DESC
 """
-Cycle = tuple[str, str, str, datetime, int | None]
-Name = tuple[str, str]
+ROWS_OF_MINUTES: LiteralString = """
+SELECT source, greatest(0, floor(extract(epoch FROM clock_timestamp() - published_at) / 60))::int, sum(rows)::bigint
+FROM lakehouse.cycles
+WHERE published_at > clock_timestamp() - %(minutes)s * interval '1 minute' AND rows > 0
+GROUP BY 1, 2
+"""
+SOURCES: LiteralString = """
+SELECT stream.source,
+  EXISTS (
+    SELECT FROM lakehouse.leases
+    WHERE source = stream.source AND mode = 'follow' AND expires_at > clock_timestamp()),
+  extract(epoch FROM clock_timestamp() - cut_at)::float8,
+  coalesce((
+    SELECT string_agg(tables || ' ' || state, ', ' ORDER BY state) FROM (
+      SELECT state, count(*) AS tables FROM lakehouse.positions
+      WHERE source = stream.source GROUP BY state) AS by_state), '')
+FROM lakehouse.streams AS stream
+"""
+Cycle = tuple[str, str, datetime, int | None, int | None]
 
 
 class DeclaredChart(BaseModel):
@@ -57,9 +74,18 @@ class Dashboard(BaseModel):
     charts: tuple[DeclaredChart, ...] = ()
     questions: tuple[Question, ...] = ()
 
+    @model_validator(mode="after")
+    def _each_has_a_place(self) -> Dashboard:
+        titles, slugs = [chart.title for chart in self.charts], [question.slug for question in self.questions]
+        for what, names in (("charts", titles), ("questions", slugs)):
+            if again := [name for name, count in Counter(names).items() if count > 1 or not name]:
+                raise ValueError(f"{what}: two have the name {again[0]!r}, or one has none: change a title")
+        return self
 
-def ask(settings: Settings) -> Contents:
-    """The page of this moment; what cannot be read is among the occasions, or said by its chart."""
+
+def ask(settings: Settings, asking: Asking) -> Contents:
+    """The page of this moment; what cannot be read is among the occasions, or said by its chart. `asking` knows which
+    charts are still being asked since the last time."""
     from lakehouse_watch.watch import new_watch
 
     watch = new_watch(settings)
@@ -70,12 +96,11 @@ def ask(settings: Settings) -> Contents:
         declared, trouble = read_dashboard(settings), []
     except LakehouseError as error:
         declared, trouble = Dashboard(), [Chart(FILE, trouble=str(error))]
-    charts = [*trouble, *(_chart(settings, chart) for chart in declared.charts)]
-    published = _published(settings)
-    rows = None if published is None else rows_per_minute(published, now)
-    cuts, sees_runs = _last_cuts(settings, published), settings.dagster.storage_url is not None
-    unread = [probe.source for probe in watch.probes if probe.source and watch.readings.get(probe.name) is None]
-    return contents(occasions, samples, rows, charts, now, declared.questions, cuts, sees_runs, unread)
+    charts = [*trouble, *answered(settings, declared.charts, asking)]
+    known, sees_runs = from_catalog(settings), settings.dagster.storage_url is not None
+    unread = {probe.source for probe in watch.probes if probe.source and watch.readings.get(probe.name) is None}
+    noted = {source: said for source, said in known.noted.items() if source in unread}
+    return contents(occasions, samples, known.rows, charts, now, declared.questions, known.cuts, sees_runs, noted)
 
 
 def read_dashboard(settings: Settings) -> Dashboard:
@@ -91,89 +116,64 @@ def read_dashboard(settings: Settings) -> Dashboard:
         raise LakehouseError(f"{file}: {'; '.join(said)[:300]}") from None
 
 
-class Published(NamedTuple):
-    """What a cycle of ingestion published in a raw table: when, in milliseconds, and how many rows."""
+@dataclass(frozen=True)
+class FromCatalog:
+    """What the catalog's database has: rows per minute of each source, if it answers; the newest cuts; the sources."""
 
-    at: int
-    rows: int
-    cycle: str
-
-
-def published_in(table: Table) -> tuple[Published, ...]:
-    """What was published in a raw table, newest first."""
-    from lakehouse.catalog.open import ROWS, history
-
-    found = []
-    for snapshot in history(table.metadata):
-        said = snapshot.summary.additional_properties if snapshot.summary else {}
-        rows = sum(int(value) for key, value in said.items() if key.startswith(ROWS))
-        found.append(Published(snapshot.timestamp_ms, rows, said.get("lakehouse.cycle", "")))
-    return tuple(found)
+    rows: dict[str, list[int]] | None = None
+    cuts: Sequence[LastCut] = ()
+    noted: Mapping[str, Noted] = field(default_factory=dict)
 
 
-def rows_per_minute(published: Mapping[Name, Iterable[Published]], now: datetime) -> dict[str, list[int]]:
-    """Rows that each source has published in each of the last minutes, oldest first."""
-    found: dict[str, Counter[int]] = {}
-    for (namespace, _), of_table in published.items():
-        minutes = found.setdefault(namespace.removeprefix("raw_"), Counter())
-        for each in of_table:
-            ago = int((now - datetime.fromtimestamp(each.at / 1000, UTC)) / timedelta(minutes=1))
-            if ago >= MINUTES:
-                break
-            minutes[max(0, ago)] += each.rows
-    return {source: [minutes[ago] for ago in reversed(range(MINUTES))] for source, minutes in found.items()}
-
-
-def _published(settings: Settings) -> dict[Name, tuple[Published, ...]] | None:
-    """Of all raw tables; None while the catalog or the object store cannot be read."""
-    from lakehouse.catalog.derived import derived
-    from lakehouse.catalog.open import open_catalog
-    from lakehouse.catalog.relations import list_relations
-
-    try:
-        with closing(open_catalog(settings)) as catalog:
-            names = [(r.name.namespace, r.name.name) for r in list_relations(catalog) if r.kind == "table"]
-            return derived(catalog, [name for name in names if name[0].startswith("raw_")], published_in)
-    except Exception as error:
-        if expected(error) is None:
-            raise
-        return None
-
-
-def _last_cuts(settings: Settings, published: Mapping[Name, Iterable[Published]] | None) -> list[LastCut]:
-    """The newest cuts of all sources; none while the catalog's database does not answer."""
+def from_catalog(settings: Settings) -> FromCatalog:
+    """Empty while the catalog's database does not answer."""
     try:
         with connect_catalog(settings) as connection:
-            return last_cuts(connection.execute(LAST_CYCLES, (CYCLES,)).fetchall(), published)
+            minutes = connection.execute(ROWS_OF_MINUTES, {"minutes": MINUTES}).fetchall()
+            cycles = connection.execute(LAST_CYCLES, (CYCLES,)).fetchall()
+            noted = {source: Noted(*said) for source, *said in connection.execute(SOURCES).fetchall()}
     except (LakehouseError, psycopg.Error):
-        return []
+        return FromCatalog()
+    return FromCatalog(rows_per_minute(minutes), last_cuts(cycles), noted)
 
 
-def last_cuts(cycles: Iterable[Cycle], published: Mapping[Name, Iterable[Published]] | None) -> list[LastCut]:
-    """The newest cuts, each with the rows that came since the one before, if `published` says so; a source's cycles are
-    newest first.
+def rows_per_minute(minutes: Iterable[tuple[str, int, int]]) -> dict[str, list[int]]:
+    """Rows that each source has published in each of the last minutes, oldest first; of source, minutes ago, rows."""
+    found: dict[str, list[int]] = {}
+    for source, ago, rows in minutes:
+        found.setdefault(source, [0] * MINUTES)[-1 - ago] += rows
+    return found
 
-    What was published without a cut, as a first load is, belongs to the next one.
+
+def last_cuts(cycles: Iterable[Cycle]) -> list[LastCut]:
+    """The newest cuts, each with the rows that came since the one before; a source's cycles are newest first.
+
+    What was published without a cut, as a first load is, belongs to the next one. A release before 0.2.0 did not note
+    how many they were.
     """
-    rows: dict[str, Counter[Name]] = {}
-    for name, of_table in (published or {}).items():
-        for each in of_table:
-            rows.setdefault(each.cycle, Counter())[name] += each.rows
-    cuts: dict[str, list[tuple[LastCut, Counter[Name]]]] = {}
-    for source, kind, cycle, at, lsn in cycles:
+    cuts: dict[str, list[tuple[LastCut, list[int | None]]]] = {}
+    for source, kind, at, lsn, rows in cycles:
         mine = cuts.setdefault(source, [])
         if lsn is not None:
-            mine.append((LastCut(source, at.astimezone(UTC), _position(kind, lsn), None, None), Counter()))
+            mine.append((LastCut(source, at.astimezone(UTC), _position(kind, lsn), None), []))
         if mine:
-            mine[-1][1].update(rows.get(cycle, {}))
+            mine[-1][1].append(rows)
     newest = sorted((made for mine in cuts.values() for made in mine), key=lambda made: made[0].at, reverse=True)
-    if published is None:
-        return [cut for cut, _ in newest[:CUTS]]
-    return [replace(cut, rows=came.total(), tables=sum(map(bool, came.values()))) for cut, came in newest[:CUTS]]
+    return [replace(cut, rows=None if None in came else sum(filter(None, came))) for cut, came in newest[:CUTS]]
 
 
 def _position(kind: str, lsn: int) -> str:
     return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}" if kind == "postgres" else str(lsn)
+
+
+def answered(settings: Settings, charts: Sequence[DeclaredChart], asking: Asking) -> Iterator[Chart]:
+    """The charts with their answers, within some seconds altogether: a Trino that hangs keeps nobody from the page."""
+    until = time.monotonic() + SECONDS
+    for chart in charts:
+        try:
+            yield asking.ask(chart.title, partial(_chart, settings, chart), max(LEAST, until - time.monotonic()))
+        except NoAnswer as error:
+            yield Chart(chart.title, trouble=f"Trino: {error}")
 
 
 def _chart(settings: Settings, chart: DeclaredChart) -> Chart:
@@ -183,7 +183,8 @@ def _chart(settings: Settings, chart: DeclaredChart) -> Chart:
 
     try:
         with answering(settings):
-            return Chart(chart.title, bars_of(query(settings, chart.sql, role="reader")))
+            rows = query(settings, chart.sql, role="reader", session=WITHIN)
+        return Chart(chart.title, bars_of(rows[:BARS]), rest=len(rows[BARS:]))
     except (LakehouseError, TrinoQueryError, ValueError, TypeError) as error:
         said = error.message if isinstance(error, TrinoQueryError) else str(error)
         return Chart(chart.title, trouble=" ".join(said.split())[:300])
@@ -191,7 +192,7 @@ def _chart(settings: Settings, chart: DeclaredChart) -> Chart:
 
 def bars_of(rows: Sequence[Sequence[Any]]) -> list[tuple[str, Number | None]]:
     """The bars of a chart, with the numbers as Trino has them; raises ValueError or TypeError for what is none."""
-    return [(shown(label), _number(value)) for label, value, *_ in rows[:BARS]]
+    return [(shown(label), _number(value)) for label, value, *_ in rows]
 
 
 def _number(value: Any) -> Number | None:

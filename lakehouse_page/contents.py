@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
+from types import MappingProxyType
 
 from lakehouse.metrics import Sample
 from lakehouse_page.questions import Question
@@ -17,7 +18,8 @@ UNREADABLE = "unreadable/dagster checks"  # the watch says so when it cannot rea
 
 @dataclass(frozen=True)
 class SourceRow:
-    """How far a source is. `rows` are those published in each of the last minutes, oldest first; None: not known.
+    """How far a source is. `rows` are those published in each of the last minutes, oldest first. None: not known, such
+    as what only the source itself could say while it cannot be read.
 
     `is_missed` says that the follower hangs or was killed; one that was stopped is not.
     """
@@ -26,11 +28,20 @@ class SourceRow:
     follows: bool
     is_missed: bool
     cut_age: float | None
-    lag_seconds: float
-    behind_bytes: float
-    slot_bytes: float
+    lag_seconds: float | None
+    behind_bytes: float | None
+    slot_bytes: float | None
     tables: str
     rows: Sequence[int] | None
+
+
+@dataclass(frozen=True)
+class Noted:
+    """What the catalog knows of a source: its follower, the age of its newest cut in seconds, its tables by state."""
+
+    follows: bool
+    cut_age: float | None
+    tables: str
 
 
 @dataclass(frozen=True)
@@ -41,7 +52,6 @@ class LastCut:
     at: datetime
     position: str
     rows: int | None
-    tables: int | None
 
 
 @dataclass(frozen=True)
@@ -51,15 +61,17 @@ class Maintained:
     action: str
     at: datetime
     files_fewer: int
+    bytes_fewer: int
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A declared chart with its answer, or why there is none. A bar without a number is NULL."""
+    """A declared chart with its answer, or why there is none. A bar without a number is NULL; `rest` are left out."""
 
     title: str
     bars: Sequence[tuple[str, Number | None]] = ()
     trouble: str = ""
+    rest: int = 0
 
     def width(self, value: Number | None) -> float:
         """How long a bar is, in percent of the longest; 0 for what is no length: NULL, NaN and what is below zero."""
@@ -70,7 +82,7 @@ class Chart:
 @dataclass(frozen=True)
 class Contents:
     """The whole page. Where `failed_checks` is None, `unchecked` says why it is not known; `sees_runs` says whether
-    runs, sensors and checks are looked at at all. `unread` are sources that could not be read."""
+    runs, sensors and checks are looked at at all."""
 
     at: datetime
     occasions: Sequence[Occasion]
@@ -83,28 +95,28 @@ class Contents:
     questions: Sequence[Question] = ()
     cuts: Sequence[LastCut] = ()
     sees_runs: bool = True
-    unread: Sequence[str] = ()
 
 
 def contents(
     occasions: Sequence[Occasion], samples: Iterable[Sample], rows: Rows | None, charts: Sequence[Chart], at: datetime,
     questions: Sequence[Question] = (), cuts: Sequence[LastCut] = (), sees_runs: bool = True,
-    unread: Sequence[str] = (),
+    noted: Mapping[str, Noted] = MappingProxyType({}),
 ) -> Contents:  # fmt: skip
-    """The page of this moment. A source that was never ingested is left out.
+    """The page of this moment. A source that was never ingested is left out; of one that cannot be read it has what is
+    `noted`.
 
     `rows` is None where it is not known. `sees_runs` says whether Dagster's database is among the settings.
     """
     found, keys = _Samples(samples), {occasion.key for occasion in occasions}
-    sources = sorted({labels["source"] for labels, _ in found.of("lakehouse_lag_seconds")})
+    read = {labels["source"] for labels, _ in found.of("lakehouse_lag_seconds")}
     sizes = {(labels["source"], labels["table"]): int(value) for labels, value in found.of("lakehouse_table_bytes")}
     failed = [int(value) for _, value in found.of("lakehouse_failed_checks")]
     return Contents(
         at,
         sorted(occasions, key=_cause_first),
         [
-            _source(found, name, rows if rows is None else rows.get(name, ()), f"follower/{name}" in keys)
-            for name in sources
+            _source(found, name, rows if rows is None else rows.get(name, ()), f"follower/{name}" in keys, noted)
+            for name in sorted(read | noted.keys())
         ],
         [
             (f"{labels['source']}.{labels['table']}", int(value), sizes[(labels["source"], labels["table"])])
@@ -117,7 +129,6 @@ def contents(
         questions,
         cuts,
         sees_runs,
-        sorted(unread),
     )
 
 
@@ -150,7 +161,11 @@ def _cause_first(occasion: Occasion) -> tuple[bool, int, str]:
     return occasion.severity != "error", rank, occasion.key
 
 
-def _source(found: _Samples, name: str, rows: Sequence[int] | None, is_missed: bool) -> SourceRow:
+def _source(
+    found: _Samples, name: str, rows: Sequence[int] | None, is_missed: bool, noted: Mapping[str, Noted]
+) -> SourceRow:
+    if said := noted.get(name):
+        return SourceRow(name, said.follows, is_missed, said.cut_age, None, None, None, said.tables, rows)
     states = [
         f"{value:.0f} {labels['state']}" for labels, value in found.of("lakehouse_tables") if labels["source"] == name
     ]
@@ -163,6 +178,8 @@ def _source(found: _Samples, name: str, rows: Sequence[int] | None, is_missed: b
 
 
 def _maintained(found: _Samples) -> Iterable[Maintained]:
-    fewer = {labels["action"]: int(value) for labels, value in found.of("lakehouse_maintenance_removed_files")}
+    files = {labels["action"]: int(value) for labels, value in found.of("lakehouse_maintenance_removed_files")}
+    size = {labels["action"]: int(value) for labels, value in found.of("lakehouse_maintenance_removed_bytes")}
     for labels, value in found.of("lakehouse_maintenance_last_timestamp_seconds"):
-        yield Maintained(labels["action"], datetime.fromtimestamp(value, UTC), fewer.get(labels["action"], 0))
+        action, at = labels["action"], datetime.fromtimestamp(value, UTC)
+        yield Maintained(action, at, files.get(action, 0), size.get(action, 0))

@@ -13,12 +13,15 @@ from starlette.responses import HTMLResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from lakehouse.declarations.changes import changes_of_settings
+from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings, connected_now
 from lakehouse_page.contents import Contents, Number
 from lakehouse_page.questions import Answer, answer
+from lakehouse_watch.asking import Asking, NoAnswer
 
 PATH = "/lake"
 SECONDS = 30.0
+ANSWER_SECONDS = 60.0
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'"
 
 
@@ -30,6 +33,7 @@ class WithPage:
         self.settings, self.changes = settings, changes_of_settings(settings)
         self.lock, self.asking = asyncio.Lock(), asyncio.Lock()
         self.text, self.made = "", -SECONDS
+        self.charts, self.questions = Asking(), Asking()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
@@ -61,16 +65,26 @@ class WithPage:
         """The page of a question; empty where none has that name."""
         from lakehouse_page.asked import read_dashboard
 
-        slug = request.url.path.removeprefix(f"{PATH}/")
-        found = [question for question in read_dashboard(self.settings).questions if question.slug == slug]
-        return render_answer(answer(self.settings, found[0], dict(request.query_params))) if found else ""
+        slug = request.scope["path"].removeprefix(f"{PATH}/")
+        try:
+            found = [question for question in read_dashboard(self.settings).questions if question.slug == slug]
+        except LakehouseError:
+            return ""  # the page itself says what is wrong
+        if not found:
+            return ""
+        asked = dict(request.query_params)
+        try:
+            given = self.questions.ask(slug, lambda: answer(self.settings, found[0], asked), ANSWER_SECONDS)
+        except NoAnswer as error:
+            given = Answer(found[0], asked, trouble=f"Trino: {error}")
+        return render_answer(given)
 
     def _made(self) -> str:
         from lakehouse_page.asked import ask
 
         if self.changes.settled():
             self.settings = connected_now(self.settings)
-        return render(ask(self.settings))
+        return render(ask(self.settings, self.charts))
 
 
 def render(contents: Contents) -> str:
@@ -93,9 +107,11 @@ def _template(name: str) -> jinja2.Template:
     return environment.get_template(f"{name}.html.j2")
 
 
-def _size(count: float) -> str:
+def _size(count: float | None) -> str:
+    if count is None:
+        return "–"
     for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024 or unit == "GiB":
+        if abs(count) < 1024 or unit == "GiB":
             break
         count /= 1024
     return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"

@@ -14,6 +14,7 @@ from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 
 ROWS = 200
+WITHIN = {"query_max_execution_time": "60s"}  # session properties of whatever the page asks
 INPUTS = {"number": "number", "text": "text", "moment": "datetime-local"}
 MOMENT = "%Y-%m-%dT%H:%M:%S"
 
@@ -61,7 +62,7 @@ class Question(BaseModel):
     @property
     def slug(self) -> str:
         """The last part of its address."""
-        return re.sub(r"\W+", "-", self.title.lower(), flags=re.ASCII).strip("-")
+        return re.sub(r"\W+", "-", self.title.lower()).strip("-")
 
     @property
     def _names(self) -> re.Pattern[str]:
@@ -101,7 +102,7 @@ def answer(settings: Settings, question: Question, given: Mapping[str, str]) -> 
     try:
         sql, parameters = question.statement(given)
         with answering(settings):
-            cursor = connect(settings, "reader").cursor()
+            cursor = connect(settings, "reader", WITHIN).cursor()
             cursor.execute(sql, parameters)
             rows = cursor.fetchmany(ROWS + 1)
     except (LakehouseError, TrinoQueryError) as error:

@@ -18,9 +18,9 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.types import ListType, LongType
 
 from ingestion.sink.publication import Cut, TableAppend
+from lakehouse.catalog.open import ROWS
 from lakehouse.catalog.views.regular import newest_tag, shows_all
 
-ROWS = "lakehouse.rows."  # in the summary of a snapshot, before the operation of which it has so many
 TRUNCATE = "t"
 
 

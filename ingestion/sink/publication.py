@@ -8,6 +8,7 @@ from pyiceberg.expressions import BooleanExpression
 from pyiceberg.manifest import DataFile
 
 from ingestion.schema.positions import Position
+from lakehouse.catalog.open import ROWS
 from lakehouse.servers.database import CatalogConnection
 
 
@@ -61,3 +62,9 @@ class Publication:
     cut: Cut | None = None
     advance_to: Position | None = None
     record: Callable[[CatalogConnection], None] = lambda connection: None
+
+    @property
+    def rows(self) -> int:
+        """The rows that come to raw tables."""
+        raw = (append for append in self.appends if append.identifier[0] == f"raw_{self.source}")
+        return sum(int(rows) for append in raw for key, rows in append.summary.items() if key.startswith(ROWS))

@@ -312,6 +312,7 @@ def _swap(settings: Settings, catalog_name: str, lease: Lease, publication: Publ
                 (cut.position, cut.at, list(cut.tables)) if cut else None,
                 staged.irregular,
                 publication.ingested_at,
+                publication.rows,
             )
 
     until_answered(attempt, what=f"publish of source {publication.source!r}")

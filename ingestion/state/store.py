@@ -436,22 +436,24 @@ def finish_cycle(
     cut: tuple[Position, datetime, list[str]] | None,
     irregular: Sequence[str] = (),
     ingested_at: datetime | None = None,
+    rows: int = 0,
 ) -> None:
     """Records a published cycle (to answer "did it land?"), its cut, and forgets its staged prefixes.
 
-    `irregular` are the tables to which it brought rows that the short text of a fresh view cannot follow, and
-    `ingested_at` is the latest that a row of it carries.
+    `irregular` are the tables to which it brought rows that the short text of a fresh view cannot follow,
+    `ingested_at` is the latest that a row of it carries, and `rows` came to raw tables.
     """
     lsn = cut[0].commit_bound - 1 if cut else None
     connection.execute(
-        "INSERT INTO lakehouse.cycles (cycle_id, source, epoch, cut_lsn, irregular, published_at)"
-        f" VALUES (%(cycle)s, %(source)s, %(epoch)s, %(lsn)s, %(irregular)s, {INGESTION_CLOCK})",
+        "INSERT INTO lakehouse.cycles (cycle_id, source, epoch, cut_lsn, irregular, rows, published_at)"
+        f" VALUES (%(cycle)s, %(source)s, %(epoch)s, %(lsn)s, %(irregular)s, %(rows)s, {INGESTION_CLOCK})",
         {
             "cycle": cycle_id,
             "source": source,
             "epoch": epoch,
             "lsn": lsn,
             "irregular": list(irregular),
+            "rows": rows,
             "not_before": ingested_at,
         },
     )

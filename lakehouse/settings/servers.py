@@ -107,8 +107,8 @@ class TrinoSettings(Section):
         if user is None:
             variable = f"LAKEHOUSE_TRINO__{role.upper()}_USER"
             raise LakehouseError(
-                f"Trino: the role {role} has no login: set {variable} and …_PASSWORD "
-                "(`lakehouse up` does, for commands in the project's folder), or ask as the pipeline with `lakehouse sql --role writer`"
+                f"Trino: the role {role} has no login: set {variable} and …_PASSWORD (`lakehouse up` does, for "
+                "commands in the project's folder), or ask as the pipeline with `lakehouse sql --role writer`"
             )
         return Login(user, password)
 

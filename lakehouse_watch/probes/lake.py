@@ -136,13 +136,15 @@ def _sizes(sizes: Mapping[tuple[str, str], tuple[int, int]]) -> Iterator[Sample]
 
 
 class Act(NamedTuple):
-    """An action of maintenance on a table; `error` is why it failed, None where it is done."""
+    """An action of maintenance on a table. It removed files, or wrote the table's rows into fewer ones; `error` is why
+    it failed, None where it is done."""
 
     table: str
     action: str
     run_id: str
     started_at: datetime
-    fewer_files: int
+    removed_files: int
+    removed_bytes: int
     error: str | None
 
 
@@ -161,19 +163,23 @@ def maintained(history: Table) -> Maintained:
 
 
 def _act(row: Mapping[str, Any]) -> Act:
-    fewer = (row["files_before"] or 0) - (row["files_after"] or 0)
+    files, size = (
+        row[f"removed_{what}"] or (row[f"{what}_before"] or 0) - (row[f"{what}_after"] or 0)
+        for what in ("files", "bytes")
+    )
     error = (row["error"] or "no message") if row["status"] == "failed" else None
-    return Act(row["table"], row["action"], row["run_id"], row["started_at"], fewer, error)
+    return Act(row["table"], row["action"], row["run_id"], row["started_at"], files, size, error)
 
 
 def _measured(acts: Sequence[Act]) -> Iterator[Sample]:
-    """Of each action the newest run that did something: when, and how many files fewer the tables have."""
+    """Of each action the newest run that did something: when, and how many files and bytes it has taken away."""
     done = [act for act in acts if act.error is None]
     for action in sorted({act.action for act in done}):
         mine = [act for act in done if act.action == action]
-        fewer = sum(act.fewer_files for act in mine if act.run_id == mine[0].run_id)
+        last = [act for act in mine if act.run_id == mine[0].run_id]
         yield sample("lakehouse_maintenance_last_timestamp_seconds", mine[0].started_at.timestamp(), action=action)
-        yield sample("lakehouse_maintenance_removed_files", fewer, action=action)
+        yield sample("lakehouse_maintenance_removed_files", sum(act.removed_files for act in last), action=action)
+        yield sample("lakehouse_maintenance_removed_bytes", sum(act.removed_bytes for act in last), action=action)
 
 
 def _failing(acts: Sequence[Act]) -> Iterator[Act]:

@@ -50,7 +50,8 @@ def _folders(settings: Settings) -> tuple[Path, ...]:
     home = _existing(settings.home)
     if not credentials_file(settings).exists():
         return (home,)
-    return home, _existing(find_server_placement(settings.home, stack_settings().system_dir, make=False).data)
+    data = _existing(find_server_placement(settings.home, stack_settings().system_dir, make=False).data)
+    return home, data, *(folder for folder in data.glob("*") if folder.is_dir())  # which may be links to other disks
 
 
 def _existing(path: Path) -> Path:

@@ -2,11 +2,11 @@
 
 import asyncio
 import re
+import threading
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,12 +16,14 @@ from starlette.types import ASGIApp, Message
 from lakehouse.errors import LakehouseError
 from lakehouse.metrics import METRICS, Sample, sample
 from lakehouse.settings import PROJECT_DIR, Settings
+from lakehouse_page import asked, page
 from lakehouse_page import contents as made
-from lakehouse_page import page
-from lakehouse_page.asked import Published, bars_of, last_cuts, published_in, read_dashboard, rows_per_minute
-from lakehouse_page.contents import Chart, Contents, LastCut, contents
+from lakehouse_page.asked import bars_of, from_catalog, last_cuts, read_dashboard, rows_per_minute
+from lakehouse_page.contents import Chart, Contents, LastCut, Noted, contents
 from lakehouse_watch.alerts import Occasion
+from lakehouse_watch.asking import Asking
 from lakehouse_watch.watch import declared_probes
+from tests.unit.test_irregular import Shop, shop  # noqa: F401
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 SAMPLES = [
@@ -34,6 +36,7 @@ SAMPLES = [
     sample("lakehouse_table_bytes", 3 * 1024**2, source="shop", table="orders"),
     sample("lakehouse_maintenance_last_timestamp_seconds", NOW.timestamp(), action="compact"),
     sample("lakehouse_maintenance_removed_files", 56, action="compact"),
+    sample("lakehouse_maintenance_removed_bytes", 7 * 1024**3, action="compact"),
     sample("lakehouse_failed_checks", 2, severity="ERROR"),
 ]
 
@@ -42,7 +45,7 @@ def _page(
     occasions: Sequence[Occasion] = (), samples: Sequence[Sample] = SAMPLES, charts: Sequence[Chart] = (),
     sees_runs: bool = True,
 ) -> Contents:  # fmt: skip
-    cut = LastCut("shop", NOW, "0/1A2B", 4_321, 7)
+    cut = LastCut("shop", NOW, "0/1A2B", 4_321)
     return contents(occasions, samples, {"shop": [0, 5, 10]}, charts, NOW, cuts=[cut], sees_runs=sees_runs)
 
 
@@ -65,6 +68,7 @@ def test_it_says_how_far_each_source_is_and_what_maintenance_did() -> None:
         "3.0 MiB",
         "compact",
         "56",
+        "7.0 GiB",
         "2 checks failed",
         "0/1A2B",
         "4,321",
@@ -96,17 +100,56 @@ def test_what_nobody_looked_at_is_not_said_to_be_well() -> None:
 
 
 def test_numbers_that_cannot_be_read_are_not_zero() -> None:
-    """Of a lake whose object store was away it said that each cut had 0 rows, and that none came in the last hour."""
-    cuts = last_cuts([("shop", "postgres", "c1", NOW, 26)], None)
-    assert [(cut.rows, cut.tables) for cut in cuts] == [(None, None)]
+    """It said that a cut had 0 rows, and that none came in the last hour."""
+    cuts = last_cuts([("shop", "postgres", NOW, 26, None)])
     text = page.render(contents([], SAMPLES, None, [], NOW, cuts=cuts))
     assert "<small>not known</small>" in text and "<small>none</small>" not in text
-    assert '<td class="n">0/1A</td><td class="n">–</td><td class="n">–</td>' in text
+    assert '<td class="n">0/1A</td><td class="n">–</td>' in text
 
 
-def test_a_source_that_cannot_be_read_is_listed_all_the_same() -> None:
-    text = page.render(contents([], [], {}, [], NOW, unread=["web", "bank"]))
-    assert text.index("<td>bank</td>") < text.index("<td>web</td>") and "cannot be read at the moment" in text
+def test_a_source_that_cannot_be_read_is_listed_with_what_the_catalog_knows() -> None:
+    """It was not there at all, when its freshness mattered."""
+    noted = {"bank": Noted(True, 500.0, "3 streaming, 1 parked")}
+    text = page.render(contents([], SAMPLES, {}, [], NOW, noted=noted))
+    row = text[text.index("<td>bank</td>") :].partition("</tr>")[0]
+    assert all(said in row for said in ("alive", "8 min ago", "cannot be read", "3 streaming, 1 parked"))
+    assert "<td>shop</td>" in text, "which can be read"
+
+
+def test_charts_that_are_not_answered_keep_nobody_from_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a Trino that hung there was no page for minutes, and not what needed attention."""
+    hangs = threading.Event()
+    monkeypatch.setattr(asked, "query", lambda *given, **more: hangs.wait(20) and [])
+    monkeypatch.setattr(asked, "SECONDS", 0.2)
+    monkeypatch.setattr(asked, "LEAST", 0.1)
+    settings, asking = Settings(home=Path("home")), Asking()
+    charts = [asked.DeclaredChart(title=title, sql="SELECT 1") for title in ("a", "b")]
+    try:
+        first, again = [list(asked.answered(settings, charts, asking)) for _ in range(2)]
+    finally:
+        hangs.set()
+    assert [chart.trouble for chart in first] == ["Trino: it does not answer within 0 s"] * 2
+    assert [chart.trouble for chart in again] == ["Trino: it still does not answer"] * 2, "and nothing is asked twice"
+
+
+def test_bars_that_are_left_out_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asked, "query", lambda *given, **more: [[f"store {n}", n] for n in range(45)])
+    declared = asked.DeclaredChart(title="a", sql="SELECT 1")
+    [chart] = asked.answered(Settings(home=Path("home")), [declared], Asking())
+    assert len(chart.bars) == 30 and "15 more are left out" in page.render(_page(charts=[chart]))
+
+
+def test_two_questions_of_one_address_are_refused(tmp_path: Path) -> None:
+    """The second one answered with the query of the first: titles in Japanese had all the same address."""
+    field = "fields: [{name: n, kind: number}], sql: 'SELECT :n'"
+    settings, file = Settings(home=tmp_path, project_dir=tmp_path), tmp_path / "dashboard.yml"
+    file.write_text(f"questions: [{{title: 売上, {field}}}, {{title: 在庫, {field}}}]")
+    assert [question.slug for question in read_dashboard(settings).questions] == ["売上", "在庫"]
+    file.write_text(f"questions: [{{title: 'Who?', {field}}}, {{title: 'who', {field}}}]")
+    with pytest.raises(LakehouseError, match=r"two have the name 'who', .*change a title"):
+        read_dashboard(settings)
+    app = page.WithPage(PlainTextResponse("Dagster"), settings)
+    assert asyncio.run(_asked(app, "GET", "/lake/who"))["status"] == 404
 
 
 def test_bars_are_labelled_with_their_numbers_and_null_is_no_number() -> None:
@@ -160,33 +203,35 @@ def test_without_a_source_it_says_so() -> None:
 
 
 def test_rows_are_counted_by_the_minute_in_which_they_were_published() -> None:
-    def snapshot(number: int, ago: timedelta, **said: str) -> Any:
-        at, summary = int((NOW - ago).timestamp() * 1000), SimpleNamespace(additional_properties=said)
-        return SimpleNamespace(snapshot_id=number, parent_snapshot_id=number - 1, timestamp_ms=at, summary=summary)
-
-    snapshots = [
-        snapshot(1, timedelta(hours=2), **{"lakehouse.rows.c": "100"}),
-        snapshot(2, timedelta(seconds=70), **{"lakehouse.rows.c": "2", "lakehouse.rows.d": "3", "total-records": "9"}),
-        snapshot(3, timedelta(seconds=-1), **{"lakehouse.rows.c": "1"}),  # by another machine's clock
-    ]
-    table: Any = SimpleNamespace(metadata=SimpleNamespace(snapshots=snapshots, current_snapshot_id=3))
-    minutes = rows_per_minute({("raw_shop", "orders"): published_in(table)}, NOW)
-    assert minutes["shop"] == [*[0] * 58, 5, 1]
+    """They were those of the snapshots that a table keeps: of an hour at a publish a second, the last four minutes."""
+    minutes = rows_per_minute([("shop", 1, 5), ("shop", 0, 1), ("web", 59, 3)])
+    assert minutes == {"shop": [*[0] * 58, 5, 1], "web": [3, *[0] * 59]}
 
 
 def test_a_cut_has_the_rows_that_came_since_the_one_before() -> None:
     """Those of a first load were published before the first cut, and stood nowhere."""
     cycles = [
-        ("shop", "postgres", "c4", NOW, None), ("shop", "postgres", "c3", NOW - timedelta(minutes=1), 0x1_0000_00FF),
-        ("shop", "postgres", "c2", NOW - timedelta(minutes=2), None),
-        ("shop", "postgres", "c1", NOW - timedelta(minutes=3), 16), ("web", "kafka", "w1", NOW, 7),
+        ("shop", "postgres", NOW, None, 2), ("shop", "postgres", NOW - timedelta(minutes=1), 0x1_0000_00FF, 5),
+        ("shop", "postgres", NOW - timedelta(minutes=2), None, 41),
+        ("shop", "postgres", NOW - timedelta(minutes=3), 16, 9), ("web", "kafka", NOW, 7, 0),
+        ("old", "postgres", NOW - timedelta(minutes=9), 26, None),
     ]  # fmt: skip
-    published = {
-        ("raw_shop", "orders"): [Published(0, 5, "c3"), Published(0, 40, "c2"), Published(0, 9, "c1")],
-        ("raw_shop", "stores"): [Published(0, 2, "c4"), Published(0, 0, "c3"), Published(0, 1, "c2")],
-    }
-    found = [(cut.source, cut.position, cut.rows, cut.tables) for cut in last_cuts(cycles, published)]
-    assert found == [("web", "7", 0, 0), ("shop", "1/FF", 46, 2), ("shop", "0/10", 9, 1)]
+    found = [(cut.source, cut.position, cut.rows) for cut in last_cuts(cycles)]
+    assert found == [("web", "7", 0), ("shop", "1/FF", 46), ("shop", "0/10", 9), ("old", "0/1A", None)]
+
+
+@pytest.mark.stack
+def test_what_ingestion_has_published_outlasts_the_snapshots_that_it_came_in(
+    shop: Shop,  # noqa: F811
+) -> None:
+    for number in range(3):
+        shop.publish(shop.append(lsn=200 + number), lsn=201 + number)
+    shop.publish(lsn=300)
+    known = from_catalog(shop.settings)
+    assert known.rows and sum(known.rows["shop"]) == 8 and [cut.rows for cut in known.cuts] == [0, 2, 2, 2, 2]
+    assert known.noted.keys() == {"shop"} and not known.noted["shop"].follows
+    shop.states.execute("UPDATE lakehouse.cycles SET published_at = published_at - interval '1 hour' WHERE rows = 2")
+    assert from_catalog(shop.settings).rows == {}
 
 
 async def _asked(app: ASGIApp, method: str, path: str) -> dict[str, Any]:
