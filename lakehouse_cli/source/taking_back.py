@@ -24,8 +24,9 @@ def relations_of(declarations: "Declarations") -> Relations:
 def kept_by(settings: Settings, source: str, declared: Relations, only: Relation | None = None) -> "Kept":
     """What the source keeps for the lake, or of `only` one relation; a source of topics keeps nothing.
 
-    Of its publication, relations that are `declared` or were ingested are its own; all of them where none is. What
-    other sources of the project have of the same database stays theirs.
+    Of its publication, relations that are `declared` or were ingested are its own; where none is, all of them if the
+    lake has a slot of the source, else none: another project may have prepared it. What other sources of the project
+    have of the same database stays theirs.
     """
     from ingestion.sources.postgres.setup import Kept, kept, relations_met, slot_of
 
@@ -40,8 +41,9 @@ def kept_by(settings: Settings, source: str, declared: Relations, only: Relation
     theirs = set[Relation]().union(*map(known, beside))
     ours = ({only} if only else known(source)) - theirs
     slots = {slot for name in beside if (slot := slot_of(settings, name))}
+    slot = slot_of(settings, source)
     return kept(
-        settings, source, slot_of(settings, source), ours if ours or theirs else None,
+        settings, source, slot, ours if ours or theirs or slot is None else None,
         whole=only is None and not slots, beside=slots,
     )  # fmt: skip
 

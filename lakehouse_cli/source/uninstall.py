@@ -1,5 +1,6 @@
 """`lakehouse uninstall`: nothing of this installation stays in the sources, and none of its servers runs."""
 
+import sys
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from typing import Annotated
@@ -99,6 +100,8 @@ def _ask(settings: Settings, sources: Sequence[str], left: Sequence[str], delete
             say(f"stays, as links in it lead there, for you to delete: {place}")
     for line in left:
         say(line)
+    if delete_data and not yes and not sys.stdin.isatty():
+        raise LakehouseError("--delete-data deletes all tables for good: give --yes where nobody can be asked")
     agreed(yes)
 
 

@@ -4,6 +4,7 @@
 """
 
 import fcntl
+import os
 import shutil
 import signal
 import threading
@@ -107,14 +108,19 @@ def down(settings: Settings) -> list[str]:
 
 def refuse_precious(settings: Settings) -> None:
     """Raises LakehouseError if the home has a project or a backup in it, which would be deleted with it."""
-    found = (
-        file for name in PRECIOUS for depth in ("", "*/", "*/*/") for file in sorted(settings.home.glob(depth + name))
-    )
-    if file := next(found, None):
+    if file := next(_precious(settings.home), None):
         raise LakehouseError(
             f"{file} is in the home, which would be deleted with all that is in it: move it elsewhere, then run this "
             "again"
         )
+
+
+def _precious(home: Path) -> Iterator[Path]:
+    """The files of projects and of backups in the home, however deep; the servers' own data has none."""
+    for folder, folders, files in os.walk(home):
+        yield from (Path(folder) / name for name in PRECIOUS if name in folders or name in files)
+        if Path(folder) == home:
+            folders[:] = [name for name in folders if name != "data"]
 
 
 def delete_home(settings: Settings) -> None:

@@ -539,3 +539,17 @@ def test_of_a_source_that_is_removed_no_cut_is_shown(shop: Settings) -> None:
     assert [cut.source for cut in newest_cuts(shop)] == ["shop"]
     declaration(shop).unlink()
     assert newest_cuts(shop) == []
+
+
+@pytest.mark.parametrize(("slot", "whose"), [(None, set()), ("lakehouse_shop", None)])
+def test_a_publication_is_nobodys_to_take_back_who_has_neither_declared_nor_read_anything(
+    monkeypatch: pytest.MonkeyPatch, slot: str | None, whose: set[object] | None
+) -> None:
+    """A project with nothing but the connection dropped what another one had prepared, and not ingested yet."""
+    asked: list[object] = []
+    settings = Settings(_env_file=None, sources={"shop": SourceSettings(url=SecretStr("postgresql://reader@db/shop"))})
+    monkeypatch.setattr("ingestion.sources.postgres.setup.relations_met", lambda *given: set())
+    monkeypatch.setattr("ingestion.sources.postgres.setup.slot_of", lambda *given: slot)
+    monkeypatch.setattr("ingestion.sources.postgres.setup.kept", lambda *given, **more: asked.append(given[3]))
+    kept_by(settings, "shop", {})
+    assert asked == [whose]

@@ -28,7 +28,7 @@ def test_nothing_is_taken_away_below_a_running_dev(tmp_path: Path, monkeypatch: 
     assert ended == [True]
 
 
-@pytest.mark.parametrize("kept", ["lakehouse.toml", "dbt_project/", "shop/lakehouse.toml", "backup/backup.json"])
+@pytest.mark.parametrize("kept", ["lakehouse.toml", "dbt_project/", "shop/lakehouse.toml", "backups/2026/11-29/backup.json"])
 def test_a_home_with_a_project_or_a_backup_in_it_is_not_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: str
 ) -> None:
@@ -86,8 +86,11 @@ def test_nobody_is_asked_for_what_is_refused(catalog_settings: Settings, monkeyp
             uninstalling.uninstall(delete_data=True)
         assert asked == ended == []
         lease.release(states, following)
-    uninstalling.uninstall(delete_data=True)
-    assert asked == [False] and ended == [True]
+    with pytest.raises(LakehouseError, match="--delete-data deletes all tables for good: give --yes"):
+        uninstalling.uninstall(delete_data=True)  # a cron job, or a test run, has no terminal
+    assert asked == ended == []
+    uninstalling.uninstall()
+    assert asked == [False] and ended == [False]
 
 
 @pytest.fixture
@@ -181,7 +184,7 @@ def test_slots_that_are_out_of_reach_are_told_before_the_question_and_at_the_end
     monkeypatch.setattr(uninstalling, "_declared", lambda settings: {})
     monkeypatch.setattr(uninstalling, "_end", lambda _, delete_data: ended.append(delete_data))
 
-    uninstalling.uninstall(delete_data=True)
+    uninstalling.uninstall(delete_data=True, yes=True)
 
     for said in (asked[0].splitlines(), capsys.readouterr().out.splitlines()):
         moved, renamed = said[-2:]
