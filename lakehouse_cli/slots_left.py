@@ -26,6 +26,21 @@ def slots_left(settings: Settings) -> dict[str, str] | None:
     return {source: slot for source, slot in found.items() if not is_sample(settings, source)}
 
 
+def wal_kept(settings: Settings, source: str, slot: str) -> str:
+    """How much WAL the source keeps for the slot, and may at most; that it keeps some, where it cannot be asked."""
+    from ingestion.sources.postgres.connection import connect_source, read_slot
+
+    try:
+        with connect_source(settings, source) as connection:
+            if (found := read_slot(connection, slot)) is None:
+                return "is not there any more"
+            [most] = connection.execute("SELECT current_setting('max_slot_wal_keep_size')").fetchone() or ("-1",)
+    except (LakehouseError, psycopg.Error):
+        return "stays, and its server keeps WAL for it"
+    bound = "without a limit (max_slot_wal_keep_size is -1)" if most == "-1" else f"to {most}: then the slot is lost"
+    return f"stays, and its server keeps {found.lag_bytes / 2**20:,.0f} MiB of WAL for it, which grows {bound}"
+
+
 def out_of_reach(settings: Settings, slots: dict[str, str]) -> list[str]:
     """A line for each of these slots that no command here can drop, with what drops it."""
     return [

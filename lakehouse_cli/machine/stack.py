@@ -22,7 +22,7 @@ from lakehouse.settings.places import HOME, named_project
 from lakehouse.text.shown import console, say, say_json, table
 from lakehouse_cli.alone import servers_unused
 from lakehouse_cli.machine.clients import client_text
-from lakehouse_cli.slots_left import out_of_reach, slots_left
+from lakehouse_cli.slots_left import out_of_reach, slots_left, wal_kept
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -122,7 +122,7 @@ def down() -> None:
     say(f"stopped {', '.join(stopped)}" if stopped else f"nothing was running in {settings.home}")
     for source, slot in left.items():
         if source in settings.databases:
-            say(f"{source}: slot {slot} stays, and its server keeps WAL for it; `lakehouse remove {source}` drops it")
+            say(f"{source}: slot {slot} {wal_kept(settings, source, slot)}; `lakehouse remove {source}` drops it")
     for line in out_of_reach(settings, left):
         say(line)
 

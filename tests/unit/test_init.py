@@ -12,10 +12,11 @@ import yaml
 from lakehouse.declarations import load_declarations
 from lakehouse.declarations.manifest import load_manifest
 from lakehouse.errors import LakehouseError
-from lakehouse.settings import DBT_PACKAGE, PROJECT_DIR, load_settings
+from lakehouse.files.atomic import write_atomically
+from lakehouse.settings import DBT_PACKAGE, PROJECT_DIR, is_project, load_settings
 from lakehouse_cli.machine import stack
 from lakehouse_cli.machine.stack import by_hand
-from lakehouse_project import create_project
+from lakehouse_project import create_project, new_project
 from lakehouse_project.new_project import TEMPLATE
 from scaffold import declared_alone
 from tests.dbt_package import run_dbt
@@ -172,6 +173,37 @@ def test_nothing_is_written_where_it_cannot_be_made(tmp_path: Path, folder: str,
     with pytest.raises(LakehouseError, match=problem):
         create_project(tmp_path / folder)
     assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("written", [1, 5, 8])
+def test_what_was_interrupted_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int) -> None:
+    """It was refused, with half a project left that dbt and git took for a whole one."""
+    folder, wrote = tmp_path / "shop", list[Path]()
+
+    def killed(path: Path, text: str) -> None:
+        if len(wrote) == written:
+            raise KeyboardInterrupt
+        wrote.append(path)
+        write_atomically(path, text)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(new_project, "write_atomically", killed)
+        with pytest.raises(KeyboardInterrupt):
+            create_project(folder)
+    assert not is_project(folder)
+    made = create_project(folder)
+    assert is_project(folder) and all((folder / path).exists() for path in made)
+    with pytest.raises(LakehouseError, match="already"):
+        create_project(folder)
+
+
+@pytest.mark.parametrize(
+    ("folder", "name"),
+    [("dbt", "lake_dbt"), ("cdc-vault", "lake_cdc_vault"), ("Bücher & Co", "bucher_co"), ("2026", "lake_2026")],
+)
+def test_its_name_is_one_that_dbt_accepts(folder: str, name: str) -> None:
+    """dbt has a package of the first name, and we one of the second: every command failed."""
+    assert new_project.dbt_name(folder) == name
 
 
 def test_without_a_project_commands_name_the_remedy(tmp_path: Path) -> None:

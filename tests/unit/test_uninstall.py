@@ -1,9 +1,11 @@
 """What `lakehouse uninstall` refuses before it changes anything, and what it tells of."""
 
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psycopg
 import pytest
 from pydantic import SecretStr
 
@@ -13,6 +15,7 @@ from lakehouse.servers.worker_sessions import enter, leave
 from lakehouse.settings import DebeziumSettings, Settings, SourceSettings, load_settings
 from lakehouse_cli.alone import alone
 from lakehouse_cli.machine import stack
+from lakehouse_cli.slots_left import wal_kept
 from lakehouse_cli.source import uninstall as uninstalling
 
 
@@ -202,7 +205,7 @@ def test_down_tells_all_slots_that_stay(
     monkeypatch.setattr("lakehouse_stack.control.start_stop.down", lambda settings: [])
     stack.down()
     said = capsys.readouterr().out.splitlines()
-    assert "shop: slot s_shop stays, and its server keeps WAL for it; `lakehouse remove shop` drops it" in said
+    assert "shop: slot s_shop is not there any more; `lakehouse remove shop` drops it" in said
     assert [line.split(":")[0] for line in said[-2:]] == ["moved", "renamed"]
 
 
@@ -219,3 +222,20 @@ def test_a_catalog_that_does_not_answer_or_knows_no_slots_ends_nothing(
     monkeypatch.setattr(uninstalling, "load_settings", lambda: forgotten.model_copy(update={"sources": {}}))
     uninstalling.uninstall(dry_run=True)
     assert capsys.readouterr().out.splitlines()[-1].startswith("the servers of ")
+
+
+def test_a_slot_that_stays_is_told_with_the_wal_that_it_keeps(
+    forgotten: Settings, cluster: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with psycopg.connect(cluster, autocommit=True) as source:
+        source.execute("SELECT pg_create_logical_replication_slot('s_shop', 'pgoutput')")
+        try:
+            said = wal_kept(forgotten, "shop", "s_shop")
+            assert re.fullmatch(
+                r"stays, and its server keeps \d+ MiB of WAL for it, which grows without a limit .*", said
+            )
+        finally:
+            source.execute("SELECT pg_drop_replication_slot('s_shop')")
+    away = SourceSettings(url=SecretStr("postgresql://127.0.0.1:1/shop"))
+    unreachable = forgotten.model_copy(update={"sources": {"shop": away}})
+    assert wal_kept(unreachable, "shop", "s_shop") == "stays, and its server keeps WAL for it"
