@@ -24,7 +24,6 @@ from lakehouse.catalog.relations import Relation
 from lakehouse.errors import LakehouseError
 from lakehouse.files.atomic import write_atomically
 from lakehouse.migrations import newer_state, newest_version
-from lakehouse.servers.database import CatalogConnection
 from lakehouse.settings import Settings
 from lakehouse_backup.dump import dump_catalog, load_catalog, state_version
 from lakehouse_backup.folder import (
@@ -99,22 +98,26 @@ def make_backup(settings: Settings, folder: Path, catalog_only: bool = False, sa
                 fresh.replace(folder / DUMP)  # the previous dump stays valid until all objects are copied
             finally:
                 fresh.unlink(missing_ok=True)
-            with store.connect_catalog(settings) as states:
-                about = {
-                    "made_at": made_at.isoformat(),
-                    "warehouse": settings.warehouse,
-                    "catalog_only": catalog_only,
-                    "cluster": cluster_of(states),
-                }
-                write_atomically(folder / ABOUT, json.dumps(about) + "\n")
-                _record(states, made_at, folder, catalog_only)
+            about = {
+                "made_at": made_at.isoformat(),
+                "warehouse": settings.warehouse,
+                "catalog_only": catalog_only,
+                "cluster": _cluster(settings),
+            }
+            write_atomically(folder / ABOUT, json.dumps(about) + "\n")
+            _record(settings, made_at, folder, catalog_only)
     return backup
 
 
-def _record(states: CatalogConnection, made_at: datetime, folder: Path, catalog_only: bool) -> None:
+def _cluster(settings: Settings) -> str | None:
+    with store.connect_catalog(settings) as states:
+        return cluster_of(states)
+
+
+def _record(settings: Settings, made_at: datetime, folder: Path, catalog_only: bool) -> None:
     """Notes the backup in the state, so that somebody is told when the last one is too old."""
-    store.ensure_state(states)
-    with states.transaction():
+    with store.connect_catalog(settings) as states:
+        store.ensure_state(states)
         states.execute(
             "INSERT INTO lakehouse.backups (made_at, folder, catalog_only) VALUES (%s, %s, %s) ON CONFLICT DO NOTHING",
             (made_at, str(folder), catalog_only),

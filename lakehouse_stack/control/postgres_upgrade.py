@@ -69,15 +69,21 @@ def upgrade_clusters(settings: Settings, say: Say) -> tuple[OldCluster, ...]:
 
 
 def old_data_path(old: OldCluster) -> Path:
-    """The path at which the old data is kept."""
-    return old.data.with_name(f"{old.name}.postgres{old.major}")
+    """The path at which the old data is kept, beside the cluster, and not beside a link that leads to it."""
+    return old.data.resolve().with_name(f"{old.name}.postgres{old.major}")
 
 
 def upgrade_cluster(old: OldCluster, placement: Placement, system_dir: Path, password: str, say: Say) -> Path:
     """Upgrades a stopped cluster; returns the path of the old data. Raises LakehouseError before any change."""
-    kept, fresh = old_data_path(old), old.data.with_name(f"{old.name}.moving")
+    place, kept = old.data.resolve(), old_data_path(old)
+    fresh = kept.with_name(f"{old.name}.moving")
     if kept.exists():
         raise LakehouseError(f"{kept} is there from an earlier upgrade: remove it, then run this again")
+    if place.is_mount():
+        raise LakehouseError(
+            f"{place} is where a volume is mounted, and the new cluster would not be on it: move the data into a "
+            f"folder of the volume, have {old.data} lead there, then run this again"
+        )
     former = replace(
         placement, programs=_reachable(programs_for(old.major), placement, system_dir / f"postgres{old.major}")
     )
@@ -102,7 +108,7 @@ def upgrade_cluster(old: OldCluster, placement: Placement, system_dir: Path, pas
     for left_out in _keep_settings(settings, fresh, placement, ports["new"]):
         say(f"{old.name}: {left_out}, set by ALTER SYSTEM, is left out: Postgres {old.wanted} does not start with it")
     fresh.rename(upgraded_path(old.data))
-    old.data.rename(kept)
+    place.rename(kept)
     finish_upgrade(old.data)
     return kept
 

@@ -28,12 +28,13 @@ def write_instance(settings: Settings) -> None:
             f"Dagster's database is not set: set {SETTING}, or run `lakehouse up` for the embedded stack"
         )
     url = _hide_password(settings, settings.dagster.storage_url.get_secret_value())
-    instance = dagster_yaml(json.dumps(with_driver(url)), settings.home / "logs" / "dagster")
+    instance = dagster_yaml(json.dumps(with_driver(url)), _logs(settings.home))
     write_private(_file(settings), instance)
 
 
 def ensure_instance(settings: Settings) -> None:
-    """Writes the instance file if it is missing, and the configured URL and password into one that has others.
+    """Writes the instance file if it is missing, and the configured URL and password into one that has others, and
+    where the logs of runs are in a home that was moved.
 
     Of the rest of a file it changes nothing, nor of one whose URL is in the environment. It removes the password from
     one of release 0.1.0. Raises LakehouseError if PGPASSWORD is set, because libpq would prefer it.
@@ -65,6 +66,9 @@ def _renew_url(settings: Settings) -> None:
         raise LakehouseError(
             f"{_file(settings)}: its postgres_url is not that of {SETTING}: correct it, or delete the file"
         )
+    if passfile := dict(parse_qsl(urlsplit(stored).query)).get("passfile"):
+        former = Path(passfile).parent.parent  # the home that it was written in
+        updated = updated.replace(_logs(former), _logs(settings.home))
     write_private(_file(settings), updated)
 
 
@@ -78,9 +82,14 @@ def with_driver(url: str) -> str:
     return re.sub("^postgres(ql)?(?=://)", DRIVER, url)
 
 
-def dagster_yaml(storage_url: str, compute_logs: Path) -> str:
+def dagster_yaml(storage_url: str, compute_logs: str | Path) -> str:
     """Dagster's instance file; `storage_url` is YAML: a quoted literal, or {env: NAME}."""
-    return render("dagster.yaml.j2", storage_url=storage_url, compute_logs=compute_logs, max_concurrent_runs=4)
+    logs = json.dumps(str(compute_logs), ensure_ascii=False)
+    return render("dagster.yaml.j2", storage_url=storage_url, compute_logs=logs, max_concurrent_runs=4)
+
+
+def _logs(home: Path) -> str:
+    return str(home / "logs" / "dagster")
 
 
 def _file(settings: Settings) -> Path:

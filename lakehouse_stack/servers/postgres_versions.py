@@ -59,14 +59,14 @@ def major_of(data: Path) -> str | None:
 
 
 def upgraded_path(data: Path) -> Path:
-    """The path of an upgraded and verified cluster before it replaces the old one."""
-    return data.with_name(f"{data.name}.moved")
+    """The path of an upgraded and verified cluster before it replaces the old one, where a link leads if it is one."""
+    return data.resolve().with_name(f"{data.name}.moved")
 
 
 def finish_upgrade(data: Path) -> None:
     """Renames an upgraded cluster to its final path; also completes an upgrade that was killed before this step."""
     if not data.exists() and upgraded_path(data).exists():
-        upgraded_path(data).rename(data)
+        upgraded_path(data).rename(data.resolve())
 
 
 def programs_for(major: str) -> Path:

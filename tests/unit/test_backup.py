@@ -257,6 +257,7 @@ def test_where_objects_go_meanwhile_the_catalog_is_dumped_again_and_a_former_bac
     monkeypatch.setattr(run, "dump_catalog", dump)
     monkeypatch.setattr(run, "refuse_another", lambda former, fresh: None)  # these are no dumps
     monkeypatch.setattr(run, "_record", lambda *about: None)  # the database is not there, as in `dump`
+    monkeypatch.setattr(run, "_cluster", lambda settings: None)
     monkeypatch.setattr(run, "list_relations", lambda catalog: ())
     settings, folder = Settings(home=tmp_path / "home", warehouse=f"file://{tmp_path}/warehouse"), tmp_path / "backup"
     folder.mkdir()
@@ -280,6 +281,7 @@ def _without_servers(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "dump_catalog", lambda settings, to: to.write_text("dump"))
     monkeypatch.setattr(run, "refuse_another", lambda former, fresh: None)
     monkeypatch.setattr(run, "_record", lambda *about: None)
+    monkeypatch.setattr(run, "_cluster", lambda settings: None)
 
 
 @pytest.mark.parametrize("how", ["another warehouse", "write.data.path", "write.metadata.path", "a view"])

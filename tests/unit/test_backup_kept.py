@@ -7,6 +7,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from pydantic import SecretStr
 from throwaway_postgres import throwaway_postgres
 
 from ingestion.state import store
@@ -161,7 +162,7 @@ def test_a_lake_that_was_restored_elsewhere_is_not_replaced_by_a_backup_of_its_o
     monkeypatch.setattr(run, "roll_forward", lambda *_: RollForward())
     restore_backup(mine, folder, Warehouse.KEPT)
     with throwaway_postgres() as url:
-        copy = mine.model_copy(update={"catalog_url": url})
+        copy = mine.model_copy(update={"catalog_url": SecretStr(url)})
         set_up(copy)
         restore_backup(copy, folder, Warehouse.KEPT)  # it has no tables that could be lost
         with pytest.raises(LakehouseError, match=r"has 2 tables and views of another database than .*; add --replace"):

@@ -7,7 +7,7 @@ import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import pytest
 import yaml
@@ -227,6 +227,19 @@ def test_a_database_or_password_that_changes_is_taken_and_the_rest_of_the_file_k
     assert stored("postgresql://me:two@other.example/r") == f"postgresql+psycopg2://me@other.example/r{passfile}"
     assert yaml.safe_load(file.read_text())["concurrency"]["runs"]["max_concurrent_runs"] == 9
     assert mode(file) == 0o600
+
+
+def test_the_logs_of_runs_move_with_the_home(own, monkeypatch, tmp_path):
+    """Dagster made the former home's folder again, and wrote there."""
+    monkeypatch.setenv("LAKEHOUSE_DAGSTER__STORAGE_URL", "postgresql://me:one@db.example/runs")
+    ensure_instance(load_settings())
+    moved = tmp_path / "moved # here"
+    own.home.rename(moved)
+    monkeypatch.setenv("LAKEHOUSE_HOME", str(moved))
+    ensure_instance(load_settings())
+    instance = yaml.safe_load((moved / "dagster" / "dagster.yaml").read_text())
+    assert instance["compute_logs"]["config"]["base_dir"] == str(moved / "logs" / "dagster")
+    assert str(moved) in unquote(instance["storage"]["postgres"]["postgres_url"])
 
 
 def test_a_file_whose_url_cannot_be_renewed_is_named(own, monkeypatch):

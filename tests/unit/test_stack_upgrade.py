@@ -1,6 +1,7 @@
 """Clusters of another major version of Postgres: refused before any server starts, and upgraded."""
 
 import json
+import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -147,6 +148,21 @@ def test_a_move_that_lost_a_row_leaves_everything_as_it_was(
     assert major_of(old.data) == FORMER and not postgres_upgrade.old_data_path(old).exists()
     monkeypatch.setattr(postgres_upgrade, "_without_superuser", whole)
     upgrade_cluster(old, where, stack_settings().system_dir, PASSWORD, lambda step: None)
+    assert asked(old.data, where, "SELECT count(*) FROM orders") == [(500,)]
+
+
+def test_a_cluster_behind_a_link_stays_where_the_link_leads(where: Placement, old: OldCluster) -> None:
+    """The new one was put beside the link, on the disk of the home, and what was called the old data was the link."""
+    volume = where.data.parent / "volume"
+    volume.mkdir()
+    os.chown(volume, where.data.stat().st_uid, where.data.stat().st_gid)
+    old.data.rename(volume / "pg")
+    old.data.symlink_to(volume / "pg")
+    kept = upgrade_cluster(old, where, stack_settings().system_dir, PASSWORD, lambda step: None)
+    assert kept == volume / "catalog.postgres16" and major_of(kept) == FORMER
+    assert old.data.is_symlink() and old.data.resolve() == volume / "pg" and major_of(volume / "pg") == old.wanted
+    (volume / "pg").rename(upgraded_path(old.data))  # killed before its last rename
+    finish_upgrade(old.data)
     assert asked(old.data, where, "SELECT count(*) FROM orders") == [(500,)]
 
 
