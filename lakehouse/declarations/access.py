@@ -1,7 +1,8 @@
 """Which role reads what in Trino: its rules, made from the declarations and dbt's graph. Pure, but for the file.
 
 `writer` is the pipeline. `reader` sees marts, current views, mirrors, parsed and the vault, without personal data;
-`privacy` sees that too. Raw, stages and the lake's own tables are the writer's. What no rule names is closed.
+`privacy` sees that too. Raw, stages and the lake's own tables are the writer's. What no rule names is closed. A login
+that reads some namespaces only is in groups of its role and theirs, `reader@marts`, which the rules name as well.
 
 Personal data goes where a column of its name goes: a relation hides every personal name of the raw tables above it,
 whether it has such a column or not. A model that renames personal data has to declare it. Hubs and links pass nothing
@@ -35,7 +36,8 @@ OPEN = frozenset({"parsed", "vault", "marts"})  # schemas whose relations reader
 PREPARED = "stage"  # folder of views with all columns of a source, between parsed and the vault
 RULES, RELATIONS = "rules.json", "relations.json"
 REMEMBERED, ABOVE = "personal.json", "personal_above.json"
-READERS = "reader|privacy"
+READERS = "(reader|privacy)(@.+)?"
+"""The groups of all logins that read, be it everywhere or in some namespaces."""
 ALL = ("SELECT", "INSERT", "DELETE", "UPDATE", "OWNERSHIP", "GRANT_SELECT")
 ANY_ROW = "true"
 """A filter that drops nothing. Trino asks no rule whether somebody may run `ALTER TABLE … EXECUTE`, which can roll a
@@ -93,6 +95,11 @@ def read_relations(folder: Path) -> tuple[Relation, ...]:
         return tuple(Relation(r["schema"], r["name"], r["least"], frozenset(r["personal"])) for r in listed)
     except (ValueError, LookupError, TypeError):
         raise LakehouseError(f"{file} cannot be read: `lakehouse doctor` writes it anew") from None
+
+
+def namespaces_read(folder: Path, role: Role) -> frozenset[str]:
+    """The namespaces in which the role reads something by the rules as they are; raises as `read_relations`."""
+    return frozenset(found.schema for found in read_relations(folder) if found.least in {"reader", role})
 
 
 def ensure_rules(folder: Path) -> None:
@@ -205,14 +212,16 @@ def _table_rules(relation: Relation) -> list[dict[str, Any]]:
     """Names are regular expressions there, and columns that are not there do no harm."""
     place = {"catalog": CATALOG, "schema": re.escape(relation.schema), "table": re.escape(relation.name)}
     reads = {**place, "privileges": ["SELECT"], "filter": ANY_ROW}
+    here = f"(@{place['schema']})?"
+    privacy = {"group": f"privacy{here}", **reads}
     if relation.least == "writer":
         return [{**place, "privileges": [], "filter": ANY_ROW}]
     if relation.least == "privacy":
-        return [{"group": "privacy", **reads}]
+        return [privacy]
     if not relation.personal:
-        return [{"group": READERS, **reads}]
+        return [{"group": f"(reader|privacy){here}", **reads}]
     hidden = [{"name": name, "allow": False} for name in sorted(relation.personal)]
-    return [{"group": "privacy", **reads}, {"group": "reader", **reads, "columns": hidden}]
+    return [privacy, {"group": f"reader{here}", **reads, "columns": hidden}]
 
 
 def _least(node: Mapping[str, Any], personal_satellites: frozenset[str]) -> Role:

@@ -315,6 +315,53 @@ def test_no_rule_for_readers_lacks_the_filter_that_keeps_them_from_table_procedu
     ]
 
 
+def test_a_login_with_namespaces_gets_there_what_its_role_gets_and_nothing_elsewhere(
+    found: dict[str, Relation],
+) -> None:
+    """In Trino it is in the group `reader@marts`, and in none that is for all namespaces."""
+    wanted = rules(found.values())
+
+    def read(group: str, relation: Relation) -> tuple[Any, Any]:
+        rule = first_rule(group, relation.schema, relation.name, wanted)
+        return rule["privileges"], rule.get("columns")
+
+    for relation in found.values():
+        for role in ("reader", "privacy"):
+            assert read(f"{role}@{relation.schema}", relation) == read(role, relation)
+            for other in {"marts", "parsed", "vault", "meta", "mirror_retail", "", ".*"} - {relation.schema}:
+                assert read(f"{role}@{other}", relation) == ([], None)
+    for group in ("reader@marts", "privacy@marts"):
+        assert first_rule(group, "raw_retail", "customers", wanted)["privileges"] == []
+        shown = {
+            re.fullmatch(rule.get("schema", ".*"), schema) is not None
+            for rule in wanted["tables"]
+            for schema in ("parsed", "vault", "meta", "mirror_retail", "raw_retail")
+            if rule["privileges"] and rule.get("catalog") == "lake" and re.fullmatch(rule["group"], group)
+        }
+        assert shown == {False}, "Trino lists a schema with any rule that opens something in it"
+
+
+def test_a_login_with_namespaces_logs_in_and_queries_like_its_role(found: dict[str, Relation]) -> None:
+    wanted = rules(found.values())
+
+    def first(kind: str, group: str, **place: str) -> dict[str, Any]:
+        given = {"group": group, **place}
+        fits = (r for r in wanted[kind] if all(re.fullmatch(r.get(key, ".*"), value) for key, value in given.items()))
+        return {key: value for key, value in next(fits, {}).items() if key != "group"}
+
+    for role in ("reader", "privacy"):
+        for kind, place in (
+            *(("catalogs", {"catalog": catalog}) for catalog in ("lake", "system", "other")),
+            *(
+                ("tables", {"catalog": "system", "schema": s, "table": "queries"})
+                for s in ("jdbc", "metadata", "runtime")
+            ),
+            ("tables", {"catalog": "system", "schema": "runtime", "table": "nodes"}),
+            *((kind, {}) for kind in ("queries", "procedures", "functions", "schemas")),
+        ):
+            assert first(kind, f"{role}@marts", **place) == first(kind, role, **place), (kind, place)
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path / "access"

@@ -13,7 +13,9 @@ from lakehouse.errors import LakehouseError
 from lakehouse.servers.logins import (
     GROUPS,
     PASSWORDS,
+    Rights,
     add_login,
+    change_login,
     ensure_own_logins,
     hash_password,
     matches,
@@ -59,6 +61,86 @@ def test_logins_that_are_added_at_once_are_all_there(tmp_path: Path) -> None:
         passwords = list(pool.map(lambda name: add_login(tmp_path, name, "reader"), names))
     logins = read_logins(tmp_path)
     assert all(matches(logins[name].hashed, password) for name, password in zip(names, passwords, strict=True))
+
+
+def test_a_login_that_reads_some_namespaces_is_in_a_group_for_each_and_in_none_of_its_role(tmp_path: Path) -> None:
+    ensure_own_logins(tmp_path, OWN)
+    add_login(tmp_path, "ada", "reader", ["marts", "mirror_shop"])
+    add_login(tmp_path, "ben", "privacy", ["marts"])
+    add_login(tmp_path, "eve", "reader", ["marts"])
+    assert (tmp_path / GROUPS).read_text().splitlines() == [
+        "writer:lakehouse", "reader:reader", "privacy:privacy",
+        "reader@marts:ada,eve", "reader@mirror_shop:ada", "privacy@marts:ben",
+    ]  # fmt: skip
+    rights = {name: login.rights for name, login in read_logins(tmp_path).items()}
+    assert rights["ada"] == Rights("reader", frozenset({"marts", "mirror_shop"}))
+    assert rights["ben"] == Rights("privacy", frozenset({"marts"}))
+    assert rights["reader"] == Rights("reader", None)
+    remove_login(tmp_path, "ada")
+    assert "ada" not in (tmp_path / GROUPS).read_text()
+
+
+def test_logins_from_before_there_were_namespaces_read_all_of_them(tmp_path: Path) -> None:
+    """As the release before wrote the files."""
+    hashed = hash_password("secret")
+    (tmp_path / GROUPS).write_text("writer:lakehouse\nreader:ann,reader\nprivacy:privacy\n")
+    (tmp_path / PASSWORDS).write_text(
+        "".join(f"{name}:{hashed}\n" for name in ("ann", "lakehouse", "privacy", "reader"))
+    )
+    before = (tmp_path / GROUPS).read_text()
+    found = read_logins(tmp_path)
+    roles = {"ann": "reader", "lakehouse": "writer", "privacy": "privacy", "reader": "reader"}
+    assert {name: login.role for name, login in found.items()} == roles
+    assert all(login.rights.covers("anything") for login in found.values())
+    ensure_own_logins(tmp_path, dict.fromkeys(OWN, "secret"))
+    assert (tmp_path / GROUPS).read_text() == before
+
+
+def test_a_new_password_opens_no_other_namespace_and_a_change_keeps_the_password(tmp_path: Path) -> None:
+    ensure_own_logins(tmp_path, OWN)
+    add_login(tmp_path, "ada", "reader", ["marts"])
+    password = add_login(tmp_path, "ada", "privacy")
+
+    def rights() -> Rights:
+        login = read_logins(tmp_path)["ada"]
+        assert matches(login.hashed, password)
+        return login.rights
+
+    assert rights() == Rights("privacy", frozenset({"marts"}))
+    change_login(tmp_path, "ada", "reader", (), everywhere=False)
+    assert rights() == Rights("reader", frozenset({"marts"}))
+    change_login(tmp_path, "ada", None, ["parsed", "vault"], everywhere=False)
+    assert rights() == Rights("reader", frozenset({"parsed", "vault"}))
+    change_login(tmp_path, "ada", None, (), everywhere=True)
+    assert rights() == Rights("reader")
+    for name in ("nobody", "reader", "lakehouse"):
+        with pytest.raises(LakehouseError):
+            change_login(tmp_path, name, None, ["marts"], everywhere=False)
+    remove_login(tmp_path, "ada")
+    add_login(tmp_path, "ada", "reader")
+    assert read_logins(tmp_path)["ada"].rights == Rights("reader"), "another person with that name"
+
+
+@pytest.mark.parametrize(
+    "namespace", ["", "a:b", "a,b", "a\nwriter:ada", "marts\n", "Marts", "marts.x", ".*", "a@b", "live_raw_web"]
+)
+def test_no_namespace_becomes_more_than_a_group_of_its_own(tmp_path: Path, namespace: str) -> None:
+    ensure_own_logins(tmp_path, OWN)
+    add_login(tmp_path, "ada", "reader", ["marts"])
+    before = (tmp_path / GROUPS).read_text(), (tmp_path / PASSWORDS).read_text()
+    with pytest.raises(LakehouseError, match="give raw_web" if namespace.startswith("live") else "no name of a names"):
+        add_login(tmp_path, "ada", "reader", ["vault", namespace])
+    with pytest.raises(LakehouseError):
+        change_login(tmp_path, "ada", None, [namespace], everywhere=False)
+    assert ((tmp_path / GROUPS).read_text(), (tmp_path / PASSWORDS).read_text()) == before
+
+
+def test_an_own_login_reads_everything_again_after_somebody_narrowed_it_by_hand(tmp_path: Path) -> None:
+    """The pipeline would have found no table."""
+    ensure_own_logins(tmp_path, OWN)
+    (tmp_path / GROUPS).write_text("writer@marts:lakehouse\nreader:reader\nprivacy:privacy\n")
+    ensure_own_logins(tmp_path, OWN)
+    assert read_logins(tmp_path)["lakehouse"].rights == Rights("writer")
 
 
 @pytest.mark.parametrize("name", ["", "a:b", "a,b", "a\nwriter:a", "-x", "lakehouse", "reader", "writer:mallory"])
