@@ -1,4 +1,4 @@
-"""What the catalog answers to a role, as Iceberg's REST catalog specification has it (rest-catalog-open-api.yaml).
+"""What the catalog answers to a login, as Iceberg's REST catalog specification has it (rest-catalog-open-api.yaml).
 
 A table is answered with the text of its metadata file, parsed only where it has to be changed, and keys for its files.
 """
@@ -15,7 +15,7 @@ from typing import Any
 
 from lakehouse.catalog.pins import TAG
 from lakehouse.catalog.views.current_views import as_loaded
-from lakehouse.servers.logins import Role
+from lakehouse.servers.logins import Rights
 from lakehouse_serve.access.tokens import Tokens
 from lakehouse_serve.past.cuts import Cut, Cuts, NoCut, is_exactly
 from lakehouse_serve.past.moments import Moment, parse_warehouse, prefix_of, warehouse_of
@@ -63,7 +63,7 @@ class Caller:
     """Who asks; `mark` is that of the token, and goes into keys."""
 
     login: str
-    role: Role
+    rights: Rights
     mark: str
 
 
@@ -77,14 +77,14 @@ class Answers:
     tokens: Tokens
     access: Access
 
-    def config(self, warehouse: str) -> dict[str, Any]:
+    def config(self, caller: Caller, warehouse: str) -> dict[str, Any]:
         """What a client has to know first. Raises Refused for a warehouse that is none.
 
         A moment becomes the cuts that it stands for, so that all that the client reads is of these cuts, also when a
         cut of an earlier time is published meanwhile.
         """
         moment = self._moment(warehouse)
-        prefix = self.catalog if moment is None else prefix_of(f"{self.catalog}@{self._fixed(moment)}")
+        prefix = self.catalog if moment is None else prefix_of(f"{self.catalog}@{self._fixed(caller, moment)}")
         endpoints = [f"{method} {PREFIX}{path}" for method, path in READS]
         return {"defaults": {}, "overrides": {"prefix": prefix}, "endpoints": endpoints}
 
@@ -106,7 +106,7 @@ class Answers:
 
     def table(self, caller: Caller, prefix: str, namespace: str, name: str) -> bytes:
         """A table's metadata and keys for its files, as JSON."""
-        snapshots = self._snapshots(prefix)
+        snapshots = self._snapshots(caller, prefix)
         document = self._document(caller, snapshots, namespace, name, "TABLE")
         content, location = document.content, document.location
         if snapshots is not None:
@@ -122,12 +122,12 @@ class Answers:
 
     def credentials(self, caller: Caller, prefix: str, namespace: str, name: str) -> dict[str, Any]:
         """New keys for a table's files."""
-        document = self._document(caller, self._snapshots(prefix), namespace, name, "TABLE")
+        document = self._document(caller, self._snapshots(caller, prefix), namespace, name, "TABLE")
         return {"storage-credentials": [_credential(document, self._keys(caller, namespace, name, document))]}
 
     def view(self, caller: Caller, prefix: str, namespace: str, name: str) -> bytes:
         """A view's metadata, as JSON; a current view as of the last load, for its caller reads with his own rights."""
-        document = self._document(caller, self._snapshots(prefix), namespace, name, "VIEW")
+        document = self._document(caller, self._snapshots(caller, prefix), namespace, name, "VIEW")
         content = json.dumps(as_loaded(document.metadata)).encode()
         return _joined({"metadata-location": document.location}, content, {"config": {}})
 
@@ -137,16 +137,16 @@ class Answers:
 
     def _relations(self, caller: Caller, prefix: str, kind: Kind) -> list[tuple[str, str]]:
         """What the caller may know of; as of a moment, the tables that it covers."""
-        found, covered = self.relations.names(caller.role, kind), self._snapshots(prefix)
+        found, covered = self.relations.names(caller.rights, kind), self._snapshots(caller, prefix)
         if covered is None and kind == "TABLE":
-            return sorted({*found, *self.relations.live_names(caller.role)})
+            return sorted({*found, *self.relations.live_names(caller.rights)})
         return found if covered is None else [name for name in found if name in covered and kind == "TABLE"]
 
     def _document(self, caller: Caller, covered: Snapshots | None, namespace: str, name: str, kind: Kind) -> Document:
         document = None
         try:
             if covered is None or ((namespace, name) in covered and kind == "TABLE"):
-                document = self.relations.find(caller.role, kind, namespace, name)
+                document = self.relations.find(caller.rights, kind, namespace, name)
         except Personal as columns:
             text = f"{namespace}.{name} has personal columns ({columns}): use a login that may read them"
             raise Refused(403, "ForbiddenException", text) from None
@@ -155,7 +155,7 @@ class Answers:
             raise Refused(404, f"NoSuch{what.title()}Exception", f"there is no {what} {namespace}.{name}")
         return document
 
-    def _snapshots(self, prefix: str) -> Snapshots | None:
+    def _snapshots(self, caller: Caller, prefix: str) -> Snapshots | None:
         """The tables that a prefix stands for, each at a snapshot; None is all that there is now."""
         moment = self._moment(self._warehouse(prefix))
         if moment is None:
@@ -167,15 +167,15 @@ class Answers:
                     404, "NotFoundException", f"the pin {moment.pin!r} is of another state now: connect again"
                 )
             return kept
-        cuts = self._cuts(moment)
+        cuts = self._cuts(caller, moment)
         if moment.names_cuts and not is_exactly(moment, cuts):
             raise Refused(404, "NotFoundException", "a cut that was connected to is listed no more: connect again")
         return {name: found for cut in cuts for name, found in cut.tables.items()}
 
-    def _fixed(self, moment: Moment) -> str:
+    def _fixed(self, caller: Caller, moment: Moment) -> str:
         """What names the same state also when newer cuts have been published."""
         if moment.pin is None:
-            return ",".join(str(cut.position) for cut in self._cuts(moment))
+            return ",".join(str(cut.position) for cut in self._cuts(caller, moment))
         return f"pin:{moment.pin}!{_told(self._pinned(moment.pin))}"
 
     def _pinned(self, pin: str) -> Snapshots:
@@ -189,7 +189,11 @@ class Answers:
         except ValueError as error:
             raise Refused(404, "NotFoundException", str(error)) from None
 
-    def _cuts(self, moment: Moment) -> tuple[Cut, ...]:
+    def _cuts(self, caller: Caller, moment: Moment) -> tuple[Cut, ...]:
+        """Those of all sources, whose names are not for everybody."""
+        if caller.rights.namespaces is not None:
+            text = f"a login with namespaces of its own reads {self.catalog} and its pins: cuts are of raw tables"
+            raise Refused(404, "NotFoundException", text)
         try:
             return self.cuts.at(moment, datetime.now(UTC))
         except NoCut as error:

@@ -60,7 +60,7 @@ class Service:
             "views": (f"{NAMESPACE}/views", lambda c, r: JSONResponse(ask.names(c, *_space(r), "VIEW"))),
             "view": (f"{NAMESPACE}/views/{{view}}", lambda c, r: _text(ask.view(c, *_name(r)))),
         }
-        config = self._guarded("config", lambda _, r: JSONResponse(ask.config(r.query_params.get("warehouse", ""))))
+        config = self._guarded("config", lambda c, r: JSONResponse(ask.config(c, r.query_params.get("warehouse", ""))))
         metrics = self._guarded("metrics", lambda *_: Response(status_code=204))
         return Starlette(
             routes=[
@@ -99,14 +99,14 @@ class Service:
     def _caller(self, request: Request) -> Caller:
         kind, _, token = request.headers.get("authorization", "").partition(" ")
         grant = self.tokens.read(token.strip(), time.time()) if kind.lower() == "bearer" else None
-        role = self.answers.relations.grants.role(grant) if grant else None
-        if grant is None or role is None:
+        rights = self.answers.relations.grants.rights(grant) if grant else None
+        if grant is None or rights is None:
             raise Refused(
                 401, "NotAuthorizedException", "the token is wrong or has expired: ask /v1/oauth/tokens for one"
             )
         if not self.requests.admits(grant.login, time.monotonic()):
             raise Refused(429, "TooManyRequestsException", "too many requests: wait a second")
-        return Caller(grant.login, role, grant.mark)
+        return Caller(grant.login, rights, grant.mark)
 
     async def _token(self, request: Request) -> Response:
         try:
@@ -121,7 +121,7 @@ class Service:
         login, password = _basic(request) or (fields.get("client_id", ""), fields.get("client_secret", ""))
         if fields.get("grant_type") == EXCHANGE:
             grant = self.tokens.read(fields.get("subject_token", ""), time.time())
-            login, mark = (grant.login, grant.mark if grants.role(grant) else None) if grant else ("", None)
+            login, mark = (grant.login, grant.mark if grants.rights(grant) else None) if grant else ("", None)
         elif not self.wrong_logins.has_room(address, time.monotonic()):
             self.log.write("login", login, request, 429)
             return _error(Refused(429, "TooManyRequestsException", "too many wrong logins from here: wait a minute"))

@@ -24,6 +24,7 @@ from lakehouse.declarations.access import OWN, RELATIONS
 from lakehouse.errors import LakehouseError
 from lakehouse.servers import exports
 from lakehouse.servers.database import unreachable
+from lakehouse.servers.logins import Rights
 from lakehouse.settings import ExportSettings, Settings
 from lakehouse.text.urls import parse_url
 from lakehouse_serve.access.grants import Grants
@@ -181,10 +182,11 @@ def _allowed(rows: CatalogRows, settings: Settings) -> dict[Name, str]:
             f"{folder / RELATIONS} names none of the {len(declared)} tables to export: see that "
             "LAKEHOUSE_TRINO__ACCESS is this lake's folder of rules; `lakehouse doctor` writes the file anew"
         )
+    rights = Rights(options.role)
     return {
         name: location
         for name, location in asked.items()
-        if grants.shows(options.role, *name) and not grants.hidden(options.role, *name, rows.read(location).columns)
+        if grants.shows(rights, *name) and not grants.hidden(rights.role, *name, rows.read(location).columns)
     }
 
 

@@ -25,7 +25,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from lakehouse.servers.logins import Role
+from lakehouse.servers.logins import Rights
 from lakehouse_serve.access.signature import Request as Sent
 from lakehouse_serve.access.signature import is_signed
 from lakehouse_serve.access.tokens import ACCESS_KEY, Grant, Tokens
@@ -52,7 +52,7 @@ class Objects:
     store: Store
     relations: Relations
     tokens: Tokens
-    _known: TTLCache[tuple[Grant, Role], bool] = field(default_factory=lambda: TTLCache(KNOWN_KEYS, KNOWN_SECONDS))
+    _known: TTLCache[tuple[Grant, Rights], bool] = field(default_factory=lambda: TTLCache(KNOWN_KEYS, KNOWN_SECONDS))
     _lock: Lock = field(default_factory=Lock)
 
     def answer(self, request: Request) -> Response:
@@ -90,19 +90,19 @@ class Objects:
 
     def _opens(self, grant: Grant) -> bool:
         """Whether the login may read the table as it is now; asked anew a second later."""
-        role = self.relations.grants.role(grant)
-        if role is None:
+        rights = self.relations.grants.rights(grant)
+        if rights is None:
             return False
         with self._lock:
-            known = self._known.get((grant, role))
+            known = self._known.get((grant, rights))
         if known is None:
             try:
-                document = self.relations.find(role, "TABLE", grant.namespace, grant.name)
+                document = self.relations.find(rights, "TABLE", grant.namespace, grant.name)
                 known = document is not None and document.folder == grant.folder
             except Personal:
                 known = False
             with self._lock:
-                self._known[grant, role] = known
+                self._known[grant, rights] = known
         return known
 
     def _find(self, location: str) -> _Object | None:

@@ -13,7 +13,7 @@ from threading import Lock
 from typing import NamedTuple
 
 from lakehouse.declarations.access import RELATIONS, Relation, read_relations
-from lakehouse.servers.logins import GROUPS, PASSWORDS, Login, Role, hash_password, matches, read_logins
+from lakehouse.servers.logins import GROUPS, PASSWORDS, Login, Rights, Role, hash_password, matches, read_logins
 from lakehouse_serve.access.tokens import Grant
 
 Stamp = tuple[int, ...]
@@ -36,11 +36,11 @@ class Grants:
         self._read = Read({}, {}, ())
         self._lock = Lock()  # else a slow thread would put back what it read before a password was withdrawn
 
-    def role(self, grant: Grant) -> Role | None:
-        """The role of whom it was issued to; None if the login is gone, or has another password by now."""
+    def rights(self, grant: Grant) -> Rights | None:
+        """Those of whom it was issued to; None if the login is gone, or has another password by now."""
         self.refresh()
         found = self._read.logins.get(grant.login)
-        return found.role if found and _mark(found) == grant.mark else None
+        return found.rights if found and _mark(found) == grant.mark else None
 
     def mark(self, login: str, password: str) -> str | None:
         """What the login's grants carry; None if login and password do not belong together."""
@@ -49,10 +49,12 @@ class Grants:
         hashed = found.hashed if found else NOBODYS  # so that the time it takes does not tell which logins there are
         return _mark(found) if matches(hashed, password) and found else None
 
-    def shows(self, role: Role, namespace: str, name: str) -> bool:
-        """Whether the role may know of the relation."""
+    def shows(self, rights: Rights, namespace: str, name: str) -> bool:
+        """Whether a login with these rights may know of the relation."""
+        if not rights.covers(namespace):
+            return False
         relation = self._read.relations.get((namespace, name))
-        return role == "writer" or (relation is not None and relation.least in {"reader", role})
+        return rights.role == "writer" or (relation is not None and relation.least in {"reader", rights.role})
 
     def names(self, namespace: str, name: str) -> bool:
         """Whether the rules name the relation, be it closed or not."""

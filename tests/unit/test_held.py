@@ -24,7 +24,7 @@ from lakehouse.catalog.pins import TAG
 from lakehouse.catalog.relations import TableName
 from lakehouse.declarations.access import RELATIONS
 from lakehouse.errors import LakehouseError
-from lakehouse.servers.logins import ensure_own_logins
+from lakehouse.servers.logins import ROLES, Rights, ensure_own_logins
 from lakehouse.settings import Settings
 from lakehouse_serve.access.grants import Grants
 from lakehouse_serve.access.tokens import Tokens
@@ -294,7 +294,7 @@ def test_a_live_table_is_shown_to_whom_its_table_is_shown_and_the_past_has_none(
     grants.refresh()
     tokens = Tokens("s" * 32)
     ask = Answers("lake", Relations(rows, grants), cast(Any, None), tokens, Access("http://here", "here"))
-    callers = {role: Caller(role, cast(Any, role), "") for role in ("writer", "privacy", "reader")}
+    callers = {role: Caller(role, Rights(role), "") for role in ROLES}
     for caller in callers.values():
         assert ask.names(caller, "lake", "live_raw_web", "TABLE")["identifiers"] == [
             {"namespace": ["live_raw_web"], "name": "clicks"}

@@ -12,7 +12,7 @@ import pytest
 
 from lakehouse.declarations.access import RELATIONS, Relation
 from lakehouse.errors import LakehouseError
-from lakehouse.servers.logins import Login, add_login, ensure_own_logins, read_logins
+from lakehouse.servers.logins import ROLES, Login, Rights, add_login, ensure_own_logins, read_logins
 from lakehouse.settings import ServeSettings, load_settings
 from lakehouse_cli.machine.clients import client_text
 from lakehouse_serve.access import grants as grants_module
@@ -86,11 +86,11 @@ def test_a_prefix_whose_cut_is_listed_no_more_is_refused() -> None:
     """After a restore of the catalog a client went on with the newest cut before the one that it had connected to."""
     cuts: Any = SimpleNamespace(at=lambda *_: (Cut("retail", 1, 0x10, {"stores": 5}),))
     none: Any = None
-    answers = Answers("lake", none, cuts, none, none)
-    assert answers._snapshots(prefix_of("lake@retail=1:0/10")) == {("raw_retail", "stores"): 5}
-    assert answers._snapshots(prefix_of("lake@retail=0/20")) == {("raw_retail", "stores"): 5}
+    answers, caller = Answers("lake", none, cuts, none, none), Caller("lakehouse", Rights("writer"), "")
+    assert answers._snapshots(caller, prefix_of("lake@retail=1:0/10")) == {("raw_retail", "stores"): 5}
+    assert answers._snapshots(caller, prefix_of("lake@retail=0/20")) == {("raw_retail", "stores"): 5}
     with pytest.raises(Refused, match="listed no more: connect again"):
-        answers._snapshots(prefix_of("lake@retail=1:0/20"))
+        answers._snapshots(caller, prefix_of("lake@retail=1:0/20"))
 
 
 def table_metadata() -> dict[str, Any]:
@@ -258,14 +258,13 @@ def test_roles_are_those_of_trino_and_hold_for_whole_tables(tmp_path: Path) -> N
     (tmp_path / RELATIONS).write_text(json.dumps({"relations": written}))
     grants.refresh()
     seen = {
-        role: [name for schema, name, *_ in relations if grants.shows(role, schema, name)]
-        for role in ("writer", "privacy", "reader")
+        role: [name for schema, name, *_ in relations if grants.shows(Rights(role), schema, name)] for role in ROLES
     }
     assert seen == {"writer": ["people", "sat_person", "x"], "privacy": ["people", "sat_person"], "reader": ["people"]}
     assert grants.hidden("reader", "parsed", "people", {"id", "EMail"}) == {"email"}
     assert not grants.hidden("reader", "parsed", "people", {"id"})
     assert not grants.hidden("privacy", "parsed", "people", {"id", "email"})
-    assert not grants.shows("privacy", "raw_shop", "orders")
+    assert not grants.shows(Rights("privacy"), "raw_shop", "orders")
 
 
 def test_a_thread_that_is_slow_to_read_the_logins_does_not_put_a_withdrawn_password_back(
@@ -332,12 +331,13 @@ def test_a_client_of_a_pin_is_told_when_another_one_takes_its_name() -> None:
     rows = SimpleNamespace(tagged=lambda tag: kept if tag == "pin_close" else {}, relations=lambda kind: [*kept])
     relations = SimpleNamespace(rows=rows, names=lambda role, kind: [*kept] if kind == "TABLE" else [])
     asked = Answers("lake", cast(Any, relations), cast(Any, None), cast(Any, None), Access("http://here", "here"))
-    caller, prefix = Caller("ann", "reader", "m"), asked.config("lake@pin:close")["overrides"]["prefix"]
+    caller = Caller("ann", Rights("reader"), "m")
+    prefix = asked.config(caller, "lake@pin:close")["overrides"]["prefix"]
     assert asked.namespaces(caller, prefix, None) == {"namespaces": [["marts"], ["mirror_shop"]]}
     kept["marts", "sales"] = 7
     with pytest.raises(Refused, match="the pin 'close' is of another state now: connect again"):
         asked.namespaces(caller, prefix, None)
-    again = asked.config("lake@pin:close")["overrides"]["prefix"]
+    again = asked.config(caller, "lake@pin:close")["overrides"]["prefix"]
     assert again != prefix and asked.namespaces(caller, again, None)["namespaces"]
 
 

@@ -21,6 +21,7 @@ from lakehouse_serve.access_log import AccessLog
 from lakehouse_serve.answers import Access, Answers
 from lakehouse_serve.app import EXCHANGE, Service
 from lakehouse_serve.objects import Objects
+from lakehouse_serve.relations import Relations
 from lakehouse_serve.store import Facts
 from tests.unit.test_serve import SECRET, signed
 
@@ -28,25 +29,29 @@ FOLDER = "s3://warehouse/parsed/a/"
 
 
 class Asked:
-    """The service over one table that everybody may read, and what it answers."""
+    """The service over one table that everybody may read, or over these rows, and what it answers."""
 
-    def __init__(self, folder: Path) -> None:
-        self.access, self.tokens = folder / "access", Tokens(SECRET)
+    def __init__(self, folder: Path, rows: Any = None) -> None:
+        self.access, self.tokens, self.log = folder / "access", Tokens(SECRET), folder / "log"
         self.grants = Grants(self.access)
         found = SimpleNamespace(folder=FOLDER)
         relations = cast(Any, SimpleNamespace(grants=self.grants, find=lambda *_: found))
+        if rows is not None:
+            relations = Relations(rows, self.grants)
         store = SimpleNamespace(
             scheme="s3", facts=lambda _: Facts(1, datetime.now(UTC)), pieces=lambda *_: iter((b"x",))
         )
         answers = Answers("lake", relations, cast(Any, None), self.tokens, Access("http://here", "here"))
-        objects, log = Objects(cast(Any, store), relations, self.tokens), AccessLog(folder / "log", "lake")
+        objects, log = Objects(cast(Any, store), relations, self.tokens), AccessLog(self.log, "lake")
         self._app = Service(answers, objects, self.tokens, log, Limit(99, 99), Limit(99, 99)).application()
 
     def send(self, method: str, path: str, headers: dict[str, str], body: bytes = b"") -> tuple[int, bytes]:
         sent: list[Any] = []
+        path, _, query = path.partition("?")
         scope = {
             "type": "http", "asgi": {"version": "3.0", "spec_version": "2.4"}, "http_version": "1.1", "scheme": "http",
-            "method": method, "path": path, "raw_path": path.encode(), "query_string": b"", "root_path": "",
+            "method": method, "path": path, "raw_path": path.encode(), "root_path": "",
+            "query_string": query.encode(),
             "server": ("h", 80), "client": ("10.0.0.1", 1),
             "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
         }  # fmt: skip
@@ -78,17 +83,16 @@ class Asked:
         grant, now = self.tokens.read(token, time.time()), time.time()
         assert grant is not None
         keys = self.tokens.issue_storage(login, grant.mark, "parsed", "a", FOLDER, now)
-        path = "/warehouse/parsed/a/1.parquet"
+        return lambda: self.fetch(keys.session_token, keys.secret_key, "/warehouse/parsed/a/1.parquet") == 200
 
-        def opens() -> bool:
-            headers = {
-                "host": "h", "x-amz-content-sha256": "UNSIGNED-PAYLOAD", "x-amz-security-token": keys.session_token,
-                "x-amz-date": datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ"),
-            }  # fmt: skip
-            request = signed(Request("GET", path, "", headers), sorted(headers), keys.secret_key)
-            return self.send("GET", path, dict(request.headers))[0] == 200
-
-        return opens
+    def fetch(self, session_token: str, secret_key: str, path: str) -> int:
+        """The status of a file that is asked for with keys of the store."""
+        headers = {
+            "host": "h", "x-amz-content-sha256": "UNSIGNED-PAYLOAD", "x-amz-security-token": session_token,
+            "x-amz-date": datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ"),
+        }  # fmt: skip
+        request = signed(Request("GET", path, "", headers), sorted(headers), secret_key)
+        return self.send("GET", path, dict(request.headers))[0]
 
 
 @pytest.fixture
