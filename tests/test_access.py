@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import certifi
 import pytest
@@ -22,7 +22,7 @@ from lakehouse.servers.retry import Unreachable
 from lakehouse.servers.trino import answering, connect_to, http_session, query
 from lakehouse.settings import Settings, TrinoSettings
 from lakehouse_cli.lake.sql import sql
-from lakehouse_cli.machine.user import add, remove
+from lakehouse_cli.machine.user import add, change, remove
 from lakehouse_stack.home.pathnames import ports_file
 from lakehouse_stack.home.ports import read_ports
 from tests.test_stack import until
@@ -242,15 +242,77 @@ def test_a_query_on_the_command_line_is_asked_by_a_reader(lab: Settings, capsys:
 
 def test_a_login_is_added_and_removed_while_trino_runs(lab: Settings, capsys: pytest.CaptureFixture[str]) -> None:
     add("ada", "reader")
-    login = {"user": "ada", "password": capsys.readouterr().out.strip()}
-    ada = TrinoSettings.model_validate({**lab.trino.model_dump(include={"host", "port", "http_scheme", "ca"}), **login})
+    ada = as_login(lab, "ada", capsys.readouterr().out.strip())
     assert eventually(lambda: tried(ada, "SELECT * FROM lab.people")) == [[1, "Brno"]]
     remove("ada")
+    until(lambda: is_refused(ada, "SELECT 1"))
 
-    def is_refused() -> bool:
-        try:
-            return not tried(ada, "SELECT 1")
-        except (Error, HttpError):
-            return True
 
-    until(is_refused)
+def as_login(settings: Settings, name: str, password: str) -> TrinoSettings:
+    there = settings.trino.model_dump(include={"host", "port", "http_scheme", "ca"})
+    return TrinoSettings.model_validate({**there, "user": name, "password": password})
+
+
+def is_refused(trino: TrinoSettings, statement: str) -> bool:
+    try:
+        return not tried(trino, statement)
+    except (Error, HttpError):
+        return True
+
+
+NAMES = (
+    "SHOW SCHEMAS FROM lake",
+    "SELECT DISTINCT schema_name FROM lake.information_schema.schemata",
+    "SELECT DISTINCT table_schema FROM lake.information_schema.tables",
+    "SELECT DISTINCT table_schema FROM lake.information_schema.columns",
+    "SELECT DISTINCT table_schem FROM system.jdbc.tables WHERE table_cat = 'lake'",
+    "SELECT DISTINCT table_schem FROM system.jdbc.columns WHERE table_cat = 'lake'",
+    "SELECT DISTINCT table_schem FROM system.jdbc.schemas WHERE table_catalog = 'lake'",
+    "SELECT DISTINCT schema_name FROM system.metadata.table_comments WHERE catalog_name = 'lake'",
+)
+
+
+ELSEWHERE = (
+    "SELECT id FROM lab.people",
+    "SELECT id FROM lab.current",
+    "DESCRIBE lab.people",
+    "SHOW TABLES FROM lab",
+    "SHOW STATS FOR lab.people",
+)
+
+
+@pytest.mark.parametrize("role", ["reader", "privacy"])
+def test_a_login_with_namespaces_reads_and_lists_nothing_of_the_others(
+    lab: Settings, capsys: pytest.CaptureFixture[str], role: Literal["reader", "privacy"]
+) -> None:
+    """`lab.current` is over raw: a view runs as its owner, whatever its reader may read."""
+    here, other = f"here_{role}", f"other_{role}"
+    add(here, role, ["lab"])
+    mine = as_login(lab, here, capsys.readouterr().out.strip())
+    add(other, role, ["marts"])
+    theirs = as_login(lab, other, capsys.readouterr().out.strip())
+    try:
+        city = [[1, "Brno"]] if role == "reader" else [[1, ADDRESS, "Brno"]]
+        for relation in ("lab.people", "lab.current"):
+            assert eventually(lambda name=relation: tried(mine, f"SELECT * FROM {name}")) == city
+        for statement in NAMES:
+            assert ["lab"] in tried(mine, statement), statement
+            listed = {name for (name,) in tried(mine, statement)}
+            assert listed <= {"lab", "information_schema"}, statement
+            assert "lab" not in str(eventually(lambda ask=statement: tried(theirs, ask))), statement
+        assert tried(mine, "SELECT count(*) FROM lake.information_schema.views WHERE table_schema <> 'lab'") == [[0]]
+        assert tried(theirs, "SELECT count(*) FROM lake.information_schema.views") == [[0]]
+        secrets = SECRETS if role == "reader" else [s for s in (SECRETS[0], *SECRETS[5:]) if "CREATE VIEW" not in s]
+        closed = [(mine, statement) for statement in ("SELECT * FROM meta.cuts", *secrets, *HARM)]
+        closed += [(theirs, statement) for statement in (*ELSEWHERE, *SECRETS, *HARM)]
+        for trino, statement in closed:
+            with pytest.raises(TrinoQueryError, match=f"{REFUSED}|does not exist"):
+                tried(trino, statement)
+        assert tried(theirs, 'SELECT DISTINCT "user" FROM system.runtime.queries') == [[other]]
+        change(other, namespace=["lab", "marts"])
+        assert eventually(lambda: tried(theirs, "SELECT * FROM lab.people")) == city, "with the password of before"
+        change(here, namespace=["marts"])
+        until(lambda: is_refused(mine, "SELECT id FROM lab.people"))
+    finally:
+        remove(here)
+        remove(other)
