@@ -13,7 +13,7 @@ from datetime import datetime
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
-from lakehouse.catalog.open import changes_data, history, total
+from lakehouse.catalog.open import MIRROR_POSITION, MIRROR_STATE, changes_data, history, total
 from lakehouse.files.stored import known_fields
 
 if TYPE_CHECKING:
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyiceberg.table.metadata import TableMetadata
 
-POSITION = "lakehouse.position"  # <epoch>:<position>, for readers
-STATE = "lakehouse.mirror"
 MOMENTS = ("ingested_at", "seen")
 _OF_CHANGES = ("append", "delete")  # the operations of a refresh that writes what changed
 LISTS = ("key", "nulls")
@@ -56,7 +54,7 @@ class MirrorState:
     def properties(self) -> dict[str, str]:
         """What is stored."""
         stored = asdict(self) | {name: at.isoformat() for name in MOMENTS if (at := getattr(self, name)) is not None}
-        return {POSITION: f"{self.epoch}:{self.position}", STATE: json.dumps(stored)}
+        return {MIRROR_POSITION: f"{self.epoch}:{self.position}", MIRROR_STATE: json.dumps(stored)}
 
 
 def read_state(mirror: Table, epoch: int, raw: str, key: tuple[int, ...]) -> MirrorState | None:
@@ -66,7 +64,7 @@ def read_state(mirror: Table, epoch: int, raw: str, key: tuple[int, ...]) -> Mir
     restored raw table may have lost events that the mirror has, and a recovery repairs only what raw has wrong. So are
     those of another raw table, and those that were told apart by another key: events would be merged into other rows.
     """
-    stored = mirror.properties.get(STATE)
+    stored = mirror.properties.get(MIRROR_STATE)
     if stored is None:
         return None
     fields = known_fields(MirrorState, json.loads(stored))

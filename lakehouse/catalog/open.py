@@ -28,6 +28,8 @@ LOST_CONNECTION = ("57P01", "57P02", "57P03")
 _CHANGED = ("added-records", "deleted-records", "added-delete-files")
 # Of a mirror: its snapshot of the last refresh that brought the fresh view past what it cannot follow, as a truncate
 PASSED = "lakehouse.passed"
+MIRROR_POSITION = "lakehouse.position"  # of a mirror, for readers: <epoch>:<position>
+MIRROR_STATE = "lakehouse.mirror"  # the same and more, for the next refresh
 # Of a table, with the time in milliseconds: its snapshot of before to which it was restored then
 PUT_BACK = "lakehouse.put-back."
 # Of a table, with a snapshot: when it was published, in milliseconds, if that was later than it was made

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from lakehouse.catalog.loads.remembered import LOADED
 from lakehouse.catalog.objects import list_objects
-from lakehouse.catalog.open import PUT_BACK, total
+from lakehouse.catalog.open import MIRROR_POSITION, MIRROR_STATE, PUT_BACK, total
 from lakehouse.catalog.private_pyiceberg import copied_to, stage, write_metadata
 from lakehouse.catalog.writing.commit import swap
 from lakehouse.catalog.writing.next_tables import BUILT_FROM
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from pyiceberg.table.snapshots import Snapshot
 
 RESTORED_AS_OF = "lakehouse.restored-as-of"
+OF_NOW = (LOADED, BUILT_FROM, MIRROR_POSITION, MIRROR_STATE)  # what properties begin with that tell the newest state
 NAME = "restore"
 
 
@@ -173,8 +174,8 @@ def _with_definitions(now: TableMetadata, then: TableMetadata, snapshot: Snapsho
 
 
 def _put_back_now(now: TableMetadata, snapshot: Snapshot) -> TableMetadata:
-    """Metadata without what loads and builds have noted of the state that it no longer has, and with the restore."""
-    properties = {key: value for key, value in now.properties.items() if not key.startswith((LOADED, BUILT_FROM))}
+    """Metadata without what was noted of the state that it no longer has, and with the restore."""
+    properties = {key: value for key, value in now.properties.items() if not key.startswith(OF_NOW)}
     at = f"{PUT_BACK}{int(datetime.now(UTC).timestamp() * 1000)}"
     return now.model_copy(update={"properties": {**properties, at: str(snapshot.snapshot_id)}})
 
@@ -185,7 +186,7 @@ def _register(session: Session, table: TableName, name: TableName, moment: Momen
     then, io = moment.table.metadata, moment.table.io
     location = f"{then.location.rstrip('/')}__as_of_{as_of.astimezone(UTC):%Y%m%d%H%M%S}"
     snapshot = _own_manifests(moment, location)
-    properties = {key: value for key, value in then.properties.items() if not key.startswith("write.")}
+    properties = {key: value for key, value in then.properties.items() if not key.startswith(("write.", *OF_NOW))}
     metadata = _with_definitions(then, then, snapshot).model_copy(
         update={
             "table_uuid": uuid.uuid4(),

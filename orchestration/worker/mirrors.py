@@ -59,8 +59,7 @@ class Mirrors:
 
 def standing(mirror: "Table") -> Standing | None:
     """Where a mirror stands; None before its first refresh."""
-    from ingestion.mirrors.state import POSITION
-    from lakehouse.catalog.open import newest_of
+    from lakehouse.catalog.open import MIRROR_POSITION, newest_of
 
     fact = newest_of(mirror)
-    return Standing(fact, mirror.properties.get(POSITION, "")) if fact else None
+    return Standing(fact, mirror.properties.get(MIRROR_POSITION, "")) if fact else None

@@ -190,6 +190,24 @@ def test_in_place_the_table_forgets_its_loads_and_keeps_its_other_properties(cat
     assert properties["comment"] == "a hub" and not [key for key in properties if key.startswith("lakehouse.loaded.")]
 
 
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_mirror_of_then_does_not_say_where_the_one_of_now_stands(
+    catalog: SqlCatalog, table: Table, in_place: bool
+) -> None:
+    """Who read on from its position, or remembered it, missed the changes in between."""
+    moments, state = grow(table, 2), {"lakehouse.position": "1:0/1F5", "lakehouse.mirror": "{}", "comment": "stores"}
+    with table.transaction() as transaction:
+        transaction.set_properties(state)
+    moment, copy = find(cast(Any, table.io), table, moments[0]), TableName("shop", "sales__as_of_1")
+    if in_place:
+        _put_back(session(catalog), NAME, table, moment)
+    else:
+        _register(session(catalog), NAME, copy, moment, moments[0])
+    restored = catalog.load_table(NAME if in_place else copy)
+    assert len(restored.scan().to_arrow()) == 1
+    assert restored.properties["comment"] == "stores" and not {*list(state)[:2]} & {*restored.properties}
+
+
 def test_in_place_nothing_changes_where_the_table_is_in_that_state_already(catalog: SqlCatalog, table: Table) -> None:
     """It reported success in the same words."""
     (moment,) = grow(table, 1)

@@ -13,9 +13,8 @@ from dagster._core.storage.partition_status_cache import get_and_update_asset_st
 from dagster._core.utils import make_new_run_id
 from pyiceberg.table import Table
 
-from ingestion.mirrors.state import POSITION
 from lakehouse.catalog.lake_catalog import LakeCatalog
-from lakehouse.catalog.open import SnapshotFact
+from lakehouse.catalog.open import MIRROR_POSITION, SnapshotFact
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import load_settings
 from orchestration.runs.partitions import FIRST, LAST, daily_partitions
@@ -220,7 +219,7 @@ def test_a_mirror_is_told_of_once_for_each_state(instance: dg.DagsterInstance, p
     def refreshed(mirror: Table, position: str) -> None:
         with mirror.transaction() as same:
             same.append(rows)
-            same.set_properties({POSITION: position})
+            same.set_properties({MIRROR_POSITION: position})
 
     refreshed(orders, "1:0/10")
     mirrors = Mirrors(instance, postgres_catalog, tables)
