@@ -8,22 +8,23 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from lakehouse.catalog.pins import TAG
 from lakehouse.catalog.views.current_views import as_loaded
 from lakehouse.servers.logins import Rights
 from lakehouse_serve.access.tokens import Tokens
 from lakehouse_serve.past.cuts import Cut, Cuts, NoCut, is_exactly
 from lakehouse_serve.past.moments import Moment, parse_warehouse, prefix_of, warehouse_of
-from lakehouse_serve.past.snapshots import AsOf, NoSnapshot, at_snapshot
-from lakehouse_serve.reading import Document, Kind
+from lakehouse_serve.past.snapshots import AsOf, Chosen, NoSnapshot, at_snapshot, has_snapshot, kept_since
+from lakehouse_serve.past.states import positions_of
+from lakehouse_serve.reading import OF_SOURCES, Document, Kind
 from lakehouse_serve.relations import Personal, Relations
 
-Snapshots = Mapping[tuple[str, str], int]
+Snapshots = Mapping[tuple[str, str], Chosen]
 PREFIX = "/v1/{prefix}"
 NAMESPACE = "/namespaces/{namespace}"
 READS: tuple[tuple[str, str], ...] = (
@@ -69,22 +70,26 @@ class Caller:
 
 @dataclass(frozen=True)
 class Answers:
-    """Answers to one caller at a time; keeps no state of callers."""
+    """Answers to one caller at a time; keeps no state of callers. `cuts` are those of raw tables."""
 
     catalog: str
     relations: Relations
     cuts: Cuts
+    mirrors: Cuts
     tokens: Tokens
     access: Access
 
     def config(self, caller: Caller, warehouse: str) -> dict[str, Any]:
-        """What a client has to know first. Raises Refused for a warehouse that is none.
+        """What a client has to know first. Raises Refused for a warehouse that is none, or has nothing for the caller.
 
         A moment becomes the cuts that it stands for, so that all that the client reads is of these cuts, also when a
         cut of an earlier time is published meanwhile.
         """
         moment = self._moment(warehouse)
         prefix = self.catalog if moment is None else prefix_of(f"{self.catalog}@{self._fixed(caller, moment)}")
+        if moment is not None and not self._has_any(caller, prefix):
+            text = f"{warehouse} has nothing for the role {caller.rights.role}{self._oldest(self._readable(caller))}"
+            raise Refused(404, "NotFoundException", text)
         endpoints = [f"{method} {PREFIX}{path}" for method, path in READS]
         return {"defaults": {}, "overrides": {"prefix": prefix}, "endpoints": endpoints}
 
@@ -112,9 +117,10 @@ class Answers:
         if snapshots is not None:
             state = AsOf(location, snapshots[namespace, name])
             try:
-                content = json.dumps(at_snapshot(document.metadata, state.snapshot)).encode()
+                content = json.dumps(at_snapshot(document.metadata, state.chosen)).encode()
             except NoSnapshot:
-                raise Refused(404, "NoSuchTableException", _expired(namespace, name)) from None
+                text = f"{_expired(namespace, name)}{self._oldest([document])}"
+                raise Refused(404, "NoSuchTableException", text) from None
             location = state.location
         keys = self._keys(caller, namespace, name, document)
         rest = {"config": keys, "storage-credentials": [_credential(document, keys)]}
@@ -169,17 +175,19 @@ class Answers:
             return kept
         cuts = self._cuts(caller, moment)
         if moment.names_cuts and not is_exactly(moment, cuts):
-            raise Refused(404, "NotFoundException", "a cut that was connected to is listed no more: connect again")
-        return {name: found for cut in cuts for name, found in cut.tables.items()}
+            raise _listed_no_more()
+        listed = (*cuts, *self._mirrored(moment, cuts))
+        return {name: Chosen(found, cut.position) for cut in listed for name, found in cut.tables.items()}
 
     def _fixed(self, caller: Caller, moment: Moment) -> str:
         """What names the same state also when newer cuts have been published."""
         if moment.pin is None:
-            return ",".join(str(cut.position) for cut in self._cuts(caller, moment))
+            cuts = self._cuts(caller, moment)
+            return f"{positions_of(cuts)}!{positions_of(self._mirrored(moment, cuts))}"
         return f"pin:{moment.pin}!{_told(self._pinned(moment.pin))}"
 
     def _pinned(self, pin: str) -> Snapshots:
-        if kept := self.relations.rows.tagged(TAG + pin):
+        if kept := self.relations.rows.pinned(pin):
             return kept
         raise Refused(404, "NotFoundException", f"there is no pin {pin!r}")
 
@@ -198,6 +206,46 @@ class Answers:
             return self.cuts.at(moment, datetime.now(UTC))
         except NoCut as error:
             raise Refused(404, "NotFoundException", str(error)) from None
+
+    def _mirrored(self, moment: Moment, cuts: tuple[Cut, ...]) -> tuple[Cut, ...]:
+        """The cuts at which the mirrors of these sources stand: the newest until theirs, unless the moment names them.
+
+        Never those of an earlier epoch: such mirrors may have rows that the source has lost.
+        """
+        if moment.mirrors is None:
+            newest = self.mirrors.newest(Moment(positions=tuple(cut.position for cut in cuts)))
+            epochs = {cut.source: cut.epoch for cut in cuts}
+            return tuple(cut for cut in newest if cut.epoch == epochs.get(cut.source))
+        if not moment.mirrors:
+            return ()
+        asked = Moment(positions=moment.mirrors)
+        try:
+            found = self.mirrors.at(asked, datetime.now(UTC))
+        except NoCut:
+            raise _listed_no_more() from None
+        if not is_exactly(asked, found):
+            raise _listed_no_more()
+        return found
+
+    def _has_any(self, caller: Caller, prefix: str) -> bool:
+        """Whether the caller sees a table of the past that still has its snapshot of then."""
+        covered = self._snapshots(caller, prefix) or {}
+        seen = self._relations(caller, prefix, "TABLE")
+        documents = ((name, self.relations.rows.document("TABLE", *name)) for name in seen)
+        return any(found and has_snapshot(found.metadata, covered[name].snapshot) for name, found in documents)
+
+    def _readable(self, caller: Caller) -> Iterator[Document]:
+        """The raw tables and mirrors that the caller may read now."""
+        for namespace, name in self.relations.names(caller.rights, "TABLE"):
+            with suppress(Personal):
+                is_of_source = namespace.startswith(OF_SOURCES)
+                if is_of_source and (found := self.relations.find(caller.rights, "TABLE", namespace, name)):
+                    yield found
+
+    def _oldest(self, documents: Iterable[Document]) -> str:
+        """Says what can be asked for of these tables."""
+        since = min((at for found in documents if (at := kept_since(found.metadata))), default=None)
+        return f"; the oldest state that is left is {self.catalog}@{since:%Y-%m-%dT%H:%M:%S}" if since else ""
 
     def _warehouse(self, prefix: str) -> str:
         warehouse = warehouse_of(prefix, self.catalog)
@@ -230,9 +278,13 @@ def _expired(namespace: str, name: str) -> str:
     return f"{namespace}.{name} has no snapshot of that cut any more: its retention has passed"
 
 
+def _listed_no_more() -> Refused:
+    return Refused(404, "NotFoundException", "a cut that was connected to is listed no more: connect again")
+
+
 def _told(snapshots: Snapshots) -> str:
     """What tells the state of a pin from another one."""
-    named = sorted((*table, snapshot) for table, snapshot in snapshots.items())
+    named = sorted((*table, chosen.snapshot) for table, chosen in snapshots.items())
     return hashlib.sha256(json.dumps(named).encode()).hexdigest()[:16]
 
 

@@ -111,7 +111,7 @@ class Objects:
             facts = self.store.facts(location)
             return _Object(facts, lambda begin, end: self.store.pieces(location, begin, end)) if facts else None
         try:
-            content = json.dumps(at_snapshot(self.relations.rows.read(state.file).metadata, state.snapshot)).encode()
+            content = json.dumps(at_snapshot(self.relations.rows.read(state.file).metadata, state.chosen)).encode()
         except (FileNotFoundError, NoSnapshot):
             return None
         return _Object(

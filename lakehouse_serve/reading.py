@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,12 +17,17 @@ from sqlalchemy import create_engine, text
 
 from lakehouse.catalog.live_tables import only_rewritten
 from lakehouse.catalog.next_names import is_next
+from lakehouse.catalog.pins import TAG, properties_of
 from lakehouse.settings import Settings
 from lakehouse.text.urls import parse_url
+from lakehouse_serve.past.moments import Position, parse_warehouse
+from lakehouse_serve.past.snapshots import Chosen
 from lakehouse_serve.store import Store
 
 CACHED_BYTES = 64 << 20
-KNOWN_TAGS, KNOWN_SECONDS = 100, 10  # a tag is looked for in the metadata of all tables
+KNOWN_PINS, KNOWN_SECONDS = 100, 10  # a pin is looked for in the metadata of all tables
+CHECKED_SECONDS = 1.0  # anybody may ask whether the service is well
+OF_SOURCES = ("raw_", "mirror_")
 Kind = Literal["TABLE", "VIEW"]
 
 
@@ -55,7 +62,8 @@ class CatalogRows:
         self._catalog = settings.catalog_name
         self._store = store
         self._documents: LRUCache[str, Document] = LRUCache(CACHED_BYTES, getsizeof=lambda found: len(found.content))
-        self._tags: TTLCache[str, dict[tuple[str, str], int]] = TTLCache(KNOWN_TAGS, KNOWN_SECONDS)
+        self._pins: TTLCache[str, dict[tuple[str, str], Chosen]] = TTLCache(KNOWN_PINS, KNOWN_SECONDS)
+        self._answered_at = -CHECKED_SECONDS
         self._lock = Lock()
         self._engine = create_engine(
             parse_url(settings.catalog_dsn()).sqlalchemy(),
@@ -64,9 +72,10 @@ class CatalogRows:
         )
 
     def relations(self, kind: Kind) -> list[tuple[str, str]]:
-        """Namespace and name of every table or view, in order."""
+        """Namespace and name of every table or view, in order; without copies that are being built."""
         rows = self._query("SELECT table_namespace, table_name, iceberg_type", "ORDER BY 1, 2")
-        return [(namespace, name) for namespace, name, found in rows if (found or "TABLE") == kind]
+        of_kind = ((namespace, name) for namespace, name, found in rows if (found or "TABLE") == kind)
+        return [found for found in of_kind if not is_next(found[0])]
 
     def locations(self) -> dict[tuple[str, str], str]:
         """The metadata file of every table, all of one moment; without copies that are being built."""
@@ -76,7 +85,9 @@ class CatalogRows:
         return {(namespace, name): location for namespace, name, location in rows if not is_next(namespace)}
 
     def document(self, kind: Kind, namespace: str, name: str) -> Document | None:
-        """The metadata of a table or view as of now; None if there is none of that kind."""
+        """The metadata of a table or view as of now; None if there is none of that kind, and of a copy."""
+        if is_next(namespace):
+            return None
         rows = self._query(
             "SELECT metadata_location, iceberg_type",
             "AND table_namespace = :namespace AND table_name = :name",
@@ -109,15 +120,15 @@ class CatalogRows:
             return committed
         return None
 
-    def tagged(self, tag: str) -> dict[tuple[str, str], int]:
-        """The tables that have a tag, and the snapshot that it names in each."""
+    def pinned(self, pin: str) -> dict[tuple[str, str], Chosen]:
+        """The tables that a pin keeps, and what of each."""
         with self._lock:
-            known = self._tags.get(tag)
+            known = self._pins.get(pin)
         if known is None:
-            refs = {table: self.read(at).metadata.get("refs", {}) for table, at in self.locations().items()}
-            known = {table: found[tag]["snapshot-id"] for table, found in refs.items() if tag in found}
+            kept = {table: _kept(table[0], self.read(at).metadata, pin) for table, at in self.locations().items()}
+            known = {table: chosen for table, chosen in kept.items() if chosen is not None}
             with self._lock:
-                self._tags[tag] = known
+                self._pins[pin] = known
         return known
 
     def read(self, location: str) -> Document:
@@ -133,8 +144,10 @@ class CatalogRows:
         return known
 
     def check(self) -> None:
-        """Asks the database something. Raises SQLAlchemyError when it does not answer."""
-        self._query("SELECT 1", "LIMIT 1")
+        """Asks the database something, once a second at most. Raises SQLAlchemyError when it does not answer."""
+        if time.monotonic() - self._answered_at > CHECKED_SECONDS:
+            self._query("SELECT 1", "LIMIT 1")
+            self._answered_at = time.monotonic()
 
     def close(self) -> None:
         """Closes the connections to the database."""
@@ -152,3 +165,17 @@ class CatalogRows:
     def _rows(self, statement: str, values: dict[str, str]) -> list[Any]:
         with self._engine.connect() as connection:
             return list(connection.execute(text(statement), {"catalog": self._catalog, **values}))
+
+
+def _kept(namespace: str, metadata: Mapping[str, Any], pin: str) -> Chosen | None:
+    found = metadata.get("refs", {}).get(TAG + pin)
+    return Chosen(found["snapshot-id"], _cut_of(namespace, metadata, pin)) if found else None
+
+
+def _cut_of(namespace: str, metadata: Mapping[str, Any], pin: str) -> Position | None:
+    """The cut of its source at which the pin keeps a raw table or a mirror, as its own property says."""
+    named, _ = properties_of(pin)
+    cuts = metadata.get("properties", {}).get(named)
+    moment = parse_warehouse(f"@{cuts}", "") if cuts else None
+    source = next((namespace.removeprefix(of) for of in OF_SOURCES if namespace.startswith(of)), None)
+    return next((p for p in moment.positions if p.source == source), None) if moment and source else None

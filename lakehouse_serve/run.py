@@ -66,7 +66,7 @@ def build(settings: Settings) -> Service:
     relations = Relations(CatalogRows(settings, store), Grants(folder))
     access = Access(settings.serve.address(), settings.s3.region)
     return Service(
-        Answers(settings.catalog_name, relations, Cuts(settings), tokens, access),
+        Answers(settings.catalog_name, relations, Cuts(settings), Cuts(settings, "mirror"), tokens, access),
         Objects(store, relations, tokens),
         tokens,
         AccessLog(settings.serve.access_log or settings.home / "logs" / "serve-access.log", settings.catalog_name),

@@ -75,7 +75,8 @@ def test_each_cut_is_a_warehouse_that_holds_all_tables_of_then(settings: Setting
     assert service.client("writer", f"lake@{world.source.name}={moments[0][0]}").list_namespaces() == [(namespace,)]
     first = service.client("writer", f"lake@{world.source.name}={moments[0][0]}").load_table((namespace, "orders"))
     assert "note" not in first.schema().column_names
-    assert first.metadata_location.endswith(f".at-{first.metadata.current_snapshot_id}.metadata.json")
+    assert f".at-{first.metadata.current_snapshot_id}-{world.source.name}-1-" in first.metadata_location
+    assert first.properties["lakehouse.cut"].startswith(f"{world.source.name}=1:")
     with first.io.new_input(first.metadata_location).open() as file:
         assert f'"current-snapshot-id": {first.metadata.current_snapshot_id}' in file.read().decode()
     for wrong, why in (

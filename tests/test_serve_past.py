@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -16,6 +17,7 @@ from lakehouse.declarations.policies import RawPolicy
 from lakehouse.servers.trino import query
 from lakehouse.settings import Settings
 from lakehouse_serve.past.moments import parse_warehouse, warehouse_of
+from tests.mirrored import declaring_columns, refreshed
 from tests.serving import Served, served
 from tests.world import World, make_world, replay
 
@@ -172,6 +174,37 @@ def test_a_moment_that_newer_cuts_belong_to_is_not_remembered(settings: Settings
     world.ingest(spark)
     assert state_of(service.client("writer", warehouse), namespace)["steps"] == [(1, 1)]
     assert state_of(first, namespace)["steps"] == [(1, 0)], "a client stays at the cut that it was led to"
+
+
+@pytest.mark.slow
+def test_each_cut_of_mirrors_is_a_state_of_the_source_for_readers(
+    settings: Settings, spark: Any, tmp_path: Path
+) -> None:
+    """A warehouse of the past had no mirrors: the catalog that a reader attached was empty."""
+    world = declaring_columns(make_world(settings, DDL, TABLES))
+    source, moments = world.source.name, []
+    for step in range(1, 4):
+        world.sql(f"UPDATE steps SET step = {step}", f"DELETE FROM accounts WHERE id = {step}")
+        world.ingest(spark)
+        with psycopg.connect(world.owner_url, autocommit=True) as connection:
+            of_source = copied(connection)
+        if step != 2:
+            refreshed(world, spark)
+        moments.append((step, of_source))
+    space = f"mirror_{source}"
+    rules = [{"schema": space, "name": name, "least": "reader", "personal": []} for name in TABLES]
+    with served(settings, tmp_path / "access", rules) as service:
+        for step, of_source in moments:
+            at = 1 if step == 2 else step
+            reader = service.client("reader", f"lake@{source}={of_source.lsn}")
+            assert reader.list_namespaces() == [(space,)]
+            tables = {name: reader.load_table((space, name)) for name in TABLES}
+            rows = {n: sorted(tuple(r.values()) for r in t.scan().to_arrow().to_pylist()) for n, t in tables.items()}
+            assert rows == moments[at - 1][1].tables, f"step {step}"
+            [cut] = {table.properties["lakehouse.cut"] for table in tables.values()}
+            assert cut.startswith(f"{source}=1:") and "lakehouse.position" not in tables["steps"].properties
+            exact = service.client("writer", f"lake@{cut}")
+            assert state_of(exact, f"raw_{source}") == moments[at - 1][1].tables, "raw at the cut of the mirrors"
 
 
 def test_a_cut_whose_snapshots_have_expired_is_refused(settings: Settings, spark: Any, service: Served) -> None:

@@ -3,6 +3,8 @@
 `lake`; `lake@2026-11-20T10:00` is the newest cut of each source until then (UTC unless an offset is given);
 `lake@0/3C87757` and `lake@retail=1:0/3C87757,bank=1:0/44` are the newest cuts of these sources until those commits.
 `lake@pin:month_end` is what that pin keeps.
+
+What follows a `!` is for clients that are connected: the state of the pin, or the cuts at which mirrors stand.
 """
 
 from __future__ import annotations
@@ -35,12 +37,16 @@ class Position:
 
 @dataclass(frozen=True)
 class Moment:
-    """A time, positions of sources, or the name of a pin; `state` tells that pin from a later one of its name."""
+    """A time, positions of sources, or the name of a pin; `state` tells that pin from a later one of its name.
+
+    `mirrors` are the cuts at which mirrors stand, beside positions of raw tables; None where the newest are meant.
+    """
 
     at: datetime | None = None
     positions: tuple[Position, ...] = ()
     pin: str | None = None
     state: str | None = None
+    mirrors: tuple[Position, ...] | None = None
 
     @property
     def names_cuts(self) -> bool:
@@ -57,8 +63,10 @@ def parse_warehouse(text: str, catalog: str) -> Moment | None:
         return None
     if found := PIN.fullmatch(moment):
         return Moment(pin=found["name"], state=found["state"])
-    if positions := _positions(moment):
-        return Moment(positions=positions)
+    listed, is_fixed, of_mirrors = moment.partition("!")
+    mirrors = _positions(of_mirrors) if is_fixed else None
+    if (positions := _positions(listed)) and (mirrors or not of_mirrors):
+        return Moment(positions=positions, mirrors=mirrors)
     try:
         time = datetime.fromisoformat(moment)
         return Moment(at=(time if time.tzinfo else time.replace(tzinfo=UTC)).astimezone(UTC))

@@ -292,8 +292,8 @@ def test_a_live_table_is_shown_to_whom_its_table_is_shown_and_the_past_has_none(
     ensure_own_logins(tmp_path, {"lakehouse": "w", "reader": "r", "privacy": "p"})
     grants, rows = Grants(tmp_path), CatalogRows(lake.settings, cast(Any, Files()))
     grants.refresh()
-    tokens = Tokens("s" * 32)
-    ask = Answers("lake", Relations(rows, grants), cast(Any, None), tokens, Access("http://here", "here"))
+    tokens, none = Tokens("s" * 32), cast(Any, None)
+    ask = Answers("lake", Relations(rows, grants), none, none, tokens, Access("http://here", "here"))
     callers = {role: Caller(role, Rights(role), "") for role in ROLES}
     for caller in callers.values():
         assert ask.names(caller, "lake", "live_raw_web", "TABLE")["identifiers"] == [

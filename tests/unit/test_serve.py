@@ -24,7 +24,7 @@ from lakehouse_serve.answers import Access, Answers, Caller, Refused
 from lakehouse_serve.objects import part
 from lakehouse_serve.past.cuts import Cut
 from lakehouse_serve.past.moments import Moment, Position, parse_warehouse, prefix_of, warehouse_of
-from lakehouse_serve.past.snapshots import AsOf, NoSnapshot, as_of, at_snapshot
+from lakehouse_serve.past.snapshots import AsOf, Chosen, NoSnapshot, as_of, at_snapshot, has_snapshot, kept_since
 from lakehouse_serve.reading import CACHED_BYTES, CatalogRows
 from lakehouse_serve.run import refuse_open
 
@@ -45,6 +45,8 @@ NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
         ("lake@retail=1/3C87757", Moment(positions=(Position(0x1_03C87757, "retail"),))),
         ("lake@retail=2:0/10", Moment(positions=(Position(0x10, "retail", 2),))),
         ("lake@a=0/1,b_2=3:0/2", Moment(positions=(Position(1, "a"), Position(2, "b_2", 3)))),
+        ("lake@a=1:0/2!", Moment(positions=(Position(2, "a", 1),), mirrors=())),
+        ("lake@a=1:0/2!a=1:0/1", Moment(positions=(Position(2, "a", 1),), mirrors=(Position(1, "a", 1),))),
     ],
 )
 def test_a_warehouse_names_a_moment(text: str, moment: Moment | None) -> None:
@@ -65,6 +67,8 @@ def test_a_warehouse_names_a_moment(text: str, moment: Moment | None) -> None:
         "lake@0/1,a=0/2",
         "lake@a=0/1,a=0/2",
         "lake@a=0/1,",
+        "lake@a=0/1!yesterday",
+        "lake@2026-05-04T10:00!a=0/1",
     ],
 )
 def test_a_warehouse_that_means_nothing_is_refused(text: str) -> None:
@@ -84,13 +88,19 @@ def test_a_prefix_is_one_segment_of_a_path_and_is_read_back(warehouse: str) -> N
 
 def test_a_prefix_whose_cut_is_listed_no_more_is_refused() -> None:
     """After a restore of the catalog a client went on with the newest cut before the one that it had connected to."""
-    cuts: Any = SimpleNamespace(at=lambda *_: (Cut("retail", 1, 0x10, {"stores": 5}),))
+    of_raw, of_mirror = Cut("retail", 1, 0x10, {"stores": 5}), Cut("retail", 1, 0x8, {"stores": 6}, "mirror")
+    cuts: Any = SimpleNamespace(at=lambda *_: (of_raw,))
+    mirrors: Any = SimpleNamespace(at=lambda *_: (of_mirror,), newest=lambda _: (of_mirror,))
     none: Any = None
-    answers, caller = Answers("lake", none, cuts, none, none), Caller("lakehouse", Rights("writer"), "")
-    assert answers._snapshots(caller, prefix_of("lake@retail=1:0/10")) == {("raw_retail", "stores"): 5}
-    assert answers._snapshots(caller, prefix_of("lake@retail=0/20")) == {("raw_retail", "stores"): 5}
-    with pytest.raises(Refused, match="listed no more: connect again"):
-        answers._snapshots(caller, prefix_of("lake@retail=1:0/20"))
+    answers, caller = Answers("lake", none, cuts, mirrors, none, none), Caller("lakehouse", Rights("writer"), "")
+    raw = {("raw_retail", "stores"): Chosen(5, of_raw.position)}
+    both = raw | {("mirror_retail", "stores"): Chosen(6, of_mirror.position)}
+    assert answers._snapshots(caller, prefix_of("lake@retail=1:0/10!")) == raw
+    for same in ("lake@retail=1:0/10", "lake@retail=0/20", "lake@retail=1:0/10!retail=1:0/8"):
+        assert answers._snapshots(caller, prefix_of(same)) == both, same
+    for other in ("lake@retail=1:0/20!", "lake@retail=1:0/10!retail=1:0/9"):
+        with pytest.raises(Refused, match="listed no more: connect again"):
+            answers._snapshots(caller, prefix_of(other))
 
 
 def table_metadata() -> dict[str, Any]:
@@ -104,12 +114,13 @@ def table_metadata() -> dict[str, Any]:
         "metadata-log": [{"metadata-file": "s3://x/1.metadata.json", "timestamp-ms": 1}],
         "refs": {"main": {"type": "branch", "snapshot-id": 4}, "old": {"type": "tag", "snapshot-id": 2}},
         "statistics": [{"snapshot-id": 2}, {"snapshot-id": 4}],
+        "properties": {"comment": "orders", "lakehouse.position": "1:0/5", "lakehouse.mirror": "{}"},
     }  # fmt: skip
 
 
 def test_metadata_as_of_a_snapshot_has_its_schema_and_its_ancestors_only() -> None:
     metadata = table_metadata()
-    made = at_snapshot(metadata, 2)
+    made = at_snapshot(metadata, Chosen(2))
     assert metadata == table_metadata()
     assert (made["current-snapshot-id"], made["current-schema-id"], made["last-updated-ms"]) == (2, 0, 20)
     assert [found["snapshot-id"] for found in made["snapshots"]] == [1, 2]
@@ -119,15 +130,34 @@ def test_metadata_as_of_a_snapshot_has_its_schema_and_its_ancestors_only() -> No
     assert made["metadata-log"] == []
 
 
+def test_metadata_as_of_a_snapshot_says_nothing_of_where_the_table_stands_now() -> None:
+    """`lakehouse.position` was that of the newest rows, beside those of a pin: who read on from it missed changes."""
+    assert at_snapshot(table_metadata(), Chosen(2))["properties"] == {"comment": "orders"}
+    at_cut = at_snapshot(table_metadata(), Chosen(2, Position(0x1F4, "shop", 1)))
+    assert at_cut["properties"] == {"comment": "orders", "lakehouse.cut": "shop=1:0/1F4"}
+
+
+def test_a_table_has_all_its_states_since_the_oldest_that_no_tag_alone_keeps() -> None:
+    metadata = table_metadata()
+    assert kept_since(metadata) == datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC), "the whole second after it"
+    metadata["snapshots"] = [found | {"timestamp-ms": found["snapshot-id"] * 1000} for found in metadata["snapshots"]]
+    assert kept_since(metadata) == datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)
+    del metadata["snapshots"][2]
+    assert kept_since(metadata) == datetime(1970, 1, 1, 0, 0, 4, tzinfo=UTC)
+    assert kept_since({"current-snapshot-id": -1}) is None
+    assert has_snapshot(metadata, 1) and not has_snapshot(metadata, 3)
+
+
 def test_a_snapshot_that_has_expired_is_refused() -> None:
     with pytest.raises(NoSnapshot):
-        at_snapshot(table_metadata(), 9)
+        at_snapshot(table_metadata(), Chosen(9))
 
 
 def test_the_location_of_a_state_names_its_file_and_snapshot() -> None:
-    state = AsOf("s3://warehouse/raw_shop/orders-1/metadata/00012-ab.gz.metadata.json", 77)
-    assert as_of(state.location) == state
-    assert as_of(state.file) is None
+    for cut in (None, Position(0x3_0000001F, "re_tail2", 12)):
+        state = AsOf("s3://warehouse/raw_shop/orders-1/metadata/00012-ab.gz.metadata.json", Chosen(77, cut))
+        assert as_of(state.location) == state
+        assert as_of(state.file) is None
 
 
 def test_tokens_are_read_back_until_they_end_and_not_when_they_are_changed() -> None:
@@ -327,14 +357,16 @@ def test_clients_are_told_one_address(options: dict[str, Any], address: str) -> 
 
 def test_a_client_of_a_pin_is_told_when_another_one_takes_its_name() -> None:
     """It read some tables as of the former pin, and others as of the new one."""
-    kept = {("marts", "sales"): 5, ("mirror_shop", "orders"): 6}
-    rows = SimpleNamespace(tagged=lambda tag: kept if tag == "pin_close" else {}, relations=lambda kind: [*kept])
+    kept = {("marts", "sales"): Chosen(5), ("mirror_shop", "orders"): Chosen(6)}
+    there = SimpleNamespace(metadata={"snapshots": [{"snapshot-id": n} for n in (5, 6, 7)]})
+    rows = SimpleNamespace(pinned=lambda pin: kept if pin == "close" else {}, document=lambda *_: there)
     relations = SimpleNamespace(rows=rows, names=lambda role, kind: [*kept] if kind == "TABLE" else [])
-    asked = Answers("lake", cast(Any, relations), cast(Any, None), cast(Any, None), Access("http://here", "here"))
+    none: Any = None
+    asked = Answers("lake", cast(Any, relations), none, none, none, Access("http://here", "here"))
     caller = Caller("ann", Rights("reader"), "m")
     prefix = asked.config(caller, "lake@pin:close")["overrides"]["prefix"]
     assert asked.namespaces(caller, prefix, None) == {"namespaces": [["marts"], ["mirror_shop"]]}
-    kept["marts", "sales"] = 7
+    kept["marts", "sales"] = Chosen(7)
     with pytest.raises(Refused, match="the pin 'close' is of another state now: connect again"):
         asked.namespaces(caller, prefix, None)
     again = asked.config(caller, "lake@pin:close")["overrides"]["prefix"]

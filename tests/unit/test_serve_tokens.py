@@ -41,7 +41,8 @@ class Asked:
         store = SimpleNamespace(
             scheme="s3", facts=lambda _: Facts(1, datetime.now(UTC)), pieces=lambda *_: iter((b"x",))
         )
-        answers = Answers("lake", relations, cast(Any, None), self.tokens, Access("http://here", "here"))
+        none = cast(Any, None)
+        answers = Answers("lake", relations, none, none, self.tokens, Access("http://here", "here"))
         objects, log = Objects(cast(Any, store), relations, self.tokens), AccessLog(self.log, "lake")
         self._app = Service(answers, objects, self.tokens, log, Limit(99, 99), Limit(99, 99)).application()
 
