@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from contextlib import closing
 from datetime import UTC, datetime
 from functools import cache, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.catalog.loads.remembered import MADE_ANEW, LoadedInput, loaded_inputs
@@ -27,6 +27,9 @@ from lakehouse_serve.past.loaded import Ask, Loaded, Model
 from lakehouse_serve.past.moments import Moment, parse_warehouse
 from lakehouse_serve.past.queries import AsOfCuts, Kind
 from lakehouse_serve.past.states import State, came_later, newest_cuts, said_of_later, state_at
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
 
 log = logging.getLogger("lakehouse.past")
 
@@ -81,10 +84,24 @@ def _at(settings: Settings, sql: str, state: State, role: Role) -> tuple[str, tu
         rewritten = lake.rewrite(sql)
         models, since = cache(lambda: _models(settings)), cache(partial(_stands_since, catalog))
         loaded = Loaded(ask, partial(_remembered, catalog), since, models, lake)
+        for table in sorted(lake.versions):
+            _refuse_expired(load_table(catalog, *table), table, state.snapshots[table])
         for table in sorted(lake.tables):
             loaded.check(table)
     read = {lake.source_of(table) for table in lake.tables}
     return rewritten, tuple(cut for source, cut in sorted(cuts.items()) if source in read or None in read)
+
+
+def _refuse_expired(found: Table | None, name: TableName, snapshot_id: int) -> None:
+    """Raises LakehouseError, which says what can be asked for, where a table has lost its snapshot of then."""
+    if found is None or found.snapshot_by_id(snapshot_id) is not None:
+        return
+    oldest = min((s.timestamp_ms for s in history(found.metadata)), default=None)
+    since = f"{_time(oldest):%Y-%m-%d %H:%M:%S} UTC" if oldest is not None else "now"
+    raise LakehouseError(
+        f"{name} has no snapshot of that cut any more: its retention has passed. Ask for a cut that meta.mirrors lists "
+        f"since {since}, or query the current_… view in its place, which has a past of any time"
+    )
 
 
 def _hidden(settings: Settings, role: Role) -> dict[TableName, frozenset[str]]:
@@ -123,7 +140,11 @@ def _stands_since(catalog: LakeCatalog, table: TableName) -> datetime | None:
         return None
     if made := found.properties.get(MADE_ANEW):
         return datetime.fromisoformat(made.replace(" UTC", "+00:00")) if made.endswith(" UTC") else None
-    return min((datetime.fromtimestamp(s.timestamp_ms / 1000, UTC) for s in history(found.metadata)), default=None)
+    return min((_time(s.timestamp_ms) for s in history(found.metadata)), default=None)
+
+
+def _time(milliseconds: int) -> datetime:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC)
 
 
 def _models(settings: Settings) -> dict[str, Model]:

@@ -45,7 +45,7 @@ class AsOfCuts:
     `hidden` are the columns that the role may not read, by relation: the text of a view asks for all of them.
     `snapshots` are those of tables that are known at the cuts, such as mirrors. `is_of_all`: a source that has no cut
     there was not in the lake yet; else its position was not given. `tables` are those that were read by rewritten
-    queries so far.
+    queries so far, by commit; `versions` those that were read at their snapshot alone.
     """
 
     cuts: Mapping[str, Cut]
@@ -55,6 +55,7 @@ class AsOfCuts:
     snapshots: Mapping[TableName, int] = field(default_factory=dict)
     is_of_all: bool = False
     tables: set[TableName] = field(default_factory=set)
+    versions: set[TableName] = field(default_factory=set)
 
     def rewrite(self, sql: str) -> str:
         """The query at the cuts. Raises LakehouseError for what has no past, or cannot be told apart."""
@@ -94,6 +95,7 @@ class AsOfCuts:
         rows = f"SELECT * FROM {ident(self.catalog)}.{relation(*name)}"
         version = f" FOR VERSION AS OF {self.snapshots[name]}" if name in self.snapshots else ""
         if version and not tells(name, kind.columns):
+            self.versions.add(name)
             return f"{rows}{version}"
         if kind.view is None:
             self.tables.add(name)

@@ -124,8 +124,26 @@ def test_what_is_made_of_the_newest_rows_is_read_at_its_snapshot_whatever_its_co
     assert at.rewrite(f"SELECT * FROM {name} m") == (
         f'SELECT * FROM (SELECT * FROM "lake"."{name.namespace}"."{name.name}" FOR VERSION AS OF 5) m'
     )
+    assert at.versions == {name} and not at.tables
     with pytest.raises(LakehouseError, match="has no past"):
         AsOfCuts(CUTS, "lake", kinds.get).rewrite(f"SELECT * FROM {name}")
+
+
+def test_a_mirror_whose_snapshot_of_then_has_expired_is_refused_with_what_is_left(tmp_path: Path) -> None:
+    """Trino said that an Iceberg snapshot does not exist."""
+    catalog = LakeCatalog("lake", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{tmp_path}/warehouse")
+    catalog.create_namespace("mirror_s")
+    table, name = catalog.create_table(("mirror_s", "t"), Schema()), TableName("mirror_s", "t")
+    with table.transaction() as transaction, transaction.update_snapshot().fast_append():
+        pass
+    kept = table.current_snapshot()
+    assert kept is not None
+    asked._refuse_expired(table, name, kept.snapshot_id)
+    asked._refuse_expired(None, name, 1)
+    with pytest.raises(
+        LakehouseError, match=rf"mirror_s.t has no snapshot of that cut .* since {datetime.now(UTC):%Y-}"
+    ):
+        asked._refuse_expired(table, name, kept.snapshot_id + 1)
 
 
 def test_what_a_pin_does_not_keep_is_told_as_missing_in_it() -> None:
