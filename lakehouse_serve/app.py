@@ -91,10 +91,21 @@ class Service:
                 logger.warning("%s %s: %s", request.method, request.url.path, error)
                 away = "the catalog's database or the object store does not answer: try again"
                 response = _error(Refused(503, "ServiceUnavailableException", away))
-            self.log.write(what, caller.login if caller else None, request, response.status_code)
-            return response
+            return self._logged(response, what, caller.login if caller else None, request, aside=caller is None)
 
         return endpoint
+
+    def _logged(
+        self, response: Response, what: str, login: str | None, request: Request, aside: bool = False
+    ) -> Response:
+        """The answer, once its line is written: without one nobody is given keys, a view or a token."""
+        try:
+            self.log.write(what, login, request, response.status_code, aside)
+        except OSError as error:
+            logger.error("the access log cannot be written, so nothing is given out: %s", error)
+            if response.status_code < 400:
+                return _error(Refused(503, "ServiceUnavailableException", "the access log cannot be written"))
+        return response
 
     def _caller(self, request: Request) -> Caller:
         kind, _, token = request.headers.get("authorization", "").partition(" ")
@@ -123,23 +134,21 @@ class Service:
             grant = self.tokens.read(fields.get("subject_token", ""), time.time())
             login, mark = (grant.login, grant.mark if grants.rights(grant) else None) if grant else ("", None)
         elif not self.wrong_logins.has_room(address, time.monotonic()):
-            self.log.write("login", login, request, 429)
-            return _error(Refused(429, "TooManyRequestsException", "too many wrong logins from here: wait a minute"))
+            slowed = Refused(429, "TooManyRequestsException", "too many wrong logins from here: wait a minute")
+            return self._logged(_error(slowed), "login", login, request, aside=True)
         else:
             mark = grants.mark(login, password)
-        self.log.write("login", login, request, 401 if mark is None else 200)
         if mark is None:
             self.wrong_logins.admits(address, time.monotonic())
-            return JSONResponse({"error": "invalid_client", "error_description": "login or password is wrong"}, 401)
+            wrong = {"error": "invalid_client", "error_description": "login or password is wrong"}
+            return self._logged(JSONResponse(wrong, 401), "login", login, request, aside=True)
         token = self.tokens.issue(login, mark, time.time())
         answer = {"access_token": token, "token_type": "bearer", "expires_in": CATALOG_SECONDS}
-        return JSONResponse({**answer, "issued_token_type": ACCESS_TOKEN})
+        return self._logged(JSONResponse({**answer, "issued_token_type": ACCESS_TOKEN}), "login", login, request)
 
     def _object(self, request: Request) -> Response:
-        response = self.objects.answer(request)
-        if response.status_code == 403:
-            self.log.write("object", None, request, 403)
-        return response
+        response, login = self.objects.answer(request)
+        return self._logged(response, "object", login, request, aside=True) if response.status_code == 403 else response
 
     def _healthy(self, _: Request) -> Response:
         try:

@@ -55,20 +55,23 @@ class Objects:
     _known: TTLCache[tuple[Grant, Rights], bool] = field(default_factory=lambda: TTLCache(KNOWN_KEYS, KNOWN_SECONDS))
     _lock: Lock = field(default_factory=Lock)
 
-    def answer(self, request: Request) -> Response:
-        """The object, or a part of it; errors as S3 words them."""
-        if request.method not in {"GET", "HEAD"}:
-            return _refusal(403, "AccessDenied", "this endpoint is read-only")
+    def answer(self, request: Request) -> tuple[Response, str | None]:
+        """The object, or a part of it, and the login whose keys were shown; errors as S3 words them."""
+        grant = None
         try:
-            return self._answer(request)
+            grant = self._grant(request)
+            response = self._answer(request, grant)
         except (SQLAlchemyError, OSError) as error:
             logger.warning("%s %s: %s", request.method, request.url.path, error)
-            return _refusal(503, "ServiceUnavailable", "the catalog's database or the object store does not answer")
+            away = "the catalog's database or the object store does not answer"
+            response = _refusal(503, "ServiceUnavailable", away)
+        return response, grant.login if grant else None
 
-    def _answer(self, request: Request) -> Response:
+    def _answer(self, request: Request, grant: Grant | None) -> Response:
+        if request.method not in {"GET", "HEAD"}:
+            return _refusal(403, "AccessDenied", "this endpoint is read-only")
         path = unquote(_raw_path(request))
         location = f"{self.store.scheme}:/{path}"
-        grant = self._grant(request)
         if grant is None:
             return _refusal(403, "AccessDenied", "the keys are wrong or have expired: ask the catalog for others")
         if not location.startswith(grant.folder) or not path.isprintable() or ".." in path.split("/"):
