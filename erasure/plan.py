@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -12,14 +13,18 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
 from erasure.envelopes import SubjectEnvelopes
+from erasure.kept_events import SubjectEvents
 from erasure.key_periods import Event, Key, Period
 from erasure.records import SubjectRecords, SubjectTexts
 from erasure.rewrite import SubjectData
 from erasure.rows import POSITION, SubjectRows
+from erasure.spellings import spellings
 from erasure.subjects import find_periods, former_names, typing_of
 from erasure.targets import Target, derived_targets, lake_names, mirror_target, raw_target, stage_of
 from erasure.tombstones import Tombstone
 from ingestion.schema.facts import TableFacts
+from ingestion.sources.kafka.records import EventRecords
+from ingestion.sources.kafka.shape import shape_of
 from lakehouse.catalog.open import load_table
 from lakehouse.declarations import RawTable
 from lakehouse.declarations.metadata_columns import OF_KINDS
@@ -38,7 +43,8 @@ class Plan:
     """Subjects of one table, and the tables to search: the raw layer first, then the mirror and dbt's tables, parents
     first. `kept` are the events in the spool and among the dead letters. `unhashed` are keys with rows in the raw table
     of which the stage, which has to make hash keys of them, knows nothing. `stones` are earlier erasures
-    of the table, by their key as its columns are named now."""
+    of the table, by their key as its columns are named now. `keyless`: the subjects are named by columns of events that
+    have no key."""
 
     table: RawTable
     periods: dict[Key, tuple[Period, ...]]
@@ -49,6 +55,7 @@ class Plan:
     kept: tuple[Event, ...] = ()
     unhashed: frozenset[Key] = frozenset()
     stones: Mapping[str, Tombstone] = field(default_factory=dict)
+    keyless: bool = False
 
     @property
     def parts(self) -> tuple[SubjectData, ...]:
@@ -60,6 +67,17 @@ class Plan:
         """By subject, why the vault cannot be searched for them, as a text; None where it can."""
         says = "the vault does not know all their keys yet: load it first, then run this again"
         return [says if self.unhashed & {p.key for p in found} else None for found in self.periods.values()]
+
+    @property
+    def elsewhere(self) -> str:
+        """What is not in the lake and has the subjects' events, and what that asks for; empty where there is none."""
+        if self.table.kind != "kafka":
+            return ""
+        return (
+            f"topic {self.table.raw.topic} has the events until its retention or compaction takes them. Once the lake "
+            "has read it from its beginning again, `lakehouse erase --repeat` erases them again, as `lakehouse ingest "
+            f"--recover {self.table.source}` does by itself"
+        )
 
     @property
     def open_keys(self) -> list[set[Key]]:
@@ -81,7 +99,7 @@ def make_plan(
     target = raw_target(table, tuple(OF_KINDS[table.kind]))
     kept = target.kept or frozenset()
     source_kept = frozenset(column.name for column in facts.columns if column.lake in kept)
-    of_records = SubjectEnvelopes if table.kind == "debezium" else SubjectRecords
+    of_records = _of_records(settings, table, facts)
     records = [
         of_records(
             Target(("meta", name), "empty"),
@@ -99,6 +117,9 @@ def make_plan(
     scanned = [(part, _scan(catalog, part)) for part in records]
     events = [event for part, rows in scanned for event in part.events(rows)]
     periods = find_periods(raw, table, map(typed, keys), typed, events)
+    if table.kind == "kafka":
+        others = spellings(raw, table, facts, periods)
+        periods = {key: (*found, *map(Period, sorted(others[key]))) for key, found in periods.items()}
     own = tuple(period for found in periods.values() for period in found)
     landed = SubjectRows(target, own)
     texts_target = Target(("meta", "unrepresentable"), "delete")
@@ -108,6 +129,9 @@ def make_plan(
     hashes: dict[Key, list[str]] = {}
     if any(target.is_hashed for target in derived):
         hashes = {key: _hash_keys(settings, table, key) for key in {period.key for period in own}}
+    keyless = table.kind == "kafka" and not facts.key
+    has_mirror = not keyless or load_table(catalog, *table.mirror_identifier) is not None  # from when it had a key
+    mirror = (SubjectRows(mirror_target(table), own),) if has_mirror else ()
     lacking = tuple(period for period in own if hashes.get(period.key) == [])
     return Plan(
         table=table,
@@ -117,12 +141,23 @@ def make_plan(
             *(replace(part, periods=own) for part in records),
             *([texts] if load_table(catalog, *texts_target.identifier) else ()),
         ),
-        derived=(SubjectRows(mirror_target(table), own), *_derived(derived, own, hashes)),
+        derived=(*mirror, *_derived(derived, own, hashes)),
         unreadable=sum(part.unreadable(rows) for part, rows in scanned),
         manifest=manifest,
         kept=tuple(events),
+        keyless=keyless,
         unhashed=frozenset(period.key for period in lacking if SubjectRows(target, (period,)).rows(rows)),
     )
+
+
+def _of_records(settings: Settings, table: RawTable, facts: TableFacts) -> Callable[..., SubjectRecords]:
+    """What makes the subject's part of kept records, which are of the kind of the source."""
+    if table.kind == "kafka":
+        from ingestion.sources.kafka.formats import formats_of  # with what reads Avro, which other kinds do not need
+
+        records = EventRecords({}, formats_of(settings, table.source))
+        return partial(SubjectEvents, shape=shape_of(facts), records=records)
+    return SubjectEnvelopes if table.kind == "debezium" else SubjectRecords
 
 
 def _rows(raw: Table, subject: SubjectRows) -> pa.Table:
@@ -140,7 +175,7 @@ def is_known(plan: Plan, catalog: SqlCatalog, key: Key) -> bool:
     """Whether the raw table, the spool or the dead letters contain the key."""
     subject, *others = plan.raw
     assert isinstance(subject, SubjectRows)
-    only = replace(subject, periods=(Period(key),))
+    only = replace(subject, periods=plan.periods[key])
     landed = catalog.load_table(subject.target.identifier).scan(
         row_filter=only.filter(), selected_fields=subject.target.key
     )

@@ -59,6 +59,16 @@ class Search:
     values_searched: int = 0
     in_common: int = 0
 
+    def add(self, other: Search) -> None:
+        """What was searched and found besides."""
+        self.objects, self.bytes = self.objects + other.objects, self.bytes + other.bytes
+        self.traces += other.traces
+        self.values, self.own = self.values | other.values, self.own | other.own
+        self.values_searched, self.in_common = (
+            self.values_searched + other.values_searched,
+            self.in_common + other.in_common,
+        )
+
 
 def search(io: PyArrowFileIO, parts: Iterable[tuple[SubjectData, Table]], values: Iterable[str] = ()) -> Search:
     """Searches for rows of the subjects, then for their values and `values`."""

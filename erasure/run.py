@@ -4,7 +4,8 @@
    for loads, and keeps the next ones out to the end: one that has read the subject's rows before writes them whenever
    it likes, in tables that were searched already. The lease comes second: a load may wait for it, and holds the lock.
 2. A cycle brings the lake up to date. The lease is held from then on, so that no older change can land. By topics,
-   what is older may come later: the subject's newest change has to have come.
+   what is older may come later: the subject's newest change has to have come. Of plain events it has to be a delete,
+   where they have a key; where they have none, nothing tells that somebody is gone.
 3. Tombstones are written. After a kill from here on, the same command, or `--repeat`, finishes.
 4. Table by table, raw first: rows are rewritten, old snapshots expired, files deleted. Before the next layer it waits
    for running queries, which may still copy old rows. The mirror is dropped with all its files and made anew. Tables
@@ -25,32 +26,21 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from erasure import tombstones
-from erasure.awaited import awaited
+from erasure.origins import Origin, origin_of
 from erasure.plan import Plan, make_plan
 from erasure.proof import Search, Trace, search
 from erasure.steps import Erasing, Erasure, Say, parts_of, strays_of
-from erasure.subjects import (
-    as_printed,
-    facts_there,
-    held_by_source,
-    named_now,
-    parse_key,
-    source_texts,
-    spelled,
-    typing_of,
-)
-from erasure.targets import raw_target, sources_to_lock
+from erasure.subjects import named_by, named_now, parse_key, source_texts, spelled, typing_of
+from erasure.targets import sources_to_lock
 from erasure.tombstones import FOLDER, Tombstone
 from ingestion import mirrors_held, up_to_date_alone
-from ingestion.sources.postgres.connection import connect_source
 from ingestion.state import store
 from lakehouse.catalog.file_io import open_io
 from lakehouse.catalog.open import open_catalog
 from lakehouse.catalog.writing.next_tables import drop_next, no_next_tables
 from lakehouse.declarations import Declarations, RawTable
-from lakehouse.declarations.metadata_columns import OF_KINDS
 from lakehouse.errors import LakehouseError
-from lakehouse.servers.database import CatalogConnection, SourceConnection
+from lakehouse.servers.database import CatalogConnection
 from lakehouse.servers.presence import writing
 from lakehouse.servers.table_locks import KEEPALIVE
 from lakehouse.settings import Settings
@@ -70,8 +60,7 @@ def erase(
     session: SparkSession | None = None, say: Say = lambda step: None,
 ) -> Erasure:  # fmt: skip
     """Erases the subject that `column=value` words name in `source.table`; raises LakehouseError where it refuses."""
-    table = declarations.named(name)
-    given = parse_key(table, key)
+    table, given = _subject(declarations, name, key)
     earlier, _ = _named(settings, table, _stones_of(settings, table))
     return _erase(settings, declarations, manifest, table, [given], earlier, session, say)
 
@@ -94,14 +83,15 @@ def repeat(
         if name not in tables:
             problems.append(f"{'.'.join(name)} is no longer declared: declare it, or drop it")
             continue
-        try:
-            named, foreign = _named(settings, tables[name], stones)
-            problems += foreign.values()
-            if named:
-                keys = [key for key, _ in named]
-                done.append(_erase(settings, declarations, manifest, tables[name], keys, named, session, say))
-        except LakehouseError as error:
-            problems.append(str(error))
+        for table, own in _by_names(tables[name], stones):
+            try:
+                named, foreign = _named(settings, table, own)
+                problems += foreign.values()
+                if named:
+                    keys = [key for key, _ in named]
+                    done.append(_erase(settings, declarations, manifest, table, keys, named, session, say))
+            except LakehouseError as error:
+                problems.append(str(error))
     problems += [reason for erasure in done for reason in erasure.refused]
     return done, [*problems, HOW_TO_END] if problems else []
 
@@ -126,35 +116,33 @@ def preview(
     settings: Settings, declarations: Declarations, manifest: Mapping[str, Any], name: str, key: Sequence[str]
 ) -> tuple[Plan, Search, str | None]:
     """The plan, where the subject's data is, and the reason why it cannot be erased now; changes nothing."""
-    table = declarations.named(name)
-    given = parse_key(table, key)
-    with closing(open_catalog(settings)) as catalog, _connect_database(settings, table) as source:
+    table, given = _subject(declarations, name, key)
+    with closing(open_catalog(settings)) as catalog, origin_of(settings, table) as origin:
         facts = _position(settings, table).facts
-        there = facts_there(source, table, facts)
-        keys = [as_printed(source, table, there, given)]
+        there = origin.there(facts)
+        keys = [origin.printed(there, given)]
         plan = make_plan(settings, catalog, manifest, table, facts, keys)
-        io, held = open_io(settings), held_by_source(source, table, there, keys, _kept(table))
+        io, held = open_io(settings), origin.held(there, keys)
         problems = [f"{stray.table}: {stray.why}" for stray in strays_of(settings, catalog, io, plan)]
-        problems += [why for why in (held, *plan.unloaded) if why]
+        problems += [why for why in (held, *origin.awaited(catalog, plan, facts), *plan.unloaded) if why]
         return plan, search(io, parts_of(catalog, plan.parts)), "; ".join(problems) or None
 
 
 def verify(settings: Settings, manifest: Mapping[str, Any], table: RawTable) -> Search:
     """Searches for erased subjects of a table; changes nothing and needs no lease."""
-    stones = _stones_of(settings, table)
-    if not stones:
-        return Search()
-    named, foreign = _named(settings, table, stones)
     found = Search()
-    if named:
-        with closing(open_catalog(settings)) as catalog:
-            facts = _position(settings, table).facts
-            keys = {spelled(key): key for key, _ in named}
-            plan = make_plan(settings, catalog, manifest, table, facts, list(keys.values()))
-            io = open_io(settings)
-            found = search(io, parts_of(catalog, plan.parts))
-            found.traces += strays_of(settings, catalog, io, plan)
-    found.traces += [Trace(".".join(table.identifier), f"{FOLDER}/{id}.json", 0, why) for id, why in foreign.items()]
+    for named_table, stones in _by_names(table, _stones_of(settings, table)):
+        named, foreign = _named(settings, named_table, stones)
+        if named:
+            with closing(open_catalog(settings)) as catalog:
+                facts = _position(settings, table).facts
+                keys = {spelled(key): key for key, _ in named}
+                plan = make_plan(settings, catalog, manifest, named_table, facts, list(keys.values()))
+                io = open_io(settings)
+                found.add(search(io, parts_of(catalog, plan.parts)))
+                found.traces += [t for t in strays_of(settings, catalog, io, plan) if t not in found.traces]
+        place = ".".join(table.identifier)
+        found.traces += [Trace(place, f"{FOLDER}/{id}.json", 0, why) for id, why in foreign.items()]
     return found
 
 
@@ -163,6 +151,22 @@ def remembered(settings: Settings, source: str | None = None) -> tuple[Tombstone
     with store.connect_catalog(settings) as states:
         store.ensure_state(states)
         return tuple(s for s in tombstones.read(settings, open_io(settings), states) if source in (None, s.source))
+
+
+def _subject(declarations: Declarations, name: str, words: Sequence[str]) -> tuple[RawTable, SourceKey]:
+    """The table, as its subjects are named, and what names the one of these words."""
+    table = declarations.named(name)
+    given = parse_key(table, words)
+    return named_by(table, given), given
+
+
+def _by_names(table: RawTable, stones: Iterable[Tombstone]) -> list[tuple[RawTable, list[Tombstone]]]:
+    """The tombstones by the columns that name their subjects, with the table as these do."""
+    found: dict[tuple[str, ...], tuple[RawTable, list[Tombstone]]] = {}
+    for stone in stones:
+        named = named_by(table, stone.key)
+        found.setdefault(named.key, (named, []))[1].append(stone)
+    return list(found.values())
 
 
 def _stones_of(settings: Settings, table: RawTable) -> list[Tombstone]:
@@ -193,22 +197,21 @@ def _erase(
     started = time.monotonic()
     refused: list[str] = []
     facts = _position(settings, table).facts
-    with _connect_database(settings, table) as source:
-        there = facts_there(source, table, facts)
-        keys = _printed(source, table, there, keys, refused)
-        keys = _allowed(table, keys, (_held(source, table, there, [key]) for key in keys), refused)
+    with origin_of(settings, table) as origin:
+        there = origin.there(facts)
+        keys = _printed(origin, table, there, keys, refused)
+        keys = _allowed(table, keys, (origin.held(there, [key]) for key in keys), refused)
         stones = {spelled(key): stone for key, stone in earlier}
         with (
             no_loads(settings, manifest, table.source, say) as states,
             up_to_date_alone(settings, declarations, table.source, session) as writer,
         ):
             facts = _position(settings, table).facts
-            there = facts_there(source, table, facts)
+            there = origin.there(facts)
             plan = make_plan(settings, writer.catalog, manifest, table, facts, keys)
             borne = ([source_texts(table, facts, key) for key in found] for found in plan.open_keys)
-            late = awaited(writer.catalog, plan, facts) if table.kind == "debezium" else [None] * len(keys)
-            why = zip(borne, late, plan.unloaded, strict=True)
-            reasons = (_held(source, table, there, own) or waits or unloaded for own, waits, unloaded in why)
+            why = zip(borne, origin.awaited(writer.catalog, plan, facts), plan.unloaded, strict=True)
+            reasons = (origin.held(there, own) or waits or unloaded for own, waits, unloaded in why)
             if (still := _allowed(table, keys, reasons, refused)) != keys:
                 keys, plan = still, make_plan(settings, writer.catalog, manifest, table, facts, still)
             with (
@@ -238,32 +241,20 @@ def no_loads(settings: Settings, manifest: Mapping[str, Any], source: str, say: 
         yield states
 
 
-def _connect_database(settings: Settings, table: RawTable) -> SourceConnection:
-    """The database that the table's rows come from, also where they come by a topic."""
-    return connect_source(settings if table.kind == "postgres" else settings.behind(table.source), table.source)
-
-
 def _printed(
-    source: SourceConnection, table: RawTable, facts: TableFacts, keys: Iterable[SourceKey], refused: list[str]
+    origin: Origin, table: RawTable, facts: TableFacts, keys: Iterable[SourceKey], refused: list[str]
 ) -> list[SourceKey]:
-    """The distinct keys as the stream prints them; adds to `refused` why a key is invalid."""
+    """The distinct keys in the form in which they come; adds to `refused` why a key is invalid."""
     found: list[SourceKey] = []
     for key in keys:
         try:
-            printed = as_printed(source, table, facts, key)
+            printed = origin.printed(facts, key)
             typing_of(table, facts, {})(printed)  # one that the lake cannot hold is in nobody else's way
             if printed not in found:
                 found.append(printed)
         except LakehouseError as error:
             refused.append(str(error))
     return found
-
-
-def _held(
-    source: SourceConnection, table: RawTable, facts: TableFacts, borne: Iterable[Mapping[str, str | None]]
-) -> str | None:
-    """Why a subject cannot be erased, where the source holds personal data under one of their keys."""
-    return held_by_source(source, table, facts, borne, _kept(table))
 
 
 def _allowed(
@@ -295,7 +286,3 @@ def _position(settings: Settings, table: RawTable) -> store.TablePosition:
             f"`lakehouse ingest --once {table.source}` first, then run this again"
         )
     return position
-
-
-def _kept(table: RawTable) -> frozenset[str]:
-    return raw_target(table, tuple(OF_KINDS[table.kind])).kept or frozenset()

@@ -21,7 +21,7 @@ from erasure.strays import strays
 from erasure.subjects import spelled
 from erasure.targets import Target
 from erasure.tombstones import Tombstone
-from erasure.unnamed import unnamed
+from erasure.unnamed import nameless, unnamed
 from ingestion.mirrors.copies import location_of
 from ingestion.mirrors.refresh import refresh
 from ingestion.sink.publication import Cut, Publication, TableAppend
@@ -72,7 +72,8 @@ class Done:
 class Erasure:
     """The result for the subjects of one table, and what was searched as proof. Contains keys, no personal data.
 
-    `refused` says why other subjects were not erased.
+    `refused` says why other subjects were not erased, `elsewhere` what beyond the lake has their events. `nameless` are
+    events that say of nobody whose they are.
     """
 
     subjects: list[str]
@@ -82,6 +83,8 @@ class Erasure:
     values: int = 0
     values_in_common: int = 0
     unreadable_records: int = 0
+    nameless: int = 0
+    elsewhere: str = ""
     left: list[Trace] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     seconds: float = 0.0
@@ -108,7 +111,7 @@ class Erasing:
         plan, io = self.plan, open_io(self.settings)
         known = {stone.id: stone for stone in tombstones.read(self.settings, io, self.states)}
         stones = self._stones(known, keys)
-        erasure = Erasure([str(stone) for stone in stones])
+        erasure = Erasure([str(stone) for stone in stones], elsewhere=plan.elsewhere)
         self.say("searching for the subject")
         seen = search(io, parts_of(self.catalog, plan.parts))
         plan = replace(plan, raw=tuple(_knowing(part, seen.own) for part in plan.raw))
@@ -139,6 +142,7 @@ class Erasing:
         for target in failures:
             self._discard(target, erasure)
         erasure.unreadable_records = count_unreadable(plan, self.catalog)
+        erasure.nameless = nameless(self.catalog, plan)
         await_readers(self.settings)  # a load that was killed may have left a statement
         self._prove(io, plan.parts, seen.values, erasure)
         if not erasure.left:  # fails where the connection was lost: loads may have begun since

@@ -21,6 +21,7 @@ from ingestion.schema.facts import ColumnFacts, TableFacts
 from ingestion.schema.former_names import FORMERLY, names_of, old_key_text
 from ingestion.schema.types import ConversionError, Policy, UnrepresentableValue, convert
 from ingestion.schema.types.unrepresentable import FIRST_DAY, FIRST_INSTANT, LAST_DAY, LAST_INSTANT
+from ingestion.sources.kafka.key_forms import in_key_form
 from ingestion.sources.postgres.catalog.describe import read_facts
 from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
@@ -43,19 +44,40 @@ class Typed(Protocol):
 
 
 def parse_key(table: RawTable, words: Iterable[str]) -> dict[str, str]:
-    """`column=value` words as a key of the table; raises LakehouseError."""
-    given = dict(_named(table.key, word) for word in words)
-    if not table.key:
-        raise LakehouseError(f"{table.source}.{table.name} has no key: a subject in it cannot be named")
-    if set(given) != set(table.key):
-        wanted = " ".join(f"{name}=…" for name in table.key)
-        raise LakehouseError(f"{table.source}.{table.name}: name the subject by its key: {wanted}")
+    """`column=value` words as a key of the table, or as what names a subject in events without one; raises
+    LakehouseError."""
+    name, columns = f"{table.source}.{table.name}", table.key or _naming(table)
+    given = dict(_named(columns, word) for word in words)
+    if not columns:
+        raise LakehouseError(f"{name} has no key: a subject in it cannot be named")
+    if table.key and set(given) != set(table.key):
+        wanted = " ".join(f"{column}=…" for column in table.key)
+        raise LakehouseError(f"{name}: name the subject by its key: {wanted}")
+    if not given or not set(given) <= set(columns):
+        raise LakehouseError(
+            f"{name}: its events have no key: name the subject by the value of {' or '.join(columns)}, which are "
+            "neither personal nor masked: the lake remembers whom it has erased"
+        )
     if not table.has_personal:
         raise LakehouseError(
-            f"{table.source}.{table.name} declares no personal data: mark a satellite `personal: true` or list columns "
-            "in meta.raw.personal"
+            f"{name} declares no personal data: mark a satellite `personal: true` or list columns in meta.raw.personal"
         )
-    return {name: given[name] for name in table.key}
+    return {column: given[column] for column in named_by(table, given).key}
+
+
+def named_by(table: RawTable, columns: Iterable[str]) -> RawTable:
+    """The table as if its key were what names a subject in it: columns of events without a key, else the key itself."""
+    if table.key or table.kind != "kafka":
+        return table
+    return table.model_copy(update={"raw": table.raw.model_copy(update={"key": tuple(sorted(columns))})})
+
+
+def _naming(table: RawTable) -> tuple[str, ...]:
+    """The columns of events without a key that an erasure leaves as they are."""
+    if table.kind != "kafka":
+        return ()
+    changed = {*table.personal, *table.raw.personal, *table.raw.mask}
+    return tuple(column for column in table.landed if column not in changed)
 
 
 def _named(key: tuple[str, ...], word: str) -> tuple[str, str]:
@@ -80,6 +102,21 @@ def as_printed(connection: SourceConnection, table: RawTable, facts: TableFacts,
     raise LakehouseError(f"{table.source}.{table.name}: {reason}")
 
 
+def as_landed(table: RawTable, facts: TableFacts, key: dict[str, str]) -> dict[str, str]:
+    """The key as that of events lands; raises LakehouseError for a text that is no value of the column's type."""
+    columns, found = _columns(facts), dict[str, str]()
+    for name, given in key.items():
+        source = source_type(columns[name])
+        try:
+            text = pa.array([_as_printed(columns[name], given)], pa.string())
+            [value] = convert(in_key_form(text, source), source).array.to_pylist()
+        except ConversionError:
+            says = f"{name}={given} is no {columns[name].declared_type} that the lake can hold"
+            raise LakehouseError(f"{table.source}.{table.name}: {says}") from None
+        found[name] = "ft"[value] if isinstance(value, bool) else _text(columns[name], value)
+    return found
+
+
 def former_names(table: RawTable, facts: TableFacts, properties: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
     """The names that the columns of the key had before, the latest first; `properties` are the raw table's."""
     columns = _columns(facts)
@@ -89,9 +126,10 @@ def former_names(table: RawTable, facts: TableFacts, properties: Mapping[str, st
 def check_key(table: RawTable, facts: TableFacts) -> None:
     """Raises LakehouseError where a column of the declared key is not described."""
     if missing := [name for name in table.key if name not in _columns(facts)]:
+        declare = "" if set(missing) <= set(table.landed) else "declare it again, and "
         raise LakehouseError(
             f"{table.source}.{table.name}: key column {', '.join(missing)} is not among those that were ingested: "
-            f"`lakehouse ingest --once {table.source}` first, then run this again"
+            f"{declare}`lakehouse ingest --once {table.source}` first, then run this again"
         )
 
 
@@ -217,8 +255,10 @@ def typing_of(table: RawTable, facts: TableFacts, properties: Mapping[str, str])
 
     def value(name: str, texts: Mapping[str, str | None], at: datetime | None) -> Any:
         try:
-            text = _as_printed(columns[name], old_key_text(texts, name, called[name], at))
-            return convert(pa.array([text], pa.string()), source_type(columns[name]), policy).array[0].as_py()
+            source = source_type(columns[name])
+            given = pa.array([_as_printed(columns[name], old_key_text(texts, name, called[name], at))], pa.string())
+            given = in_key_form(given, source) if table.kind == "kafka" else given
+            return convert(given, source, policy).array[0].as_py()
         except KeyError:
             raise UnknownKey(
                 f"{table.source}.{table.name}: an earlier key names {', '.join(texts)} and not {name!r}: say what the "

@@ -3,6 +3,7 @@
 Rows from before a column was the table's key have null there. Of a table with hash keys, these are rows whose hash no
 stage makes any more: those of a snapshot of dbt stay as they were after `lakehouse rehash`, and those of a satellite
 until it is built anew. An erasure cannot tell whose they are. It reports them and does not change them.
+Events without a key that lack what names a subject, as those of visitors do who have not signed in, are only counted.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ Ask = Callable[[str], list[list[Any]]]
 def unnamed(catalog: SqlCatalog, plan: Plan, ask: Ask) -> list[Trace]:
     """Tables with such rows, and how many; `ask` returns the rows of a statement of Trino's."""
     found = list[Trace]()
+    if plan.keyless:  # events that name nobody are no mistake (see `nameless`)
+        return found
     for part in (plan.raw[0], *plan.derived) if plan.raw else plan.derived:
         table = load_table(catalog, *part.target.identifier)
         if not isinstance(part, SubjectRows) or table is None or part.target.treatment not in SEARCHED:
@@ -43,6 +46,14 @@ def unnamed(catalog: SqlCatalog, plan: Plan, ask: Ask) -> list[Trace]:
         if count:
             found.append(Trace(str(part.target), table.location(), count, f"{count} rows with personal data {why}"))
     return found
+
+
+def nameless(catalog: SqlCatalog, plan: Plan) -> int:
+    """How many events without a key have personal data and no value in a column that names the subjects."""
+    landed = plan.raw[0] if plan.keyless else None
+    if not isinstance(landed, SubjectRows):
+        return 0
+    return _without_key(catalog, plan, landed, catalog.load_table(landed.target.identifier))
 
 
 def _without_key(catalog: SqlCatalog, plan: Plan, part: SubjectRows, table: Table) -> int:

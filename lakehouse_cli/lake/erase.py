@@ -29,7 +29,12 @@ def erase(
     table: Annotated[
         str | None, typer.Argument(metavar="SOURCE.TABLE", help="The table with the subject's row.")
     ] = None,
-    key: Annotated[list[str] | None, typer.Argument(metavar="COLUMN=VALUE...", help="The row's key.")] = None,
+    key: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="COLUMN=VALUE...", help="The row's key, or columns that name the person in events without a key."
+        ),
+    ] = None,
     repeat: Annotated[bool, typer.Option("--repeat", help="Repeat all erasures, after any restore.")] = False,
     list_: Annotated[bool, typer.Option("--list", help="Show what was erased, when and by whom.")] = False,
     end: Annotated[
@@ -118,7 +123,7 @@ def _print_preview(plan: Plan, look: Search, problem: str | None, as_json: bool)
     whole = [str(part.target) for part in plan.derived if part.target.treatment == "rebuild"]
     if as_json:
         found = [asdict(trace) for trace in look.traces]
-        say_json({"findings": found, "rebuilt": whole, "in_the_way": problem})
+        say_json({"findings": found, "rebuilt": whole, "in_the_way": problem, "elsewhere": plan.elsewhere})
         return
     for name in dict.fromkeys(trace.table for trace in look.traces):
         mine = [trace for trace in look.traces if trace.table == name]
@@ -129,6 +134,8 @@ def _print_preview(plan: Plan, look: Search, problem: str | None, as_json: bool)
         say(f"{name:<40} is dropped: a test stored rows there, and the next one does again")
     if not look.traces:
         say("the lake contains no personal data of the subject")
+    if plan.elsewhere:
+        say(plan.elsewhere)
     if problem:
         say(f"in the way: {problem}")
 
@@ -140,9 +147,13 @@ def _print(erasures: Iterable[Erasure]) -> None:
             say(f"{done.table:<40} {what}, {done.expired:,} snapshots expired, {done.deleted:,} files deleted")
         if erasure.unreadable_records:
             say(f"{erasure.unreadable_records:,} unreadable records are kept: none was found to be the subject's")
+        if erasure.nameless:
+            say(f"{erasure.nameless:,} events are kept that do not say whose they are")
         verdict = f"{len(erasure.left)} STILL HOLD IT" if erasure.left else "nothing left"
         looked = f"{erasure.objects:,} objects, {erasure.bytes:,} bytes searched for rows and {erasure.values:,} values"
         common = f"{erasure.values_in_common:,} too short or not only the subject's"
         say(f"{'; '.join(erasure.subjects)}: {looked} ({common}): {verdict}")
         for trace in erasure.left[:SHOWN]:
             say(f"  {trace.table}: {trace.path}: {trace.why}")
+        if erasure.elsewhere:
+            say(erasure.elsewhere)

@@ -13,7 +13,7 @@ from test_groups import manifest, node
 from test_worker_sessions import waiting
 from throwaway_postgres import throwaway_postgres
 
-from erasure import run, steps, tombstones
+from erasure import origins, run, steps, tombstones
 from erasure.plan import Plan
 from erasure.proof import Search
 from erasure.steps import Erasing, Erasure
@@ -47,10 +47,10 @@ class Lake:
         patch.setattr(run, "up_to_date_alone", self.up_to_date_alone)
         patch.setattr(run, "Erasing", self.erasing)
         plan = Plan(cast(Any, None), {(5,): ()}, (), (), 0, {})
-        for name in ("connect_source", "mirrors_held", "no_next_tables"):
-            patch.setattr(run, name, lambda *given: nullcontext())
-        for name in ("drop_next", "facts_there", "held_by_source"):
-            patch.setattr(run, name, lambda *given: None)
+        for module, name in ((origins, "connect_source"), (run, "mirrors_held"), (run, "no_next_tables")):
+            patch.setattr(module, name, lambda *given: nullcontext())
+        for module, name in ((run, "drop_next"), (origins, "facts_there"), (origins, "held_by_source")):
+            patch.setattr(module, name, lambda *given: None)
         patch.setattr(run, "_position", lambda *given: SimpleNamespace(facts=None))
         patch.setattr(run, "_named", lambda *given: ([], {}))
         patch.setattr(run, "_printed", lambda source, table, facts, keys, refused: keys)

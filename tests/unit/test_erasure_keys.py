@@ -13,7 +13,7 @@ import pytest
 from pgoutput_record import scratch_database
 from throwaway_postgres import throwaway_postgres
 
-from erasure import run, steps
+from erasure import origins, run, steps
 from erasure.key_periods import NEVER, Period
 from erasure.proof import Search
 from erasure.run import HOW_TO_END
@@ -242,7 +242,7 @@ def erased(monkeypatch: pytest.MonkeyPatch) -> list[list[dict[str, str]]]:
 
     stones = [Tombstone("shop", name, {"id": n}, ASKED, "") for name, n in
               [("gone", "1"), ("orders", "5"), *(("people", n) for n in ("5", "6", "7", "x", "8"))]]  # fmt: skip
-    monkeypatch.setattr(run, "connect_source", lambda *given: nullcontext())
+    monkeypatch.setattr(origins, "connect_source", lambda *given: nullcontext())
     monkeypatch.setattr(
         run, "up_to_date_alone", lambda *given: nullcontext(SimpleNamespace(catalog=SimpleNamespace(name="lake")))
     )
@@ -255,8 +255,11 @@ def erased(monkeypatch: pytest.MonkeyPatch) -> list[list[dict[str, str]]]:
     catalog = SimpleNamespace(load_table=lambda name: raw, close=lambda: None)
     monkeypatch.setattr(run, "open_catalog", lambda settings: catalog)
     monkeypatch.setattr(run, "remembered", lambda *given: tuple(stones))
-    for name, stub in {"Erasing": steps, "make_plan": plan_of, "held_by_source": held, "as_printed": printed}.items():
-        monkeypatch.setattr(run, name, stub)
+    for module, name, stub in (
+        (run, "Erasing", steps), (run, "make_plan", plan_of),
+        (origins, "held_by_source", held), (origins, "as_printed", printed),
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, stub)
     return ran
 
 
@@ -287,10 +290,10 @@ def test_one_whose_delete_has_not_come_by_its_topic_is_in_nobody_elses_way(
     erased: list[list[dict[str, str]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The database had deleted them, the connector was behind, and their rows landed after the proof."""
-    monkeypatch.setattr(run, "_connect_database", lambda *given: nullcontext())
-    monkeypatch.setattr(run, "facts_there", lambda source, table, facts: facts)
+    monkeypatch.setattr(run, "origin_of", lambda settings, table: nullcontext(origins.Database(cast(Any, None), table)))
+    monkeypatch.setattr(origins, "facts_there", lambda source, table, facts: facts)
     monkeypatch.setattr(
-        run, "awaited", lambda catalog, plan, facts: ["late" * (key == (8,)) or None for key in plan.periods]
+        origins, "awaited", lambda catalog, plan, facts: ["late" * (key == (8,)) or None for key in plan.periods]
     )
     people = table().model_copy(update={"kind": "debezium"})
     _, problems = run.repeat(cast(Any, None), shop(people), {})

@@ -12,7 +12,7 @@ from ingestion.sources.base import Keys, UnreadableRecord
 from ingestion.sources.kafka.events import EVENTS_SCHEMA, batch_of, decode, deleted
 from ingestion.sources.kafka.json_values import JsonValues
 from ingestion.sources.kafka.shape import Shape, decoded
-from ingestion.sources.kafka.values import Unread, Values, text
+from ingestion.sources.kafka.values import Row, Unread, Values, text
 from lakehouse.errors import LakehouseError
 
 KEPT_SCHEMA = pa.schema([
@@ -66,6 +66,19 @@ class EventRecords:
         except (Unread, RecursionError) as reason:
             told["unread"] = gone_since(reason)
         return json.dumps(told).encode() + b"\n" + left.encode()
+
+    def told(self, record: bytes, shape: Shape) -> tuple[Row, bool]:
+        """What an event tells, by name, and whether it has no value: then that is its key's columns, or what stands in
+        its key where the shape has none. Raises UnreadableRecord, Unread, and LakehouseError as `Values` do."""
+        event, form = _event(0, record)
+        key, value, values = event["key"], event["value"], self._values(form)
+        assert isinstance(key, bytes | None) and isinstance(value, bytes | None)
+        if value is not None:
+            return values.row(value), False
+        if shape.key:
+            return deleted(shape, key, values), True
+        found = values.key(key) if key else None
+        return found if isinstance(found, dict) else {}, True
 
     def decode(self, relation: bytes, records: pa.Table, keys: Keys, imaged: Collection[int]) -> Iterator[Batch]:
         """Kept events as rows, each at its own place; raises UnreadableRecord."""
