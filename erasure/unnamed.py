@@ -103,10 +103,12 @@ def _of_no_stage(catalog: SqlCatalog, plan: Plan, part: SubjectRows, ask: Ask) -
 def _why_keyless(plan: Plan) -> str:
     table = plan.table
     name = f"{table.source}.{table.name}"
+    by_hand = f"declare it again, then `lakehouse ingest --recover {table.source}`"
+    again = f"then `lakehouse add {name}`" if table.kind == "postgres" else by_hand
     return (
         f"have no {', '.join(lake_names(table, table.key))}: they are from before that was the key, and may be the "
         f"subject's. Declare the former key again, run `lakehouse ingest --once {table.source}`, and erase by it; or "
-        f"begin the table without its history: `lakehouse remove {name} --drop-tables`, then `lakehouse add {name}`"
+        f"begin the table without its history: `lakehouse remove {name} --drop-tables`, {again}"
     )
 
 
