@@ -58,6 +58,12 @@ class People:
     def declared(self) -> Declarations:
         return Declarations(sources=(self.lake.source,))
 
+    def begin(self, *events: Any, declared: Source | None = None) -> None:
+        """The table, with these events."""
+        self.lake.source = declared or clicks()
+        self.send(*events)
+        self.lake.once()
+
     def send(self, *events: Any) -> None:
         """Events without a key, those of (key, value) with one."""
         pairs = (event if isinstance(event, tuple) else (None, event) for event in events)
@@ -94,7 +100,6 @@ def people(
 ) -> Iterator[People]:
     settings = catalog_settings.model_copy(update={"warehouse": f"file://{tmp_path}", "home": tmp_path / "home"})
     lake = make_lake(settings, postgres_catalog, monkeypatch)
-    lake.source = clicks()
 
     def fetched(reader: TopicReader) -> Iterator[tuple[str, pa.Table]]:
         for r in reader.ranges:
@@ -111,9 +116,11 @@ def people(
             lease = leases.take_over(states, "web", 60)
             origin = module.KafkaSource(lake.settings, "web")
             session = Session(lake.settings, lake.catalog, cast(Any, None), lease, lake.source, origin=origin)
-            run_cycle(session)
-            yield session
-            leases.release(states, lease)
+            try:
+                run_cycle(session)
+                yield session
+            finally:
+                leases.release(states, lease)
 
     monkeypatch.setattr(lake.broker, "fetched", fetched)
     monkeypatch.setattr(run, "up_to_date_alone", alone)
@@ -145,7 +152,7 @@ def click(number: int, user: int | None, email: str | None, **more: Any) -> dict
 
 
 def test_events_without_a_key_are_emptied_by_the_column_that_names_the_person(people: People) -> None:
-    people.send(click(0, 42, ANN), click(1, 43, BEN), click(2, None, "nobody@example.com"), click(3, 42, ANN))
+    people.begin(click(0, 42, ANN), click(1, 43, BEN), click(2, None, "nobody@example.com"), click(3, 42, ANN))
     erasure = people.erase("user_id=042")
     assert erasure.left == [] and erasure.subjects == ["web.clicks user_id=42"] and erasure.nameless == 1
     assert "topic clicks has the events until its retention" in erasure.elsewhere
@@ -164,7 +171,7 @@ def test_events_without_a_key_are_emptied_by_the_column_that_names_the_person(pe
 
 def test_a_topic_that_is_read_from_its_beginning_brings_nobody_back(people: People) -> None:
     events = [click(0, 42, ANN), click(1, 43, BEN)]
-    people.send(*events)
+    people.begin(*events)
     people.erase("user_id=42")
     people.lake.broker.create_again("clicks")
     people.send(*events)
@@ -177,7 +184,7 @@ def test_a_topic_that_is_read_from_its_beginning_brings_nobody_back(people: Peop
 
 
 def test_people_are_named_by_different_columns_of_the_same_events(people: People) -> None:
-    people.send(click(0, 42, ANN, device=DEVICE), click(1, 43, BEN), click(2, 44, "cyd.person@example.com"))
+    people.begin(click(0, 42, ANN, device=DEVICE), click(1, 43, BEN), click(2, 44, "cyd.person@example.com"))
     for words in (("user_id=43",), ("user_id=42", f"device={DEVICE}")):
         assert people.erase(*words).left == []
     assert people.files_with(ANN, BEN) == [] and people.files_with("cyd.person@example.com")
@@ -194,7 +201,7 @@ def test_people_are_named_by_different_columns_of_the_same_events(people: People
 
 def test_a_value_that_is_written_in_several_ways_names_one_person(people: People) -> None:
     spelled = (DEVICE, DEVICE.upper(), DEVICE.replace("-", ""))
-    people.send(*(click(n, n, f"{n}.{ANN}", device=device) for n, device in enumerate(spelled)))
+    people.begin(*(click(n, n, f"{n}.{ANN}", device=device) for n, device in enumerate(spelled)))
     people.send(click(9, 9, BEN, device=DEVICE.replace("0", "1")))
     people.lake.once()
     operate.pause(people.lake.settings, people.lake.source.table("clicks"))
@@ -217,9 +224,7 @@ def test_a_value_that_is_written_in_several_ways_names_one_person(people: People
     ],
 )
 def test_what_cannot_name_somebody_is_refused_in_one_line(people: People, words: list[str], says: str) -> None:
-    people.lake.source = clicks(mask={"page": "sha256"})
-    people.send(click(0, 42, ANN))
-    people.lake.once()
+    people.begin(click(0, 42, ANN), declared=clicks(mask={"page": "sha256"}))
     with pytest.raises(LakehouseError, match=says) as told:
         people.erase(*words)
     assert "\n" not in str(told.value) and run.remembered(people.lake.settings) == ()
@@ -227,7 +232,7 @@ def test_what_cannot_name_somebody_is_refused_in_one_line(people: People, words:
 
 
 def test_a_column_that_is_declared_no_more_names_nobody_and_is_in_nobody_elses_way(people: People) -> None:
-    people.send(click(0, 42, ANN, device=DEVICE), click(1, 43, BEN))
+    people.begin(click(0, 42, ANN, device=DEVICE), click(1, 43, BEN))
     people.erase("user_id=43")
     people.erase(f"device={DEVICE}")
     people.lake.source = clicks(columns={name: kind for name, kind in COLUMNS.items() if name != "device"})
@@ -249,8 +254,7 @@ GONE: Callable[[int], Event] = lambda number: (str(number).encode(), None)  # no
 
 
 def test_a_key_is_erased_once_its_topic_says_that_its_row_is_gone(people: People) -> None:
-    people.lake.source = clicks("id")
-    people.send(user(5, ANN), user(6, BEN), user(5, f"new.{ANN}"))
+    people.begin(user(5, ANN), user(6, BEN), user(5, f"new.{ANN}"), declared=clicks("id"))
     says = (
         "web.clicks id=5: the newest event of id=5 in topic clicks has personal data, so its row is there: "
         "write an event without a value for that key, then run this again"
@@ -275,9 +279,8 @@ def test_a_key_is_erased_once_its_topic_says_that_its_row_is_gone(people: People
 
 
 def test_who_is_in_a_topic_again_is_in_nobody_elses_way(people: People) -> None:
-    people.lake.source = clicks("id")
     events = [user(5, ANN), GONE(5), user(6, BEN), GONE(6)]
-    people.send(*events)
+    people.begin(*events, declared=clicks("id"))
     people.erase("id=5"), people.erase("id=6")
     people.lake.broker.create_again("clicks")
     people.send(*events, user(6, BEN))
@@ -289,9 +292,7 @@ def test_who_is_in_a_topic_again_is_in_nobody_elses_way(people: People) -> None:
 
 
 def test_what_is_kept_aside_of_a_key_loses_the_person_and_lands_later(people: People) -> None:
-    people.lake.source = clicks("id")
-    people.send(user(5, ANN), user(6, BEN))
-    people.lake.once()
+    people.begin(user(5, ANN), user(6, BEN), declared=clicks("id"))
     table = people.lake.source.table("clicks")
     operate.pause(people.lake.settings, table)
     secret = {"secret": f"undeclared.{ANN}"}
@@ -319,14 +320,13 @@ def _opened(message: bytes) -> str:
 
 
 def test_dead_letters_lose_the_person_whether_they_can_be_read_or_not(people: People) -> None:
-    people.send(
+    people.begin(
         click(0, 42, ANN), click(1, 43, BEN),
         click(2, 42, ANN, device=7, id="no number"),  # its key is told, and it lands once it is declared so
         click(3, 43, BEN, id="no number"),
         f'{{"user_id": 42, "email": "{ANN}'.encode(), f'{{"user_id": 43, "email": "{BEN}'.encode(),  # cut off
         (json.dumps({"user_id": 42, "email": ANN}).encode(), None), (ANN.encode(), None), (BEN.encode(), None),
     )  # fmt: skip
-    people.lake.once()
     assert [row["offset"] for row in people.rows("meta.quarantine")] == [*range(2, 9)]
     erasure = people.erase("user_id=42")
     assert erasure.left == [] and people.files_with(ANN) == []
@@ -344,9 +344,7 @@ def test_dead_letters_lose_the_person_whether_they_can_be_read_or_not(people: Pe
 
 def test_what_a_follower_has_shown_and_not_published_does_not_keep_the_person(people: People) -> None:
     lake = people.lake
-    lake.source = clicks(flush=FLUSH)
-    people.send(click(0, 42, ANN), click(1, 43, BEN))
-    lake.once()
+    people.begin(click(0, 42, ANN), click(1, 43, BEN), declared=clicks(flush=FLUSH))
     follower = lake.start()
     people.send(click(2, 42, f"live.{ANN}"), click(3, 43, BEN))
     assert follower.read() == 0 and [*lake.shown()] == [0, 1, 2, 3] and lake.committed() == [0, 1]
