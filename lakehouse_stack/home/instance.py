@@ -4,7 +4,7 @@ import json
 import os
 import re
 from pathlib import Path
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 import yaml
 from psycopg import ProgrammingError
@@ -119,4 +119,6 @@ def _hide_password(settings: Settings, url: str) -> str:
     login, at, hosts = address.netloc.rpartition("@")
     options = {**dict(parse_qsl(address.query)), "passfile": str(password_file(settings))}
     options.pop("password", None)
-    return address._replace(netloc=f"{login.partition(':')[0]}{at}{hosts}", query=urlencode(options, safe="/")).geturl()
+    return address._replace(
+        netloc=f"{login.partition(':')[0]}{at}{hosts}", query=urlencode(options, safe="/", quote_via=quote)
+    ).geturl()

@@ -119,7 +119,7 @@ def test_a_source_that_cannot_be_read_is_listed_with_what_the_catalog_knows() ->
 def test_charts_that_are_not_answered_keep_nobody_from_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a Trino that hung there was no page for minutes, and not what needed attention."""
     hangs = threading.Event()
-    monkeypatch.setattr(asked, "query", lambda *given, **more: hangs.wait(20) and [])
+    monkeypatch.setattr("lakehouse.servers.trino.query", lambda *given, **more: hangs.wait(20) and [])
     monkeypatch.setattr(asked, "SECONDS", 0.2)
     monkeypatch.setattr(asked, "LEAST", 0.1)
     settings, asking = Settings(home=Path("home")), Asking()
@@ -133,7 +133,7 @@ def test_charts_that_are_not_answered_keep_nobody_from_the_page(monkeypatch: pyt
 
 
 def test_bars_that_are_left_out_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asked, "query", lambda *given, **more: [[f"store {n}", n] for n in range(45)])
+    monkeypatch.setattr("lakehouse.servers.trino.query", lambda *given, **more: [[f"store {n}", n] for n in range(45)])
     declared = asked.DeclaredChart(title="a", sql="SELECT 1")
     [chart] = asked.answered(Settings(home=Path("home")), [declared], Asking())
     assert len(chart.bars) == 30 and "15 more are left out" in page.render(_page(charts=[chart]))
