@@ -118,7 +118,7 @@ def _hide_password(settings: Settings, url: str) -> str:
     address = urlsplit(url)
     login, at, hosts = address.netloc.rpartition("@")
     options = {**dict(parse_qsl(address.query)), "passfile": str(password_file(settings))}
-    options.pop("password", None)
+    options.pop("password", None)  # and to libpq, `+` is no space
     return address._replace(
         netloc=f"{login.partition(':')[0]}{at}{hosts}", query=urlencode(options, safe="/", quote_via=quote)
     ).geturl()
