@@ -30,6 +30,7 @@ from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import CatalogConnection
 from lakehouse.servers.spark import spark_session
 from lakehouse.settings import Settings
+from lakehouse.text.log_lines import about
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -209,7 +210,7 @@ def up_to_date_alone(
     declared = declarations.source(source)
     check_kind(settings, declared)
     lease = _take_over(settings, source)
-    with leases.kept_alive(settings, lease), closing(open_catalog(settings)) as catalog:
+    with about(source=source), leases.kept_alive(settings, lease), closing(open_catalog(settings)) as catalog:
         try:
             running = spark or spark_session(settings, "lakehouse-ingest")
             session = Session(settings, catalog, running, lease, declared)
@@ -309,6 +310,7 @@ def _cycle(
     only_changed: bool = False,
 ) -> SourceReport:
     with (
+        about(source=declared.name),
         leases.kept_alive(settings, lease),
         store.connect_catalog(settings) as states,
         closing(open_catalog(settings)) as catalog,

@@ -50,7 +50,7 @@ from lakehouse.servers.exporter import served
 from lakehouse.servers.outage import of_ended_jvm
 from lakehouse.servers.spark import cancel_jobs, has_ended, spark_session
 from lakehouse.settings import Settings
-from lakehouse.text.log_lines import about
+from lakehouse.text.log_lines import about, as_here
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -234,7 +234,7 @@ class Loader:
         """Begins a load of the wanted tables unless one is under way."""
         if wanted and not self.is_loading():
             name = f"load-{self._session.name}"
-            self._thread = threading.Thread(target=self._load, name=name, args=(wanted,), daemon=True)
+            self._thread = threading.Thread(target=as_here(self._load), name=name, args=(wanted,), daemon=True)
             self._thread.start()
 
     def is_loading(self) -> bool:

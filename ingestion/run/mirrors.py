@@ -27,6 +27,7 @@ from lakehouse.metrics import REGISTRY
 from lakehouse.servers.outage import of_ended_jvm
 from lakehouse.servers.spark import cancel_jobs, has_ended, spark_session
 from lakehouse.settings import Settings
+from lakehouse.text.log_lines import as_here
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -96,7 +97,7 @@ class Refresher:
         """`may` is asked before each refresh: of several followers of a source one does it."""
         self._session, self._may = session, may
         self._aside, self._told = frozenset[str](), frozenset[str]()
-        self._thread = threading.Thread(target=self._run, name=f"mirrors-{session.name}", daemon=True)
+        self._thread = threading.Thread(target=as_here(self._run), name=f"mirrors-{session.name}", daemon=True)
         if session.source.mirrored:
             self._thread.start()
 

@@ -25,6 +25,7 @@ from ingestion.state.store import connect_catalog
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import CatalogConnection
 from lakehouse.settings import Settings
+from lakehouse.text.log_lines import as_here
 
 Mode = Literal["once", "follow"]
 Follower = Literal["none", "alive", "hung", "dead"]
@@ -307,7 +308,7 @@ def kept_alive(settings: Settings, lease: Lease) -> Iterator[None]:
             ready.set()
             stop.wait(min(seconds / 3, RECONNECT_SECONDS))
 
-    thread = threading.Thread(target=renew, name=f"lease-{lease.source}", daemon=True)
+    thread = threading.Thread(target=as_here(renew), name=f"lease-{lease.source}", daemon=True)
     thread.start()
     ready.wait(seconds)
     try:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ingestion.sink.writer import pack, unpack
 from ingestion.tasks.outage import OUTAGES, outage
 from lakehouse.errors import LakehouseError
+from lakehouse.text.log_lines import as_here
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,7 +42,7 @@ def run_threads(threads: int, work: Callable[[Item], Result], items: Sequence[It
     """The same in threads of this process, for work that waits for servers; after an error nothing more begins."""
     pool = ThreadPoolExecutor(threads)
     try:
-        return _results(pool.map(lambda item: _outcome(work, pack(item)), items))
+        return _results(pool.map(as_here(lambda item: _outcome(work, pack(item))), items))
     finally:
         pool.shutdown(cancel_futures=True)
 

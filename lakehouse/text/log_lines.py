@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
+from functools import wraps
+from typing import ParamSpec, TypeVar
 
+P = ParamSpec("P")
+T = TypeVar("T")
 _fields: ContextVar[dict[str, str]] = ContextVar("lakehouse_log_fields", default={})  # noqa: B039 (never changed)
 
 
@@ -20,6 +24,18 @@ def about(**fields: str) -> Iterator[None]:
         yield
     finally:
         _fields.reset(token)
+
+
+def as_here(work: Callable[P, T]) -> Callable[P, T]:
+    """The work with this thread's fields, for another one: a thread begins without any."""
+    fields = _fields.get()
+
+    @wraps(work)
+    def done(*args: P.args, **kwargs: P.kwargs) -> T:
+        with about(**fields):
+            return work(*args, **kwargs)
+
+    return done
 
 
 class JsonFormatter(logging.Formatter):

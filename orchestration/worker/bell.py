@@ -8,6 +8,7 @@ from threading import Event
 from typing import TypeVar
 
 from lakehouse.servers.database import CUTS_CHANNEL, CatalogConnection
+from lakehouse.text.log_lines import as_here
 
 POLL_SECONDS = 5.0  # how long a stop may go unnoticed
 LISTEN_SECONDS = 0.1  # how long the end of work may go unnoticed during which a bell is heard
@@ -40,7 +41,7 @@ class Bell:
         """
         until = time.monotonic() + seconds
         with ThreadPoolExecutor(1) as pool:
-            done = pool.submit(work)
+            done = pool.submit(as_here(work))
             try:
                 while not done.done() and not self._stop.is_set():
                     if time.monotonic() >= until:

@@ -24,6 +24,7 @@ from lakehouse.metrics import REGISTRY, sample
 from lakehouse.servers.presence import serve, withdraw, writing_if_free
 from lakehouse.servers.retry import Unreachable
 from lakehouse.servers.trino import answers
+from lakehouse.text.log_lines import about, as_here
 from orchestration.assets.blocking_checks import blocking_tests, check_keys
 from orchestration.assets.groups import groups_read, load_groups, sources_of
 from orchestration.assets.wrong_models import refuse_wrong_models
@@ -264,11 +265,15 @@ class Worker:
             report_arrivals(self._instance, in_cuts(self._connection, task.tables))
 
     def _attend(self, task: Task, state: _State) -> None:
-        """Loads what has changed."""
+        """Loads what has changed; what is logged meanwhile, and when Dagster is told of it, says of which job."""
+        with about(job=task.job, **({"source": task.source} if task.source else {})):
+            self._attend_to(task, state)
+
+    def _attend_to(self, task: Task, state: _State) -> None:
         was, self._at = state.loaded, (task.job, time.monotonic())
         try:
             if self._load(task, state):  # else it is at the next one, and nothing says that this one is mended
-                self._untold.append(partial(self._telling.tell, task, state.loaded, state.held))
+                self._untold.append(as_here(partial(self._telling.tell, task, state.loaded, state.held)))
                 state.failures = 0
         except LakehouseError as error:
             self._away = self._may_have_left = True
@@ -371,7 +376,8 @@ class Worker:
         before = self._newest([table_of(self._graph.nodes[model]) for model in models])
         results, was = list[NodeResult](), state.loaded
         state.loaded = {}  # until all is there; what a server that went away has interrupted is told nevertheless
-        self._untold.append(partial(self._report, task, state, models, before, results, changed, red, left))
+        report = partial(self._report, task, state, models, before, results, changed, red, left)
+        self._untold.append(as_here(report))
         try:
             self._run(task, state, models, held | absent | later, newest, results)
         except Interrupted:

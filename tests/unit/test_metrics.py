@@ -17,7 +17,7 @@ import yaml
 from lakehouse.metrics import METRICS, Registry, sample
 from lakehouse.servers.exporter import AT_ONCE, served
 from lakehouse.settings import PROJECT_DIR
-from lakehouse.text.log_lines import JsonFormatter, about
+from lakehouse.text.log_lines import JsonFormatter, about, as_here
 
 LINE = re.compile(r"^(lakehouse_\w+)(\{(\w+=\"(\\.|[^\"\\])*\",?)*\})? (-?[\d.e+-]+|[+-]Inf|NaN)$")
 
@@ -148,6 +148,10 @@ def test_log_lines_of_json_say_what_the_work_was_about() -> None:
         thread.start()
         thread.join()
         assert "source" not in others[0], "another thread works on something else"
+        thread = threading.Thread(target=as_here(lambda text: others.append(line(text))), args=("y",))
+    thread.start()
+    thread.join()
+    assert (others[1]["source"], others[1]["cycle"]) == ("shop", "c1"), "unless this one has it work on the same"
     assert "source" not in line("after") and "cycle" not in line("after")
 
 

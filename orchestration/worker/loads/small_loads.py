@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.trino import answering, query
+from lakehouse.text.log_lines import as_here
 from orchestration.resources import TableKey
 from orchestration.worker.dbt.plans import as_written
 from orchestration.worker.dbt.warm_dbt import NodeResult, WarmDbt, header_of
@@ -150,9 +151,8 @@ class SmallLoads:
         queries |= {stage: (sql, stated(sql)) for stage, sql in views.items()}
         lots = [[*lot, *(stage for stage in views if stages[stage] in lot)] for lot in lots_of(list(loads))]
         with ThreadPoolExecutor(STATEMENTS) as pool:
-            found = list(
-                pool.map(partial(self._ask, relations), [{node: queries[node] for node in lot} for lot in lots])
-            )
+            asked = [{node: queries[node] for node in lot} for lot in lots]
+            found = list(pool.map(as_here(partial(self._ask, relations)), asked))
         return {node: rows for lot in found for node, rows in lot.items()}
 
     def _ask(
