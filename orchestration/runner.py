@@ -5,7 +5,7 @@ session, which makes `lakehouse run` and the demo faster.
 """
 
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -34,7 +34,7 @@ from orchestration.runs.partitions import DayRange, incremental_tags
 from orchestration.runs.pools import WAITING
 from orchestration.runs.processes.interrupts import Stop, do_nothing
 from orchestration.runs.processes.workers import fail_orphaned_runs, free_pools, signature
-from orchestration.runs.progress import Say, describe, only_progress, set_aside
+from orchestration.runs.progress import Say, describe, held_back, only_progress, set_aside
 from orchestration.runs.state.history import end_state_of, read_history
 from orchestration.runs.state.load_state import LoadState, loaded_since
 from orchestration.runs.subset import (
@@ -127,9 +127,13 @@ def _run_unblocked(
         run_tags = _tags(settings, read_history(instance, job.name, job).state, job, days, waiting)
         outcome = _run(settings, job, subset, instance, run_tags, say, stop)
     if outcome.success and failed:
-        first = sorted(failed)[0]
-        return replace(outcome, success=False, error=f"{len(failed)} tables were left out: {first}: {failed[first]}")
+        return replace(outcome, success=False, error=_left_out(failed))
     return outcome
+
+
+def _left_out(tables: Mapping[str, str]) -> str:
+    first = min(tables)
+    return f"{len(tables)} tables were left out: {first}: {tables[first]}"
 
 
 def _never_loaded(manifest: dict[str, Any], job: dg.JobDefinition) -> list[TableKey]:
@@ -189,10 +193,11 @@ def _run(
     stop.on_signal = partial(_ask_to_cancel, instance, run_id)
     instance.add_event_listener(run_id, partial(_say_waiting, say))
     say(f"{job.name}  run {run_id[:8]}")
-    error, aside = None, dict[Aside, None]()
+    error, aside, held = None, dict[Aside, None](), dict[str, str]()
     for event in _reported(execute_run_iterator(InMemoryJob(job), run, instance), say):
         error = error or failure_message(event)
         aside |= dict.fromkeys(set_aside(event))
+        held |= dict(held_back(event))
         if event.is_failure and stop.is_set():
             _ask_to_cancel(instance, run_id)
     finished = instance.get_run_by_id(run_id)
@@ -202,6 +207,8 @@ def _run(
     say(f"{job.name}  {'succeeded' if success else 'FAILED'} in {seconds:.1f} s{without}")
     if not stop.is_set():
         stop.on_signal, stop.before_exit = do_nothing, str
+    if success and held:  # the load that it waited for has left them red or behind
+        success, error = False, _left_out(held)
     return Outcome(job.name, run_id, success, round(seconds, 1), error, tuple(aside))
 
 

@@ -17,6 +17,7 @@ from orchestration.assets.after_checks import after_checks
 from orchestration.assets.blocking_checks import check_keys, tell_tests_without_checks
 from orchestration.assets.dbt_resource import Dbt, clean_up, environment, run_environment
 from orchestration.assets.groups import groups_read, load_groups, selection, sources_of
+from orchestration.assets.held_back import Loads, held_back, tell_held, tests_beside
 from orchestration.assets.markdown import escape_markdown
 from orchestration.assets.next_tables import (
     built_whole,
@@ -87,8 +88,9 @@ def other_sources(manifest: Manifest) -> list[dg.AssetSpec]:
     ]
 
 
-def marts_assets(manifest: Manifest, reads: Sequence[TableKey]) -> dg.AssetsDefinition:
-    """The marts, unpartitioned: each run rebuilds them in full. `reads` are the tables they are built from."""
+def marts_assets(manifest: Manifest, reads: Sequence[TableKey], loads: Loads) -> dg.AssetsDefinition:
+    """The marts, unpartitioned: each run rebuilds them in full. `reads` are the tables they are built from, `loads` the
+    jobs that these may wait for."""
 
     @dbt_assets(
         manifest=manifest,
@@ -100,27 +102,37 @@ def marts_assets(manifest: Manifest, reads: Sequence[TableKey]) -> dg.AssetsDefi
     def marts_models(context: dg.AssetExecutionContext, dbt: Dbt, lake: Lake) -> Iterator[Any]:
         seen = lake.newest_snapshots(reads) | lake.unpublished_snapshots(built_whole(manifest))
         tags.record_snapshots(context, seen)
-        yield from build_next(context, dbt, lake, manifest)
+        yield from build_next(context, dbt, lake, manifest, loads)
 
     return marts_models
 
 
-def build_next(context: dg.AssetExecutionContext, dbt: Dbt, lake: Lake, manifest: Manifest) -> Iterator[Any]:
+def build_next(
+    context: dg.AssetExecutionContext, dbt: Dbt, lake: Lake, manifest: Manifest, loads: Loads
+) -> Iterator[Any]:
     """Builds the selected marts beside the ones that readers see, tests them there, and publishes those that passed.
 
-    Tests that read them through views are run then, and refuse nothing.
+    Marts of what the load that it waited for has left red or behind stay as they are. Tests that read marts through
+    views are run once these are published, and refuse nothing.
     """
     results, selected = DbtResults(), context.selected_asset_keys
-    marts = [id for id, node in manifest["nodes"].items() if "alias" in node and node_key(node) in selected]
+    wanted = [id for id, node in manifest["nodes"].items() if "alias" in node and node_key(node) in selected]
     groups = load_groups(manifest)
-    sources, read = sources_of(manifest, groups), frozenset[str]().union(*groups_read(manifest, marts, groups).values())
-    tests = tests_reading(manifest, marts)
+    sources = sources_of(manifest, groups)
+    read = frozenset[str]().union(*groups_read(manifest, wanted, groups).values())
     with lake.writing({group: sources[group] for group in read}):
+        held = held_back(context.instance, manifest, loads, wanted)
+        tell_held(context, manifest, held)
+        marts = [mart for mart in wanted if mart not in held]
+        tests = tests_reading(manifest, marts)
         unable = _unable(lake, manifest, tests, marts)
         late = late_tests(manifest) & tests.keys() - unable
-        left_out = sorted(manifest["nodes"][test]["name"] for test in late | unable)
+        beside = tests_beside(manifest, marts, held, late | unable)
+        left_out = sorted(manifest["nodes"][id]["name"] for id in {*late, *unable, *held})
         with lake.next_tables(built_whole(manifest)) as sound:
-            events = list(build_events(context, dbt, lake, manifest, None, results, left_out))
+            events = list(build_events(context, dbt, lake, manifest, None, results, left_out)) if marts else []
+            if beside:
+                events += events_of_tests(context, dbt, lake, manifest, beside, results, of_next=True)
             sound |= sound_tables(manifest, results.statuses)
         unsound = {".".join(table) for table in unsound_tables(manifest, results.statuses)}
         if late:
@@ -128,7 +140,7 @@ def build_next(context: dg.AssetExecutionContext, dbt: Dbt, lake: Lake, manifest
     red = {*unsound, *results.failed_tables}
     events = [event for event in events if not isinstance(event, dg.Output) or _name_of(event, manifest) not in red]
     yield from with_table_metadata(events, lake, manifest)
-    finish(context, results, unsound)
+    finish(context, results, unsound, [table_name(manifest["nodes"][mart]) for mart in held])
 
 
 def _unable(lake: Lake, manifest: Manifest, tests: Mapping[str, Collection[str]], marts: Collection[str]) -> set[str]:
@@ -198,11 +210,12 @@ def events_of_tests(
     manifest: Manifest,
     tests: Collection[str],
     results: "DbtResults",
+    of_next: bool = False,
 ) -> Iterator[Any]:
-    """The results of these tests alone, of what readers see; adds to `results`."""
+    """The results of these tests alone, of what readers see, or `of_next` of what they will; adds to `results`."""
     names = " ".join(sorted(manifest["nodes"][test]["name"] for test in tests))
     command = ["test", "--indirect-selection", "empty", "--select", names]
-    with dbt_invocation(context, dbt, lake, manifest, command, None, results) as invocation:
+    with dbt_invocation(context, dbt, lake, manifest, command, None, results, of_next) as invocation:
         for event in invocation.stream():
             if not isinstance(event, dg.AssetCheckEvaluation):
                 continue
@@ -246,9 +259,14 @@ def with_table_metadata(events: Iterable[Any], lake: Lake, manifest: Manifest) -
             yield event
 
 
-def finish(context: dg.AssetExecutionContext, results: "DbtResults", unsound: Collection[str] = ()) -> None:
-    """Records the tables that failed or are `unsound`; raises Failure if any failed."""
-    record_load_state(context, {*results.failed_tables, *unsound})
+def finish(
+    context: dg.AssetExecutionContext,
+    results: "DbtResults",
+    unsound: Collection[str] = (),
+    waiting: Collection[str] = (),
+) -> None:
+    """Records the tables that failed or are `unsound`, and those `waiting`; raises Failure if any failed."""
+    record_load_state(context, {*results.failed_tables, *unsound}, waiting)
     if results.failures:
         message = "\n".join(failure.message for failure in results.failures)
         metadata: dict[str, Any] = {"dbt_log": results.failures[-1].log}
@@ -290,15 +308,16 @@ def dbt_invocation(
     command: list[str],
     days: DayRange | None,
     results: DbtResults,
+    of_next: bool = False,
 ) -> Iterator[DbtCliInvocation]:
     """Runs dbt on the assets this run has selected, `test` on the tests that the command names; leaving the block ends
-    all dbt processes of the run.
+    all dbt processes of the run. Tests read what readers see, or `of_next` what is to be published.
 
     Adds to `results`. Raises Failure if no table of this run is to blame.
     """
     end_abandoned_queries(lake.settings(), context.instance, context.run.run_id)
     variables, tests_alone = run_environment(lake.settings(), days, context.run.run_id), command[0] == "test"
-    if context.assets_def.op.name == MARTS_MODELS and not tests_alone:
+    if context.assets_def.op.name == MARTS_MODELS and (of_next or not tests_alone):
         # eager: a test that reads a mart which is held back runs, too
         variables |= {"LAKEHOUSE_NEXT": "1", "DBT_INDIRECT_SELECTION": "eager"}
     with environment(variables):
@@ -337,11 +356,13 @@ def _checks_alone(
     return frozenset(f"{'.'.join(key.asset_key.path)}/{key.name}" for key in keys.values())
 
 
-def record_load_state(context: dg.AssetExecutionContext, failed: Collection[str]) -> None:
-    """Tags the run with the tables that it failed to load. From then on its other tables count as loaded."""
+def record_load_state(
+    context: dg.AssetExecutionContext, failed: Collection[str], waiting: Collection[str] = ()
+) -> None:
+    """Tags the run with the tables that it failed to load, or left `waiting`. From then on others count as loaded."""
     run_id, selected = context.run.run_id, set(map(name_of, context.selected_asset_keys))
     left = unpack_state(tags.tag(context.run, tags.HELD)).after(
-        run_id, selected, selected.intersection(failed), datetime.now(UTC)
+        run_id, selected, selected.intersection(failed).difference(waiting), datetime.now(UTC), waiting
     )
     behind = {tags.LEFT_BEHIND: ", ".join(sorted(left.tables))} if left.tables else {}
     context.instance.add_run_tags(run_id, {tags.HELD: pack_state(left), **behind})

@@ -12,6 +12,7 @@ from orchestration.assets.blocking_checks import blocking_tests
 from orchestration.assets.dbt_assets import marts_assets
 from orchestration.assets.next_tables import built_whole
 from orchestration.assets.translator import MARTS, is_raw, layer, node_key
+from orchestration.jobs.loads import loads_of
 from orchestration.resources import TableKey
 from orchestration.runs import arrivals, tags
 from orchestration.sensors.new_data import Watch, new_data_sensor
@@ -31,6 +32,7 @@ def marts_definitions(manifest: dict[str, Any], declared: Declarations) -> dg.De
         tags={tags.LOADS: MARTS},
     )
     reads, mirrors = tables_read(manifest), tuple(mirrors_read(manifest))
+    loads = {load.job: load.tables for source in declared.sources for load in loads_of(source)}
     freshness = [m for node in marts if (m := node["config"].get("meta", {}).get("freshness_minutes"))]
     watch = Watch(
         name=f"new_data_{MARTS}",
@@ -42,7 +44,7 @@ def marts_definitions(manifest: dict[str, Any], declared: Declarations) -> dg.De
         built=tuple(sorted(built_whole(manifest))),
     )
     return dg.Definitions(
-        assets=[marts_assets(manifest, (*reads, *mirrors))], jobs=[job], sensors=[new_data_sensor(watch, job)]
+        assets=[marts_assets(manifest, (*reads, *mirrors), loads)], jobs=[job], sensors=[new_data_sensor(watch, job)]
     )
 
 

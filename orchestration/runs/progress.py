@@ -12,6 +12,8 @@ from lakehouse.text.shown import visible
 from orchestration.runs.arrivals import ARRIVED, STATE, Aside
 
 Say = Callable[[str], None]
+HELD_BACK = "held back"
+"""The status, in an observation, of a mart that a run was to build and has left as it was."""
 
 
 def describe(event: dg.DagsterEvent) -> Iterator[str]:
@@ -40,7 +42,7 @@ def _materialization(event: dg.AssetMaterialization) -> Iterator[str]:
 
 def _observation(event: dg.AssetObservation) -> Iterator[str]:
     status = event.metadata.get("status")
-    if status is not None and status.value in ("done", "failed"):
+    if status is not None and status.value in ("done", "failed", HELD_BACK):
         yield f"    {event.description}"
 
 
@@ -58,6 +60,14 @@ def set_aside(event: dg.DagsterEvent) -> Iterator[Aside]:
         if check.check_name == ARRIVED and not check.passed and state is not None and state.value != "paused":
             schema, name = check.asset_key.path
             yield Aside(f"{schema.removeprefix('raw_')}.{name}", str(state.value), check.description or "")
+
+
+def held_back(event: dg.DagsterEvent) -> Iterator[tuple[str, str]]:
+    """The mart that a run was to build and has left as it was, with the reason."""
+    if event.event_type is dg.DagsterEventType.ASSET_OBSERVATION:
+        seen = event.asset_observation_data.asset_observation
+        if (status := seen.metadata.get("status")) is not None and status.value == HELD_BACK:
+            yield _name(seen.asset_key), str(seen.metadata["reason"].value)
 
 
 def _number(event: dg.AssetMaterialization | dg.AssetObservation, name: str) -> int | None:

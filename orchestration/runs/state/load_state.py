@@ -35,9 +35,17 @@ class LoadState:
     loaded_at: datetime | None = None
     tables: Mapping[str, HeldTable] = field(default_factory=dict)
 
-    def after(self, run_id: str, selected: Collection[str], failed: Collection[str], now: datetime) -> "LoadState":
-        """The state after a run that was launched with this one."""
-        left = {name: held for name, held in self.tables.items() if name not in selected}
+    def after(
+        self,
+        run_id: str,
+        selected: Collection[str],
+        failed: Collection[str],
+        now: datetime,
+        waiting: Collection[str] = (),
+    ) -> "LoadState":
+        """The state after a run that was launched with this one; those `waiting` it has not tried."""
+        left = {name: held for name, held in self.tables.items() if name not in selected or name in waiting}
+        left |= {name: HeldTable(0, now, self.loaded_at) for name in waiting if name not in left}
         for name in failed:
             before = self.tables.get(name)
             left[name] = HeldTable(before.tries + 1 if before else 1, now, before.since if before else self.loaded_at)
