@@ -26,9 +26,10 @@ from tests.listeners import Webhook, webhook
 T = TypeVar("T")
 FACT = ("marts", "fct_transactions")
 VICTIMS = ("follower", "JVM", "worker", "trino", "daemon", "code server", "step")
-STAYS_DEAD = ("follower", "worker", "trino", "daemon", "code server")  # if nobody starts it again
+STAYS_DEAD = ("follower", "JVM", "worker", "trino", "daemon", "code server")  # if nobody starts it again
 TELLS = {
     "follower": "follower",
+    "JVM": "follower",
     "trino": "server",
     "daemon": "daemon",
     "worker": "worker",

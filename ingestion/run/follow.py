@@ -86,13 +86,14 @@ def follow_sources(
         store.ensure_state(states)
     spark = spark_session(settings, "lakehouse-follow")
     follow = follow_shared if share else _hold_and_follow
-    threads = Threads(lambda now, source, end: _follow_source(now, source, spark, end, follow))
+    broken = threading.Event()
+    threads = Threads(lambda now, source, end: _follow_source(now, source, spark, end, follow, broken))
     threads.want(settings, [declarations.source(name) for name in sources])
     if changed is not None:
         arguments = (changed, settings, threads, stop)
         threading.Thread(target=take_changes, name="declarations", args=arguments, daemon=True).start()
     with served(settings.metrics.host, settings.metrics.follower_port, partial(_readiness, settings, threads)):
-        _run_threads(settings, threads, spark, stop)
+        _run_threads(settings, threads, spark, stop, broken)
 
 
 def _readiness(settings: Settings, threads: Threads) -> dict[str, str]:
@@ -107,39 +108,55 @@ def _readiness(settings: Settings, threads: Threads) -> dict[str, str]:
         }  # fmt: skip
 
 
-def _run_threads(settings: Settings, threads: Threads, spark: SparkSession, stop: threading.Event) -> None:
+def _run_threads(
+    settings: Settings, threads: Threads, spark: SparkSession, stop: threading.Event, broken: threading.Event
+) -> None:
+    """Sets `broken` before the threads end where that is for another reason than `stop`."""
+    has_ended_alone = True
     try:
         while not stop.is_set() and not has_ended(spark):
             threads.tend()
             stop.wait(LOOK_SECONDS)
-        ended = not stop.is_set()
+        has_ended_alone = not stop.wait(LOOK_SECONDS)
     finally:
+        if has_ended_alone:
+            broken.set()
         stop.set()
         threads.end()
-    if ended:
+    if has_ended_alone:
         log_file = settings.home / "logs" / "spark.log"
         raise LakehouseError(f"Spark's JVM has ended, the end of {log_file} may say why; nothing was lost: start again")
 
 
 def _follow_source(
-    settings: Settings, source: Source, spark: SparkSession, stop: threading.Event, follow: Follow
+    settings: Settings,
+    source: Source,
+    spark: SparkSession,
+    stop: threading.Event,
+    follow: Follow,
+    broken: threading.Event,
 ) -> None:
     with about(source=source.name):
-        _follow_again(settings, source, spark, stop, follow)
+        has_failed = _follow_again(settings, source, spark, stop, follow)
+        stop.wait()  # where the JVM has ended, it is not known before whether somebody wanted it to
+        if has_failed and not broken.is_set():
+            leases.leave(settings, source.name)
 
 
 def _follow_again(
     settings: Settings, source: Source, spark: SparkSession, stop: threading.Event, follow: Follow
-) -> None:
-    pauses = Pauses(settings.ingestion.poll_seconds)
+) -> bool:
+    """Whether the last try has failed."""
+    pauses, has_failed = Pauses(settings.ingestion.poll_seconds), False
     while not stop.is_set():
-        begun, pause = time.monotonic(), 0.0
+        begun, pause, has_failed = time.monotonic(), 0.0, True
         try:
             follow(settings, source, spark, stop)
+            has_failed = False
         except (LakehouseError, *OUTAGES) as error:
             pause = pauses.after(time.monotonic() - begun)
             if of_ended_jvm(error) and _ends(spark, stop):
-                return  # the follower ends, too, and says so once
+                return True  # the follower ends, too, and says so once
             told = error if isinstance(error, LakehouseError) else outage(source.name, error)
             said = str(told).removeprefix(f"source {source.name!r}: ")
             log.error("source %r: %s; next try in %.0f s", source.name, said, pause)
@@ -150,6 +167,7 @@ def _follow_again(
         if not stop.is_set():
             REGISTRY.add("lakehouse_cycle_failures_total", source=source.name)
         stop.wait(pause)
+    return has_failed
 
 
 def _ends(spark: SparkSession, stop: threading.Event) -> bool:

@@ -213,22 +213,33 @@ def _renew(connection: CatalogConnection, lease: Lease, seconds: float) -> bool:
     return done.rowcount == 1
 
 
-def release(connection: CatalogConnection, lease: Lease) -> None:
-    """Lets the next writer in at once; does nothing when the lease is lost already."""
+def release(connection: CatalogConnection, lease: Lease, in_order: bool = True) -> None:
+    """Lets the next writer in at once; does nothing when the lease is lost already.
+
+    A follower that has not ended `in_order` is missed from now on, until one follows again.
+    """
     with connection.transaction():
         lock(connection, lease.of)
-        _release(connection, lease)
+        _release(connection, lease, in_order)
         if lease.group is not None and not seats(connection, lease.of):
-            _release(connection, lease.group)
+            _release(connection, lease.group, in_order)
 
 
-def _release(connection: CatalogConnection, lease: Lease) -> None:
+def _release(connection: CatalogConnection, lease: Lease, in_order: bool) -> None:
     connection.execute(
         "UPDATE lakehouse.leases SET expires_at = clock_timestamp(), session_token = NULL,"
-        " follower_token = nullif(follower_token, token)"
+        " follower_token = CASE WHEN %s THEN nullif(follower_token, token) ELSE follower_token END"
         " WHERE source = %s AND token = %s AND holder = %s",
-        (lease.source, lease.token, lease.holder),
+        (in_order, lease.source, lease.token, lease.holder),
     )
+
+
+def leave(settings: Settings, source: str) -> None:
+    """A follower that has failed ends in order: nobody misses it any more, unless somebody else is at work by now."""
+    with suppress(LakehouseError, psycopg.Error), connect_catalog(settings) as connection:  # else it is missed
+        lease = acquire(connection, source, settings.ingestion.lease_seconds, "follow")
+        if lease is not None:
+            release(connection, lease)
 
 
 def holder_of(connection: CatalogConnection, source: str) -> tuple[str, Mode] | None:
@@ -288,12 +299,12 @@ def _refuse(connection: CatalogConnection, holding: LiteralString, but: str = ""
 
 @contextmanager
 def kept_alive(settings: Settings, lease: Lease) -> Iterator[None]:
-    """Renews the lease in the background while the body runs, then releases it.
+    """Renews the lease in the background while the body runs, then releases it; in order, unless the body raises.
 
     The session that renews it stays open: its end tells others that this process has ended.
     """
     seconds = settings.ingestion.lease_seconds
-    stop, ready = threading.Event(), threading.Event()
+    stop, ready, is_done = threading.Event(), threading.Event(), threading.Event()
 
     def renew() -> None:
         while not stop.is_set():
@@ -302,7 +313,7 @@ def kept_alive(settings: Settings, lease: Lease) -> Iterator[None]:
                     while _renew(connection, lease, seconds):
                         ready.set()
                         if stop.wait(seconds / 3):
-                            release(connection, lease)
+                            release(connection, lease, in_order=is_done.is_set())
                             return
                 return  # another writer has taken over
             ready.set()
@@ -313,6 +324,7 @@ def kept_alive(settings: Settings, lease: Lease) -> Iterator[None]:
     ready.wait(seconds)
     try:
         yield
+        is_done.set()
     finally:
         stop.set()
         thread.join(timeout=seconds)

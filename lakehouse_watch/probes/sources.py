@@ -25,14 +25,17 @@ CATCH_UP_SECONDS = 60.0  # after a pause `lakehouse dev` is behind until its fol
 
 
 def read_source(settings: Settings, source: str) -> Reading:
-    """The source at this moment; nothing to tell of one that was never ingested, or is removed and retains nothing.
+    """The source at this moment; nothing to tell of one that is removed and retains nothing, nor of one that was never
+    ingested, until a follower has tried to.
 
     Raises LakehouseError.
     """
     status, there = source_status(settings, source), declared_still(settings)
     is_removed = there is not None and source not in there.sources and status.slot_state == "missing"
     if status.position_lsn is None or is_removed:
-        return Reading(samples=(sample("lakehouse_source_up", 1, source=source),))
+        is_wanted = status.follower != "none" and not is_removed
+        begins = (*_follower(status), *_refused(status, why_refused(settings, source))) if is_wanted else ()
+        return Reading(begins, (sample("lakehouse_source_up", 1, source=source),))
     found = (
         *judge(status, declared_limits(settings, source), settings.alerts),
         *_refused(status, why_refused(settings, source)),
@@ -83,7 +86,7 @@ def judge(status: SourceStatus, limits: Mapping[str, LagPolicy], defaults: Alert
 
 def _follower(status: SourceStatus) -> Iterator[Occasion]:
     states = {
-        "dead": ("was killed or lost its machine", RESTART_SECONDS),
+        "dead": ("was killed, lost its machine, or fails at each try", RESTART_SECONDS),
         "hung": ("does not renew its lease: it is stopped, or hangs", 0.0),
     }
     if status.follower in states:

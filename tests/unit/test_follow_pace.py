@@ -1,8 +1,10 @@
 """When a follower publishes next, and what it says of errors."""
 
+import json
 import logging
 import math
 import threading
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +13,9 @@ import pytest
 from ingestion.run import follow
 from ingestion.run.pace import Last, flush_in, look_in
 from ingestion.run.pauses import Pauses
+from lakehouse.errors import LakehouseError
 from lakehouse.settings import IngestionSettings, Settings
+from lakehouse.text.log_lines import JsonFormatter, about
 
 LIMITS = IngestionSettings(flush_interval_seconds=0.5, flush_bytes=1000)
 
@@ -75,6 +79,70 @@ def test_an_error_is_told_with_its_traceback_unless_the_end_has_caused_it(
     with caplog.at_level(logging.INFO):
         follow._follow_again(Settings(), source, spark, stop, fail)
     assert ("Traceback" in caplog.text) == (ends is None)
+
+
+def test_an_error_of_a_load_names_its_source_in_a_log_of_json(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The field was there in lines of the follower's own thread alone."""
+    lines, stop = list[dict[str, str]](), threading.Event()
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(json.loads(JsonFormatter().format(record)))
+
+    def fails(_: object) -> None:
+        stop.set()
+        raise LakehouseError("permission denied for table orders")
+
+    context = SimpleNamespace(setLocalProperty=lambda *_: None, setJobGroup=lambda *_, **__: None)
+    session: Any = SimpleNamespace(name="shop", spark=SimpleNamespace(sparkContext=context), stop=stop, limits=LIMITS)
+    monkeypatch.setattr(follow, "connections", fails)
+    loader = follow.Loader(session)
+    monkeypatch.setattr(follow.log, "handlers", [Handler()])
+    caplog.set_level(logging.INFO, "lakehouse.follow")
+    table: Any = SimpleNamespace(name="orders")
+    with about(source="shop"):
+        loader.start_if_needed([table])
+    loader.join(threading.Event())
+    assert [(line["source"], "loading orders" in line["message"]) for line in lines] == [("shop", True)]
+
+
+@pytest.mark.parametrize(
+    ("fails", "ended", "leaves"), [(True, False, True), (True, True, False), (False, False, False)]
+)
+def test_a_follower_that_is_stopped_while_its_source_fails_is_not_missed(
+    fails: bool, ended: bool, leaves: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One whose JVM was killed is: it ends by itself, and nobody has wanted it to."""
+    left, stop, broken, jvm = list[str](), threading.Event(), threading.Event(), SimpleNamespace(poll=lambda: None)
+    spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(_gateway=SimpleNamespace(proc=jvm)))
+    monkeypatch.setattr(follow.leases, "leave", lambda _, source: left.append(source))
+
+    def once(*_: object) -> None:
+        if ended:
+            broken.set()
+        stop.set()
+        if fails:
+            raise LakehouseError("permission denied for table orders")
+
+    source: Any = SimpleNamespace(name="shop")
+    follow._follow_source(Settings(), source, spark, stop, once, broken)
+    assert left == (["shop"] if leaves else [])
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_a_follower_whose_jvm_ends_alone_is_broken(stops: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal to the whole group ends both, and the JVM may be the first."""
+    monkeypatch.setattr(follow, "LOOK_SECONDS", 0.2)
+    jvm = SimpleNamespace(poll=lambda: 9)
+    spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(_gateway=SimpleNamespace(proc=jvm)))
+    stop, broken, threads = threading.Event(), threading.Event(), SimpleNamespace(tend=list, end=list)
+    if stops:
+        threading.Timer(0.05, stop.set).start()
+    with nullcontext() if stops else pytest.raises(LakehouseError, match="JVM has ended"):
+        follow._run_threads(Settings(), threads, spark, stop, broken)  # type: ignore[arg-type]
+    assert broken.is_set() != stops
 
 
 def test_a_failure_after_hours_of_work_is_tried_again_as_soon_as_the_first_one() -> None:

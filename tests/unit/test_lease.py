@@ -157,6 +157,56 @@ def test_it_is_known_what_became_of_a_follower(
     assert leases.follower_of(states, "shop") == "none", "it has ended by itself"
 
 
+def test_a_follower_that_ends_by_an_error_is_missed_and_replaced_at_once(
+    settings: Settings, states: CatalogConnection
+) -> None:
+    """One whose JVM was killed, or whose source fails each cycle, was as one that was stopped: nobody was told."""
+
+    def follows(fails: bool) -> None:
+        lease = leases.acquire(states, "shop", SECONDS, "follow")
+        assert lease is not None, "the one before has let go"
+        with leases.kept_alive(settings, lease):
+            assert leases.follower_of(states, "shop") == "alive"
+            if fails:
+                raise RuntimeError("Spark's JVM has ended")
+
+    for _ in range(2):
+        with pytest.raises(RuntimeError):
+            follows(fails=True)
+        assert leases.holder_of(states, "shop") is None and leases.follower_of(states, "shop") == "dead"
+    leases.leave(settings, "shop")
+    assert leases.follower_of(states, "shop") == "none", "it was stopped between two tries"
+    with pytest.raises(RuntimeError):
+        follows(fails=True)
+    follows(fails=False)
+    assert leases.follower_of(states, "shop") == "none"
+
+
+def test_a_follower_that_has_failed_and_leaves_takes_nothing_from_another(
+    settings: Settings, states: CatalogConnection
+) -> None:
+    lease = leases.acquire(states, "shop", SECONDS, "follow")
+    assert lease is not None
+    leases.release(states, lease, in_order=False)
+    other = leases.acquire(states, "shop", SECONDS, "follow")
+    assert other is not None
+    leases.leave(settings, "shop")
+    assert leases.follower_of(states, "shop") == "alive"
+    leases.check(states, other, SECONDS)
+
+
+def test_followers_that_share_a_source_are_missed_once_the_last_has_failed(
+    settings: Settings, states: CatalogConnection
+) -> None:
+    seats = [leases.take_seat(states, "web", SECONDS) for _ in range(2)]
+    for seat, left in zip(seats, ("alive", "dead"), strict=True):
+        assert seat is not None
+        leases.release(states, seat, in_order=False)
+        assert leases.follower_of(states, "web") == left
+    leases.leave(settings, "web")
+    assert leases.follower_of(states, "web") == "none"
+
+
 def test_sessions_of_other_roles_are_seen(settings: Settings, states: CatalogConnection) -> None:
     """Who may not see when a session began sees at least that it is there."""
     lease = take(states)

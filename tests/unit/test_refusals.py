@@ -25,6 +25,7 @@ from ingestion.sources.kinds import check_source, source_of
 from ingestion.sources.postgres.catalog.describe import read_facts
 from ingestion.sources.postgres.connection import connect_source
 from ingestion.state import described, store, stored
+from ingestion.state import lease as leases
 from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.declarations import Column, Source
 from lakehouse.declarations.policies import RawPolicy
@@ -156,6 +157,25 @@ def test_a_slot_of_another_lake_is_told_before_the_first_ingestion(shop: Shop) -
     with pytest.raises(LakehouseError, match=message):
         shop.ingest()
     assert str(shop.trouble()).startswith(f"never ingested: {message}: set another name")
+
+
+def test_a_new_source_that_is_refused_is_told_once_a_follower_has_tried(shop: Shop) -> None:
+    """Its first cycle failed again and again, and nobody was told: it was not watched before it was ingested."""
+    make_slot(shop)
+    ensure_state(shop.connection)
+    assert shop.told() == {}, "it is connected, and nobody has begun with it"
+    for _ in range(2):
+        lease = leases.acquire(shop.connection, "shop", 60.0, "follow")
+        assert lease is not None and shop.told().keys() == {"refused"}
+        with pytest.raises(LakehouseError):
+            shop.ingest()
+        leases.release(shop.connection, lease, in_order=False)
+        told = shop.told()
+        assert told.keys() == {"follower", "refused"} and f"slot {SLOT} exists" in told["refused"]
+    drop_slot(shop)
+    assert shop.told().keys() == {"follower"}
+    leases.leave(shop.settings, "shop")
+    assert shop.told() == {}
 
 
 def test_a_source_without_publication_says_so_once(shop: Shop) -> None:
