@@ -43,6 +43,9 @@ METRICS: Mapping[str, Metric] = {
     # of a worker
     "lakehouse_worker_serves": Metric("gauge", ("job",), "1 if the worker loads what the job would; else runs do."),
     "lakehouse_worker_failures_total": Metric("counter", ("job",), "Loads that the worker has left to Dagster."),
+    "lakehouse_tests_waiting_seconds": Metric(
+        "gauge", (), "Seconds since the whole-table test that has been due longest became due; 0 if none is."
+    ),
     # of the watch: ingestion
     "lakehouse_follower_up": Metric("gauge", ("source",), "1 if a follower holds the source's lease."),
     "lakehouse_followers": Metric("gauge", ("source",), "Followers at work; several share a source's partitions."),

@@ -63,8 +63,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 SERVES = "lakehouse_worker_serves"
+WAITING = "lakehouse_tests_waiting_seconds"
 TESTS_AT_ONCE = 2
 LATEST_TESTS_SECONDS = 60.0  # for which tests may yield to cuts
+LATE_TESTS_SECONDS = 1800.0  # which takes a load of hours, or more tests than their share of the time is enough for
 LONGEST_SLEEP = 60.0
 BUSY_SECONDS = 2.0
 HELD_SECONDS = 30.0
@@ -84,7 +86,8 @@ FIRST_SECONDS = 2.5  # within which marts of readers yield to a cut, once: less 
 class _State:
     """What the worker knows of a task: the snapshots it has loaded, on which day, the views that it has made
     of the project as it is, the marts that wait, which of them only for a pause, since when and until when, whether
-    those of readers have yielded to a cut, the marts of tables that were never loaded, and its failures in a row."""
+    those of readers have yielded to a cut, the marts of tables that were never loaded, its failures in a row, when to
+    look again, and whether that is because somebody else writes."""
 
     loaded: dict[str, int] = field(default_factory=dict)
     day: date | None = None
@@ -98,6 +101,7 @@ class _State:
     absent: set[str] = field(default_factory=set)
     failures: int = 0
     due: float = 0.0
+    busy: bool = False
 
 
 class Worker:
@@ -121,6 +125,7 @@ class Worker:
         self._tasks: tuple[Task, ...] = ()
         self._state: dict[str, _State] = {}
         self._tests, self._is_looked_for_untested = TestBudget(at=time.monotonic()), False
+        self._is_told_late = False
         self._quiet_from, self._yield_until, self._away = 0.0, float("inf"), False
         self._last_loads = deque[float](maxlen=2)
         self._untold: list[Callable[[], None]] = []  # what Dagster is told once the marts are there too
@@ -167,27 +172,48 @@ class Worker:
         return f"the worker has been at {at[0]} for {(time.monotonic() - at[1]) / 60:,.0f} minutes"
 
     def run_tests(self) -> float:
-        """Runs some of the tests whose tables have changed, within the budget; seconds until there is more to do."""
-        groups, now = self._sources.keys(), time.monotonic()
+        """Runs some of the tests whose tables have changed, within the budget; seconds until there is more to do.
+
+        Those of a source that somebody else writes wait for it, and hold up no others.
+        """
+        now = time.monotonic()
         quiet = self._quiet_from - now if now < self._yield_until else 0.0
         with writing_if_free(self._connection, self._catalog.name, self._sources) as free:
-            can = free == groups and min(self._dues(), default=LONGEST_SLEEP) > QUIET_SECONDS
+            can = bool(free) and min(self._dues(but_busy=True), default=LONGEST_SLEEP) > QUIET_SECONDS
             if can and quiet <= 0 and not self._is_looked_for_untested and any(s.served for s in self._state.values()):
-                self._tests.changed(untested(self._instance, self._catalog, self._graph, self._checks))
+                self._tests.changed(untested(self._instance, self._catalog, self._graph, self._checks), now)
                 self._is_looked_for_untested = True
-            tests = self._tests.next(now, TESTS_AT_ONCE) if can and quiet <= 0 else []
+            may = partial(self._reads_only, groups=free)
+            tests = self._tests.next(now, TESTS_AT_ONCE, may) if can and quiet <= 0 else []
             if tests:
                 self._test(tests)
-        wait = self._tests.wait(now) if free == groups else BUSY_SECONDS
+        wait = self._tests.wait(now, may)
         if can and wait == 0 and quiet > 0:
             self._yield_until = min(self._yield_until, now + LATEST_TESTS_SECONDS)
-        return max(0.1, min([LONGEST_SLEEP, *self._dues(), *([] if wait is None else [max(wait, quiet)])]))
+        self._tell_waiting(self._sources.keys() - free)
+        rest = [max(wait, quiet)] if wait is not None else []
+        busy = [BUSY_SECONDS] if len(free) < len(self._sources) else []
+        return max(0.1, min([LONGEST_SLEEP, *self._dues(), *rest, *busy]))
 
-    def _dues(self) -> list[float]:
-        """In how many seconds each task that waits is due."""
+    def _reads_only(self, test: str, groups: AbstractSet[str]) -> bool:
+        """Whether the test reads nothing but what these groups of sources are loaded into."""
+        return self._tested[test] <= groups
+
+    def _tell_waiting(self, busy: AbstractSet[str]) -> None:
+        """How long the oldest test has been due, once in the log if that is long."""
+        waited = self._tests.waited(time.monotonic())
+        REGISTRY.set_gauges([WAITING], [sample(WAITING, waited)])
+        if waited >= LATE_TESTS_SECONDS and not self._is_told_late:
+            sources = sorted(source for group in busy for source in self._sources[group])
+            others = f"; others write {', '.join(sources)}" if sources else ""
+            log.warning("%d tests wait, the oldest for %.0f minutes%s", len(self._tests.due), waited / 60, others)
+        self._is_told_late = waited >= LATE_TESTS_SECONDS
+
+    def _dues(self, but_busy: bool = False) -> list[float]:
+        """In how many seconds each task that waits is due, or each but those that wait for somebody else to write."""
         if self._away:
             return [AWAY_SECONDS]
-        now, states = time.monotonic(), self._state.values()
+        now, states = time.monotonic(), [s for s in self._state.values() if not (but_busy and s.busy)]
         dues = [max(s.due, s.later_due if s.held <= s.later else 0.0) if s.served and s.held else s.due for s in states]
         held = [bool(s.served and s.held) for s in states]
         left = [0.0 for job, state in self._state.items() if state.served and self._telling.told[job].is_left]
@@ -225,7 +251,18 @@ class Worker:
         loads = [(task, self._state[task.job]) for task in self._tasks if not task.marts]
         due = [(task, state) for task, state in loads if state.served and state.due <= time.monotonic()]
         newest = self._newest([table for task, _ in due for table in task.watched])
-        return any(self._changed(task, state, newest) for task, state in due)
+        return any(self._changed(task, state, newest) and self._is_free(task) for task, state in due)
+
+    def _groups(self, task: Task) -> Mapping[str, Sequence[str]]:
+        """The groups whose tables a task loads, or makes marts of, with their sources."""
+        reads = map(self._reads.__getitem__, self._graph.models_of(task, task.tables))
+        return {group: self._sources[group] for group in frozenset[str]().union(*reads)}
+
+    def _is_free(self, task: Task) -> bool:
+        """Whether nobody else writes what the task does; else a cut of it has to wait in any case."""
+        groups = self._groups(task)
+        with writing_if_free(self._connection, self._catalog.name, groups) as free:
+            return bool(free) or not groups
 
     def _read_project(self) -> None:
         """Begins anew: models may have come that were never loaded."""
@@ -242,6 +279,7 @@ class Worker:
         groups = load_groups(self._manifest)
         self._sources = sources_of(self._manifest, groups)
         self._reads = groups_read(self._manifest, self._graph.nodes, groups)
+        self._tested = groups_read(self._manifest, self._graph.tests, groups)
         self._checks = blocking_tests(self._manifest)
         self._mart_checks = check_keys(self._manifest, self._graph.tests)
         self._telling = Telling(self._settings, self._instance, self._catalog, self._graph, self._checks.values())
@@ -315,21 +353,20 @@ class Worker:
 
         Whether all that has changed is loaded.
         """
+        state.busy = False
         changed = self._changed(task, state, self._newest(task.watched) | self._unpublished(task))
         if not (changed or self._due(state) or self._of_a_new_day(task, state) or self._arrived(task, state)):
             return True
-        reads = map(self._reads.__getitem__, self._graph.models_of(task, task.tables))
-        groups = frozenset[str]().union(*reads)
-        sources = {group: self._sources[group] for group in groups}
-        with writing_if_free(self._connection, self._catalog.name, sources) as free:
+        groups = self._groups(task)
+        with writing_if_free(self._connection, self._catalog.name, groups) as free:
             if free or not groups:
                 try:
-                    self._load_alone(task, state, groups - free)
+                    self._load_alone(task, state, groups.keys() - free)
                 except LakehouseError:
                     self._tell()  # before anybody can build marts of what was left behind
                     raise
                 return bool(state.loaded)
-        state.due = time.monotonic() + BUSY_SECONDS
+        state.due, state.busy = time.monotonic() + BUSY_SECONDS, True
         return False
 
     def _tell(self) -> None:
@@ -371,6 +408,7 @@ class Worker:
         waiting = {model for model in reached if self._reads[model] & busy}
         held = reached & (self._held(task) | waiting) - absent
         state.due = time.monotonic() + (BUSY_SECONDS if waiting else HELD_SECONDS) if held else 0.0
+        state.busy = bool(waiting)
         later = self._later(task, state, reached - held - absent)
         models = sorted(reached - held - absent - later)
         before = self._newest([table_of(self._graph.nodes[model]) for model in models])
@@ -500,7 +538,7 @@ class Worker:
         if not task.marts:
             ids = [model for model in models if table_of(self._graph.nodes[model]) in built]
             ids += self._graph.ids_of(watched) if state.loaded else []
-            self._tests.changed(self._graph.tests_of(ids))
+            self._tests.changed(self._graph.tests_of(ids), time.monotonic())
 
     def _held(self, task: Task) -> set[str]:
         """The marts downstream of a table that a load has left behind, or whose blocking test fails.

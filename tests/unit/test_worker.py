@@ -1,9 +1,11 @@
 """What the worker decides without a server: which models a change reaches, which tests run, and who serves a job."""
 
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
+from math import inf
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +19,7 @@ from lakehouse.catalog.open import SnapshotFact
 from lakehouse.declarations.manifest import load_manifest
 from lakehouse.declarations.models import is_view
 from lakehouse.errors import LakehouseError
+from lakehouse.metrics import REGISTRY
 from lakehouse.servers.outage import expected
 from lakehouse.servers.retry import Unreachable
 from lakehouse.settings import load_settings
@@ -36,10 +39,13 @@ from orchestration.worker.reports import (
     report_tables,
     report_tests,
 )
+from orchestration.worker.telling import Telling
 from orchestration.worker.untested import untested
 from orchestration.worker.worker import (
     AWAY,
     AWAY_SECONDS,
+    BUSY_SECONDS,
+    LATE_TESTS_SECONDS,
     Worker,
     _State,
 )
@@ -150,7 +156,7 @@ def test_tests_of_a_table_are_those_of_its_views_too_but_none_that_reads_a_mart(
 def test_tests_take_no_more_than_their_share_of_the_time() -> None:
     budget, now, ran = TestBudget(seconds=0.0), 0.0, 0.0
     while now < 3600:
-        budget.changed(["slow", "slower"])
+        budget.changed(["slow", "slower"], now)
         if budget.next(now, most=2):
             budget.spent(30.0)
             now, ran = now + 30, ran + 30
@@ -161,8 +167,8 @@ def test_tests_take_no_more_than_their_share_of_the_time() -> None:
 
 def test_a_test_keeps_its_turn_however_often_its_table_changes() -> None:
     budget = TestBudget()
-    budget.changed(["first", "second"])
-    budget.changed(["second", "first", "third"])
+    budget.changed(["first", "second"], 0.0)
+    budget.changed(["second", "first", "third"], 0.0)
     assert budget.next(0.0, most=2) == ["first", "second"]
     assert budget.next(0.0, most=2) == ["third"] and budget.wait() is None
 
@@ -256,6 +262,76 @@ def test_tests_wait_for_trino_too(monkeypatch: pytest.MonkeyPatch) -> None:
     assert worker._dues() == [AWAY_SECONDS] and list(worker._tests.due) == ["one"]
 
 
+def test_a_test_that_yields_goes_on_being_due_since_its_table_changed() -> None:
+    budget = TestBudget()
+    budget.changed(["early"], 10.0)
+    budget.changed(["late"], 50.0)
+    assert budget.waited(60.0) == 50.0 and budget.next(60.0, most=1) == ["early"] and budget.waited(60.0) == 10.0
+    budget.interrupted(["early"], 1.0)
+    assert budget.waited(70.0) == 60.0 and list(budget.due) == ["early", "late"]
+    assert budget.next(70.0, most=2, may=lambda test: test == "late") == ["late"], "the other one waits for its source"
+    assert budget.wait(70.0, lambda test: False) is None and budget.wait(70.0) == 0.0
+
+
+class TwoSources:
+    """A worker with tests of two sources, one of which somebody else writes."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.ran, self.free = list[str](), {"bank"}
+        self.worker, now = object.__new__(Worker), time.monotonic()
+        self.payroll = _State(served=True, loaded={"raw_payroll.salaries": 1})
+        tests = TestBudget(at=now)
+        tests.changed(["of_payroll", "of_both", "of_bank", "of_none"], now)
+        read = {"of_payroll": {"payroll"}, "of_both": {"bank", "payroll"}, "of_bank": {"bank"}, "of_none": set[str]()}
+        task = Task("load_payroll", (("raw_payroll", "salaries"),))
+        for name, value in {
+            "_connection": None, "_catalog": SimpleNamespace(name="lake"), "_tests": tests, "_away": False,
+            "_sources": {"bank": ["bank"], "payroll": ["payroll"]}, "_quiet_from": 0.0, "_yield_until": inf,
+            "_state": {"load_payroll": self.payroll, "load_bank": _State(served=True)}, "_tasks": (task,),
+            "_is_looked_for_untested": True, "_telling": Telling(*[None] * 5), "_is_told_late": False,
+            "_tested": {test: frozenset(groups) for test, groups in read.items()}, "_test": self.ran.extend,
+            "_reads": {"m": frozenset({"payroll"})}, "_graph": SimpleNamespace(models_of=lambda *_: ["m"]),
+            "_newest": lambda _: {"raw_payroll.salaries": SnapshotFact(2, datetime.now(UTC), 1, 1)},
+            "_unpublished": lambda _: {}, "_load_alone": lambda *_: None,
+        }.items():  # fmt: skip
+            monkeypatch.setattr(self.worker, name, value, raising=False)
+        monkeypatch.setattr("orchestration.worker.worker.writing_if_free", self.writing_if_free)
+
+    @contextmanager
+    def writing_if_free(self, *given: Any) -> Iterator[frozenset[str]]:
+        yield frozenset(self.free & set(given[-1]))
+
+
+def test_tests_of_a_source_that_is_being_loaded_hold_up_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """During a backfill of hours no test of any source ran, and its marts were published of a vault without tests."""
+    tested = TwoSources(monkeypatch)
+    worker, [task] = tested.worker, tested.worker._tasks
+    for _ in range(2):
+        assert not worker._load(task, tested.payroll), "it has news, and somebody else writes it"
+        assert worker.run_tests() <= BUSY_SECONDS
+    assert tested.ran == ["of_bank", "of_none"] and list(worker._tests.due) == ["of_payroll", "of_both"]
+    tested.payroll.due = 0.0
+    assert not worker._has_news(), "a cut of what has to wait interrupts no test"
+    tested.free.add("payroll")
+    assert worker._has_news() and worker._load(task, tested.payroll)
+    tested.payroll.due = 0.0
+    worker.run_tests()
+    assert tested.ran == ["of_bank", "of_none", "of_payroll", "of_both"]
+
+
+def test_it_is_told_once_that_tests_wait_for_long(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tested = TwoSources(monkeypatch)
+    tested.worker._tests.due["of_payroll"] -= LATE_TESTS_SECONDS
+    for _ in range(3):
+        tested.worker.run_tests()
+    assert [record.getMessage() for record in caplog.records] == [
+        "2 tests wait, the oldest for 30 minutes; others write payroll"
+    ]
+    assert "lakehouse_tests_waiting_seconds 18" in REGISTRY.render()
+
+
 def test_a_check_that_has_failed_runs_again_though_nothing_changes() -> None:
     """Also one that a run has failed: its marts would wait for ever."""
     budget = TestBudget()
@@ -271,11 +347,11 @@ def test_a_test_that_the_project_has_no_more_is_not_run(home: Path) -> None:
     worker = Worker.__new__(Worker)
     worker._settings, worker._tests, worker._state = load_settings(home=home), TestBudget(), {}
     worker._catalog = worker._connection = worker._dbt = worker._instance = None  # type: ignore[assignment]
-    worker._tests.changed(["test.lakehouse.gone.1"])
+    worker._tests.changed(["test.lakehouse.gone.1"], 0.0)
     worker._tests.failing(["test.lakehouse.gone.2"])
     worker._read_project()
     kept = next(iter(worker._graph.tests))
-    worker._tests.changed([kept])
+    worker._tests.changed([kept], 0.0)
     assert worker._tests.next(2 * AGAIN_SECONDS, most=9) == [kept]
 
 
