@@ -40,9 +40,13 @@ def run_tasks(session: SparkSession, work: Callable[[Item], Result], items: Sequ
 
 def run_threads(threads: int, work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
     """The same in threads of this process, for work that waits for servers; after an error nothing more begins."""
+
+    def outcome(item: Item) -> Any:
+        return _outcome(work, pack(item))
+
     pool = ThreadPoolExecutor(threads)
     try:
-        return _results(pool.map(as_here(lambda item: _outcome(work, pack(item))), items))
+        return _results(pool.map(as_here(outcome), items))
     finally:
         pool.shutdown(cancel_futures=True)
 
