@@ -47,6 +47,14 @@ def check_owner(text: str) -> str:
     return text
 
 
+def check_pin_name(name: str) -> str:
+    """What a pin is called, as it is; raises ValueError. Every engine reads it as a tag, and `pin:NAME` names a cut."""
+    if not re.fullmatch(r"[a-z0-9][a-z0-9_]*", name):
+        raise ValueError(f"{name!r} cannot name a pin: use a-z, 0-9 and _, beginning with a letter or digit")
+    return name
+
+
+PinName = Annotated[str, AfterValidator(check_pin_name)]
 Owner = Annotated[str, AfterValidator(check_owner)]
 CronText = Annotated[str, AfterValidator(check_cron)]
 GroupName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_]+$")]  # becomes a schedule's name

@@ -8,7 +8,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from lakehouse.declarations.lines import PROJECT_FILE, line_in_project, mistakes_in, refuse
-from lakehouse.declarations.policies import GroupName, PinPolicy, Policy, ProjectMaintenance
+from lakehouse.declarations.policies import PinName, PinPolicy, Policy, ProjectMaintenance
 from lakehouse.errors import LakehouseError
 
 M = TypeVar("M", bound=BaseModel)
@@ -17,7 +17,7 @@ M = TypeVar("M", bound=BaseModel)
 class ProjectPins(Policy):
     """The cuts that are pinned by themselves, by the name of their kind."""
 
-    pins: dict[GroupName, PinPolicy]
+    pins: dict[PinName, PinPolicy]
 
 
 def project_maintenance(project_dir: Path) -> ProjectMaintenance:

@@ -8,7 +8,6 @@ expiry drops it after that.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from lakehouse.catalog.next_names import is_next
 from lakehouse.catalog.pins import CUT, TAG, Pinned, properties_of
 from lakehouse.catalog.writing.commit import until_committed
+from lakehouse.declarations.policies import check_pin_name
 from lakehouse.errors import LakehouseError
 from maintenance.inventory.cuts import newest_cut
 from maintenance.inventory.in_use import all_tables
@@ -26,8 +26,6 @@ from maintenance.inventory.session import Session
 if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyiceberg.table.update import TableUpdate
-
-CONSUMER = re.compile(r"[a-z0-9][a-z0-9_]*")
 
 
 @dataclass(frozen=True)
@@ -188,9 +186,10 @@ def _take_off(session: Session, table: TableName, consumer: str) -> None:
 
 
 def _tag(consumer: str) -> str:
-    if not CONSUMER.fullmatch(consumer):
-        raise LakehouseError(f"{consumer!r} cannot name a pin: use a-z, 0-9 and _, beginning with a letter or digit")
-    return TAG + consumer
+    try:
+        return TAG + check_pin_name(consumer)
+    except ValueError as error:
+        raise LakehouseError(str(error)) from None
 
 
 def _pin_of(name: TableName, table: Table, tag: str) -> Pin:
