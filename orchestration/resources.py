@@ -7,7 +7,7 @@ by seconds.
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
@@ -37,6 +37,16 @@ if TYPE_CHECKING:
     from maintenance.runner.result import Result
 
 TableKey = tuple[str, str]
+
+
+class PinnedCut(NamedTuple):
+    """What became of a pin: the tables that it did not keep already, what is not in it, and how far it reaches, by
+    source."""
+
+    made: "Sequence[Pin]"
+    missing: tuple[str, ...]
+    reach: Mapping[str, str]
+
 
 IN_MEMORY = dg.IOManagerDefinition(lambda _: dg.InMemoryIOManager(), config_schema={})
 """Passes step outputs in memory; Dagster's default I/O manager writes pickles to a path that run config can set."""
@@ -88,6 +98,15 @@ class Lake(dg.ConfigurableResource):
 
         return bring_up(self.settings(), self.declarations(), source)
 
+    def bring_up_within(self, source: str, seconds: float) -> "SourceReport":
+        """The same, which waits for the follower no longer than that."""
+        from ingestion import bring_up
+
+        settings = self.settings()
+        limits = settings.ingestion
+        waits = limits.model_copy(update={"wait_seconds": min(seconds, limits.wait_seconds)})
+        return bring_up(settings.model_copy(update={"ingestion": waits}), self.declarations(), source)
+
     def reconcile(self, source: str, tables: Sequence[str], spark: LazyPySparkResource) -> "list[TableComparison]":
         """Compares raw tables with their source tables at one consistent point."""
         from ingestion.verify import reconcile_raw
@@ -101,21 +120,23 @@ class Lake(dg.ConfigurableResource):
 
         return refresh_mirrors(self.settings(), self.declarations(), source, spark.spark_session)
 
-    def pin_cut(self, name: str, moment: datetime, until: datetime) -> "tuple[list[Pin], tuple[str, ...]]":
+    def pin_cut(self, name: str, moment: datetime, until: datetime) -> PinnedCut:
         """Keeps the newest cut until the moment, with mirrors and marts: what is not kept already.
 
         A pin that was begun for this moment, as its end tells, is completed with its own cut, also where there is a
-        newer one by now. Also returns what is not in it. Raises LakehouseError if the name pins something else.
+        newer one by now. Raises LakehouseError if the name pins something else.
         """
         from lakehouse_serve.past.moments import Moment
-        from lakehouse_serve.past.states import together
+        from lakehouse_serve.past.states import reach, together
         from maintenance.inventory.pins import complete_states, cut_of
         from maintenance.inventory.session import Session
 
         settings = self.settings()
         with closing(Session(settings)) as session:
-            state = together(settings, Moment(at=moment), self.declarations().sources, cut_of(session, name, until))
-            return complete_states(session, name, state.to_pin, until), state.missing
+            asked = Moment(at=moment)
+            state = together(settings, asked, self.declarations().sources, cut_of(session, name, until))
+            made = complete_states(session, name, state.to_pin, until)
+            return PinnedCut(made, state.missing, reach(state, asked))
 
     def verify_erasures(self, source: str, table: str) -> "Search":
         """Scans every object of all tables that held erased subjects of this table."""

@@ -28,7 +28,7 @@ def pin(
     from lakehouse.declarations import load_declarations
     from lakehouse_serve.past.asked import moment_of
     from lakehouse_serve.past.moments import Moment
-    from lakehouse_serve.past.states import together
+    from lakehouse_serve.past.states import reach, together
     from maintenance.command.restore import moment, show_pins
     from maintenance.inventory.pins import pin_states
     from maintenance.inventory.session import Session
@@ -40,6 +40,8 @@ def pin(
         made = pin_states(session, name, state.to_pin, end)
     for text in state.missing:
         say(f"{name}: {text}", error=True)
+    for source, text in reach(state, asked).items():
+        say(f"{name}: {source} {text}", error=as_json)
     if not as_json:
         say(f"{name}: {state.name}")
     show_pins(made, as_json)

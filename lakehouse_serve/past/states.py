@@ -100,7 +100,7 @@ def together(settings: Settings, moment: Moment, sources: Collection[Source], cu
         tables = catalog.load_tables(list(snapshots))
         gone = {name: why for name, found in snapshots.items() if (why := _why_gone(tables.get(name), found))}
         marts, forgotten = _built_until(catalog, until)
-        came_later = [_came_later(catalog, declared[name], cut, moment) for name, cut in sorted(cuts.items())]
+        came_later = [_came_later(catalog, cut, moment) for _, cut in sorted(cuts.items())]
     missing = [f"{name} is not in it: {why}" for name, why in sorted(gone.items())]
     missing += [
         f"{name} is not in it: nobody knows what it had then, because it was made since, or snapshots have expired"
@@ -154,18 +154,26 @@ def came_later(catalog: LakeCatalog, cut: Cut, moment: Moment) -> list[str]:
 
     As where nothing was ingested around it, or the moment is between two cuts.
     """
-    tables = catalog.load_tables(list(cut.tables))
-    return sorted(name for (_, name), table in tables.items() if _has_later(table, cut, moment))
+    tables = catalog.load_tables(list(cut.tables)).items()
+    moved = [(name, table) for (_, name), table in tables if table.metadata.current_snapshot_id != cut.snapshots[name]]
+    return sorted(name for name, table in moved if _has_later(table, cut, moment))
 
 
-def _came_later(catalog: LakeCatalog, source: Source, cut: Cut, moment: Moment) -> str | None:
-    """Says so of a cut that is long before the moment."""
-    if moment.at is None or cut.at is None:
-        return None
-    if (moment.at - cut.at).total_seconds() <= LATE_REFRESHES * source.refresh_seconds:
-        return None
+def _came_later(catalog: LakeCatalog, cut: Cut, moment: Moment) -> str | None:
     changed = came_later(catalog, cut, moment)
     return f"{said_of_later(cut, changed)}, and this one is of {cut.said_at}" if changed else None
+
+
+def reach(state: State, moment: Moment) -> dict[str, str]:
+    """By source how far a state reaches that was asked for at a moment, for people."""
+    return {cut.source: _reach(cut, moment.at) for cut in state.cuts}
+
+
+def _reach(cut: Cut, until: datetime | None) -> str:
+    as_of = f"is as of {cut.said_at}"
+    if until is None or cut.at is None:
+        return as_of
+    return f"{as_of}, {(until - cut.at).total_seconds():,.0f} s before {until.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def said_of_later(cut: Cut, changed: Collection[str]) -> str:

@@ -1,9 +1,13 @@
 """Cuts that are pinned by themselves, such as month-ends: a job and a schedule for each kind in `vars.pins`.
 
 A schedule ticks at the moment. The run first brings every source up to what is committed by then, so that no cut of an
-earlier moment is still to come. It waits for no other: raw tables of a follower reach back for minutes alone.
+earlier moment is still to come. It waits for no other: raw tables of a follower reach back for minutes alone. Nor does
+it wait long for a source that is away: the pin is made with what is there, and the run fails and names the source.
+Mirrors are not refreshed for it: they would be at a cut of after the moment, with what was committed since.
 """
 
+import time
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -14,6 +18,11 @@ from lakehouse.declarations.policies import PinPolicy
 from lakehouse.declarations.project import project_pins
 from orchestration.resources import Lake
 from orchestration.runs import tags
+
+PATIENCE_SECONDS, LEAST_SECONDS = 60.0, 10.0  # for followers that hang: of all sources together, and of each
+MOST_MISSED = 50  # moments that one tick catches up with
+LAUNCHED_BY = "dagster/schedule_name"  # a tag of the runs of a schedule
+SPELLED = "%Y-%m-%dT%H:%M:%S%z"
 
 
 def pin_definitions(project_dir: Path) -> dg.Definitions:
@@ -41,13 +50,22 @@ def _job(kind: str, policy: PinPolicy) -> dg.JobDefinition:
         stated = context.run.tags.get(tags.MOMENT)  # none if somebody launches it by hand
         moment = datetime.fromisoformat(stated) if stated else datetime.now(UTC)
         context.instance.add_run_tags(context.run_id, {tags.MOMENT: moment.isoformat()})  # for whoever runs it again
-        for source in lake.declarations().sources:
-            lake.bring_up(source.name)
+        away = _bring_up(lake, [source.name for source in lake.declarations().sources])
         name = pin_name(kind, moment, policy)
-        made, missing = lake.pin_cut(name, moment, moment + timedelta(days=policy.keep_days))
-        for text in missing:
+        pinned = lake.pin_cut(name, moment, moment + timedelta(days=policy.keep_days))
+        for source, reach in pinned.reach.items():
+            context.log.info(f"{name}: {source} {reach}")
+        for text in pinned.missing:
             context.log.warning(f"{name}: {text}")
+        made = pinned.made
         context.log.info(f"{name}: {made[0].cut}, {len(made)} tables" if made else f"{name} is there already")
+        told = {
+            "reaches": dg.MetadataValue.json(dict(pinned.reach)),
+            "not_in_it": dg.MetadataValue.json(list(pinned.missing)),
+        }
+        if away:
+            raise dg.Failure(_said_of(name, away, moment), metadata=told)
+        context.add_output_metadata(told)
 
     @dg.job(
         name=f"pin_{kind}",
@@ -60,6 +78,27 @@ def _job(kind: str, policy: PinPolicy) -> dg.JobDefinition:
     return job
 
 
+def _bring_up(lake: Lake, sources: Iterable[str]) -> dict[str, str]:
+    """The sources that could not be brought up, and why."""
+    away, patience = dict[str, str](), PATIENCE_SECONDS
+    for source in sources:
+        begun = time.monotonic()
+        try:
+            lake.bring_up_within(source, max(patience, LEAST_SECONDS))
+        except Exception as error:  # whatever it is, it must not cost the pin of the others
+            away[source] = " ".join((str(error) or type(error).__name__).split())
+            patience -= time.monotonic() - begun
+    return away
+
+
+def _said_of(name: str, away: Mapping[str, str], moment: datetime) -> str:
+    return (
+        f"{name} is pinned, but {', '.join(away)} could not be brought up to it: run this again once it answers, to "
+        f"see whether something is missing, which `lakehouse sql --as-of {moment.isoformat()}` has then, and the pin "
+        f"has not ({'; '.join(away.values())})"
+    )
+
+
 def _schedule(job: dg.JobDefinition, kind: str, policy: PinPolicy) -> dg.ScheduleDefinition:
     @dg.schedule(
         name=f"pin_{kind}",
@@ -69,8 +108,24 @@ def _schedule(job: dg.JobDefinition, kind: str, policy: PinPolicy) -> dg.Schedul
         default_status=dg.DefaultScheduleStatus.RUNNING,
         description=f"Keeps the newest cut until each of these moments, for {policy.keep_days:g} days.",
     )
-    def scheduled(context: dg.ScheduleEvaluationContext) -> dg.RunRequest:
-        moment = context.scheduled_execution_time.astimezone(UTC).isoformat()
-        return dg.RunRequest(run_key=moment, tags={tags.MOMENT: moment})
+    def scheduled(context: dg.ScheduleEvaluationContext) -> list[dg.RunRequest]:
+        now = context.scheduled_execution_time.astimezone(UTC)
+        moments = [*missed_moments(context.instance, job.name, policy, now), now]
+        return [dg.RunRequest(run_key=m.isoformat(), tags={tags.MOMENT: m.isoformat()}) for m in moments]
 
     return scheduled
+
+
+def missed_moments(instance: dg.DagsterInstance, name: str, policy: PinPolicy, now: datetime) -> list[datetime]:
+    """The moments since the newest one that the schedule has launched a run for, oldest first; none if there is none.
+
+    Of several that have passed while no daemon ran, or the schedule was off, Dagster ticks for the last one alone.
+    """
+    launched = instance.get_runs(dg.RunsFilter(job_name=name, tags={LAUNCHED_BY: name}), limit=MOST_MISSED)
+    known = [datetime.fromisoformat(run.tags[tags.MOMENT]) for run in launched if tags.MOMENT in run.tags]
+    if not known:
+        return []
+    since = max(max(known), datetime.now(UTC) - timedelta(days=policy.keep_days))  # others would be over already
+    every = dg.TimeWindowPartitionsDefinition(since, SPELLED, timezone=policy.timezone, cron_schedule=policy.cron)
+    between = every.get_partition_keys_in_time_window(dg.TimeWindow(since + timedelta(seconds=1), now))
+    return [datetime.strptime(text, SPELLED).astimezone(UTC) for text in between][-MOST_MISSED:]

@@ -19,7 +19,12 @@ from lakehouse_serve.past.states import together
 from maintenance.inventory.pins import pin_states
 from orchestration.resources import Lake
 
-ROWS = pa.schema([("id", pa.int64())])
+ROWS = pa.schema(
+    [
+        ("_epoch", pa.int32()), ("_commit_lsn", pa.int64()), ("_committed_at", pa.timestamp("us", "UTC")),
+        ("_seq", pa.int64()),
+    ]
+)  # fmt: skip
 GONE: dict[str, Any] = {"source": "gone", "epoch": 1, "snapshots": []}
 RAW, MIRROR, MART = ("raw_shop", "orders"), ("mirror_shop", "orders"), ("marts", "sales")
 
@@ -53,9 +58,11 @@ def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LakeCatalog:
     return catalog
 
 
-def grow(catalog: LakeCatalog, name: tuple[str, str]) -> int:
+def grow(catalog: LakeCatalog, name: tuple[str, str], lsn: int = 1, at: datetime | None = None) -> int:
+    """Adds a change that was committed then."""
     table = catalog.load_table(name)
-    table.append(pa.Table.from_pylist([{"id": 1}], ROWS))
+    row = {"_epoch": 1, "_commit_lsn": lsn, "_committed_at": at or datetime.now(UTC), "_seq": 1}
+    table.append(pa.Table.from_pylist([row], ROWS))
     assert table.metadata.current_snapshot_id is not None
     return table.metadata.current_snapshot_id
 
@@ -64,7 +71,7 @@ def cut(catalog: LakeCatalog, lsn: int, at: datetime) -> dict[tuple[str, str], i
     """A cut of raw at which the mirror was refreshed."""
     snapshots = {}
     for listed, name in ((CUTS, RAW), (MIRRORS, MIRROR)):
-        snapshots[name] = grow(catalog, name)
+        snapshots[name] = grow(catalog, name, lsn, at)
         row = {
             "source": "shop", "epoch": 1, "cut_lsn": lsn, "cut_at": at, "published_at": at,
             "snapshots": [("orders", str(snapshots[name]))],
@@ -77,17 +84,22 @@ def cut(catalog: LakeCatalog, lsn: int, at: datetime) -> dict[tuple[str, str], i
 def test_a_pin_that_was_killed_half_way_is_completed_with_its_own_cut(catalog: LakeCatalog) -> None:
     """A refresh after it published the mirrors at a newer cut of before midnight, and the pin was refused for good."""
     mart, now = grow(catalog, MART), datetime.now(UTC)
-    begun = cut(catalog, 100, now - timedelta(minutes=3))
+    begun_at, moment, until = now - timedelta(minutes=3), now, now + timedelta(days=1)
+    begun = cut(catalog, 100, begun_at)
     session: Any = SimpleNamespace(catalog=catalog)
-    moment, until = datetime.now(UTC), now + timedelta(days=1)
     pin_states(session, "close", Pinned({TableName(*RAW): begun[RAW]}, "shop=1:0/64", ""), until)
     cut(catalog, 200, now - timedelta(minutes=1))
-    made, missing = KnownLake().pin_cut("close", moment, until)
-    assert {(*pin.table,) for pin in made} == {MIRROR, MART} and missing == ()
+    made, missing, reach = KnownLake().pin_cut("close", moment, until)
+    assert {(*pin.table,) for pin in made} == {MIRROR, MART}
+    assert missing == (
+        "orders of shop had changes until then that are not in it: they came with a later cut, and this one is of "
+        f"{begun_at:%Y-%m-%d %H:%M:%S} UTC",
+    )
+    assert reach == {"shop": f"is as of {begun_at:%Y-%m-%d %H:%M:%S} UTC, 180 s before {moment:%Y-%m-%d %H:%M:%S} UTC"}
     assert pinned(catalog, "close") == ({**begun, MART: mart}, "shop=1:0/64", "")
     assert KnownLake().pin_cut("close", moment, until)[0] == []
-    newer, _ = KnownLake().pin_cut("later", moment, until)
-    assert {pin.cut for pin in newer} == {"shop=1:0/C8"}
+    newer, missing, _ = KnownLake().pin_cut("later", moment, until)
+    assert {pin.cut for pin in newer} == {"shop=1:0/C8"} and missing == ()
 
 
 def test_a_pin_has_the_newest_cut_of_a_source_that_was_removed(catalog: LakeCatalog) -> None:
@@ -130,7 +142,7 @@ def test_a_table_whose_snapshot_has_left_the_metadata_is_left_out_of_the_pin_and
         catalog.drop_table(RAW)
         catalog.create_table(RAW, ROWS)
         grow(catalog, RAW)
-    made, missing = KnownLake().pin_cut("close", moment, until)
+    made, missing, _ = KnownLake().pin_cut("close", moment, until)
     assert {(*pin.table,) for pin in made} == {MIRROR, MART}
     assert missing == (
         "raw_shop.orders is not in it: its snapshot of then has left the metadata, or it was made again since",

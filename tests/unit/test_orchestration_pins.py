@@ -1,7 +1,8 @@
 """Cuts that are pinned by themselves: real runs on an ephemeral instance with a lake that pins nothing."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import dagster as dg
@@ -13,8 +14,8 @@ from lakehouse.declarations.project import project_pins
 from lakehouse.errors import LakehouseError
 from maintenance.inventory.outcome import TableName
 from maintenance.inventory.pins import Pin
-from orchestration.jobs.pins import pin_definitions, pin_name
-from orchestration.resources import Lake
+from orchestration.jobs.pins import LAUNCHED_BY, missed_moments, pin_definitions, pin_name
+from orchestration.resources import Lake, PinnedCut
 from orchestration.runs import tags
 
 PROJECT = """\
@@ -33,13 +34,39 @@ class InventedLake(Lake):
     def declarations(self) -> Declarations:
         return Declarations(sources=(Source(name="shop", description="", load=LoadPolicy(), tables=()),))
 
-    def bring_up(self, source: str) -> Any:
+    def bring_up_within(self, source: str, seconds: float) -> Any:
         DONE.append(source)
 
-    def pin_cut(self, name: str, moment: datetime, until: datetime) -> tuple[list[Pin], tuple[str, ...]]:
+    def pin_cut(self, name: str, moment: datetime, until: datetime) -> PinnedCut:
         DONE.append((name, moment, (until - moment).days))
         made = [Pin(name, TableName("raw_shop", "t"), 1, moment, until, "shop=1:0/1")] if len(DONE) < 3 else []
-        return made, ("mirrors of shop are not in it",)
+        return PinnedCut(made, ("mirrors of shop are not in it",), {"shop": "is as of then"})
+
+
+class HalfLake(InventedLake):
+    """Two more sources: a follower of one hangs, and the other does not answer."""
+
+    def declarations(self) -> Declarations:
+        names = ("hung", "away", "shop")
+        return Declarations(
+            sources=tuple(Source(name=name, description="", load=LoadPolicy(), tables=()) for name in names)
+        )
+
+    def bring_up_within(self, source: str, seconds: float) -> Any:
+        DONE.append((source, seconds))
+        if source == "hung":
+            CLOCK[0] += seconds
+            raise LakehouseError("source 'hung': the writer did not reach 0/1 within 60 s: look at its log")
+        if source == "away":
+            raise OSError("no route to away")
+
+
+CLOCK = [0.0]
+
+
+@pytest.fixture(autouse=True)
+def forgotten() -> None:
+    DONE.clear()
 
 
 def definitions(tmp_path: Path, text: str = PROJECT) -> dg.Definitions:
@@ -54,14 +81,63 @@ def test_each_midnight_pins_the_cut_of_the_day_before_once_its_commits_are_there
     [schedule] = found.schedules or []
     assert isinstance(schedule, dg.ScheduleDefinition)
     assert (schedule.cron_schedule, schedule.execution_timezone) == ("0 0 1 * *", "Europe/Berlin")
-    with dg.DagsterInstance.ephemeral() as instance:
+    with dg.instance_for_test() as instance:
         tick = dg.build_schedule_context(instance, scheduled_execution_time=MIDNIGHT)
         [request] = schedule.evaluate_tick(tick).run_requests or []
         assert request.tags[tags.MOMENT] == MIDNIGHT.isoformat()
         for _ in range(2):
             run = defs.resolve_job_def("pin_month_end").execute_in_process(instance=instance, tags=request.tags)
             assert run.success
+            [output] = [event for event in run.all_events if event.is_successful_output]
+            told = {name: value.value for name, value in output.step_output_data.metadata.items()}
+            assert told == {"reaches": {"shop": "is as of then"}, "not_in_it": ["mirrors of shop are not in it"]}
     assert DONE == ["shop", ("month_end_20261130", MIDNIGHT, 400)] * 2
+
+
+def test_a_source_that_is_away_does_not_cost_the_pin_of_the_others_and_the_run_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing was pinned at all, and by the morning what was to be pinned had expired."""
+    monkeypatch.setattr("orchestration.jobs.pins.time", SimpleNamespace(monotonic=lambda: CLOCK[0]))
+    lake = dg.Definitions(resources={"lake": HalfLake()}, executor=dg.in_process_executor)
+    job = dg.Definitions.merge(definitions(tmp_path), lake).resolve_job_def("pin_month_end")
+    with dg.DagsterInstance.ephemeral() as instance:
+        given = {tags.MOMENT: MIDNIGHT.isoformat()}
+        run = job.execute_in_process(instance=instance, tags=given, raise_on_error=False)
+    assert not run.success
+    assert DONE == [("hung", 60.0), ("away", 10.0), ("shop", 10.0), ("month_end_20261130", MIDNIGHT, 400)]
+    [failed] = [event for event in run.all_events if event.is_step_failure]
+    told = failed.step_failure_data.user_failure_data
+    assert told is not None and told.description is not None and "\n" not in told.description
+    assert told.description.startswith("month_end_20261130 is pinned, but hung, away could not be brought up to it: ")
+    assert told.description.endswith(": look at its log; no route to away)")
+    assert set(told.metadata) == {"reaches", "not_in_it"}
+
+
+def test_moments_that_passed_without_a_daemon_are_caught_up_with(tmp_path: Path) -> None:
+    """Dagster ticks for the last of them alone: the others were never pinned, and nobody was told."""
+    text = PROJECT.replace('"0 0 1 * *"', '"0 */8 * * *"').replace("Europe/Berlin", "UTC")
+    found = definitions(tmp_path, text)
+    lake = dg.Definitions(resources={"lake": InventedLake()})
+    job = dg.Definitions.merge(found, lake).resolve_job_def("pin_month_end")
+    [schedule] = found.schedules or []
+    assert isinstance(schedule, dg.ScheduleDefinition)
+    policy, now = project_pins(tmp_path)["month_end"], datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
+    last, newest = (now.replace(hour=8) - timedelta(days=days) for days in (2, 1))
+    with dg.instance_for_test() as instance:
+
+        def requested() -> list[str | None]:
+            tick = dg.build_schedule_context(instance, scheduled_execution_time=newest)
+            return [request.run_key for request in schedule.evaluate_tick(tick).run_requests or []]
+
+        assert requested() == [newest.isoformat()], "the first tick of all"
+        by_hand = {tags.MOMENT: (newest - timedelta(hours=1)).isoformat()}
+        for given in ({tags.MOMENT: last.isoformat(), LAUNCHED_BY: "pin_month_end"}, by_hand):
+            instance.create_run_for_job(job, tags=given)
+        between = [(last + timedelta(hours=hours)).isoformat() for hours in (8, 16)]
+        assert requested() == [*between, newest.isoformat()]
+        short = policy.model_copy(update={"keep_days": 0.01})
+        assert missed_moments(instance, "pin_month_end", short, newest) == [], "they would be over already"
 
 
 def test_a_pin_does_not_wait_behind_maintenance(tmp_path: Path) -> None:
@@ -91,6 +167,8 @@ def test_a_project_without_pins_has_no_such_jobs_and_a_wrong_one_is_refused_wher
         ('"0 0 1 * *"', '"0 0 32 * *"', r"yml:3: vars\.pins\.month_end\.cron: .*day of month"),
         (", keep_days: 400", "", r"yml:3: vars\.pins\.month_end\.keep_days"),
         ("month_end:", "month-end:", r"yml:3: vars\.pins\.month-end"),
+        ("month_end:", "Month_End:", r"yml:3: vars\.pins\.Month_End.*'Month_End' cannot name a pin: use a-z"),
+        ("month_end:", "_month_end:", r"yml:3: vars\.pins\._month_end.*cannot name a pin"),
     ):
         (tmp_path / "dbt_project.yml").write_text(PROJECT.replace(old, new))
         with pytest.raises(LakehouseError, match=message):
