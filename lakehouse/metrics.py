@@ -52,6 +52,9 @@ METRICS: Mapping[str, Metric] = {
     "lakehouse_unclaimed_parts": Metric("gauge", ("source",), "Partitions that no follower of a shared source reads."),
     "lakehouse_lease_held": Metric("gauge", ("source", "mode"), "1 if a writer of this mode holds the lease."),
     "lakehouse_cut_age_seconds": Metric("gauge", ("source",), "Seconds since the source's state of the newest cut."),
+    "lakehouse_mirror_behind_seconds": Metric(
+        "gauge", ("source",), "Seconds since the first publish that the mirrors lack; 0 if they have the newest cut."
+    ),
     "lakehouse_lag_seconds": Metric(
         "gauge", ("source",), "Seconds since the position moved; 0 if no WAL lies beyond it."
     ),

@@ -29,7 +29,18 @@ from lakehouse_watch import asking, store
 from lakehouse_watch.alerts import Occasion, State, advance
 from lakehouse_watch.asking import Asking, NoAnswer
 from lakehouse_watch.parsing import keep_parsed
-from lakehouse_watch.probes import dagster_state, exports, lake, loads, models, project, servers, sources, worker
+from lakehouse_watch.probes import (
+    dagster_state,
+    exports,
+    lake,
+    loads,
+    mirrors,
+    models,
+    project,
+    servers,
+    sources,
+    worker,
+)
 from lakehouse_watch.probes.limits import Misdeclared
 from lakehouse_watch.probes.reading import Probe, Reading
 from lakehouse_watch.targets.delivery import Delivery, declared_targets
@@ -59,6 +70,7 @@ def declared_probes(settings: Settings) -> list[Probe]:
         Probe("project", partial(project.read_project, settings)),
         Probe("models", partial(models.read_models, settings)),
         Probe("worker", partial(worker.read_worker, settings), needs_catalog=True),
+        Probe("mirrors", partial(mirrors.read_mirrors, settings), every=10, needs_catalog=True),
         Probe("exports", partial(exports.read_exports, settings), needs_catalog=True),
         Probe("backups", partial(lake.read_backups, settings), every=60, needs_catalog=True),
         Probe("servers", partial(servers.read_servers, settings)),

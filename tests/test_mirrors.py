@@ -7,7 +7,9 @@ from typing import Any, Literal
 import pytest
 
 from ingestion import mirrors_held, pause, refresh_mirrors, resnapshot, resume
+from ingestion.mirrors.refresh import LACKING
 from ingestion.mirrors.write import FAN
+from ingestion.state.refreshes import Refreshes, mirror_refreshes
 from ingestion.verify import TableComparison, reconcile_raw
 from lakehouse.catalog.views.current_views import TAG
 from lakehouse.declarations.policies import MirrorPolicy, RawPolicy
@@ -28,7 +30,7 @@ from tests.mirrored import (
 )
 from tests.repairing import spoil
 from tests.slots import following, until
-from tests.world import World, make_world
+from tests.world import World, make_world, without_mirrors
 
 pytestmark = pytest.mark.stack
 
@@ -241,14 +243,60 @@ def test_a_mirror_has_no_null_for_a_value_that_raw_lacks(settings: Settings, spa
     spoil(world, "items", lambda rows: [row | lost if row["_old_key"] else row for row in rows])
     report = refreshed(world, spark)
     assert report.aside == ("items",) and [m.name for m in report.written] == ["still"]
+    assert report.reasons == {"items": LACKING}
+    kept = kept_of(world)
+    assert kept.behind_seconds is None and [why for _, why in kept.aside.values()] == [LACKING]
     assert metadata(world, "items").metadata_location == before
     assert set(dict(listed(world)[-1]["snapshots"])) == {"pairs", "still"}
     (found,) = reconcile_raw(
         world.settings, world.declarations, [f"{world.source.name}.items"], repair=True, spark=spark
     )
     assert found.repaired == {"r": 1}
-    assert refreshed(world, spark).aside == ()
+    assert refreshed(world, spark).aside == () and kept_of(world).aside == {}
     assert_mirrors_equal(world)
+
+
+def kept_of(world: World) -> Refreshes:
+    return mirror_refreshes(world.settings)[world.source.name][1]
+
+
+def test_what_becomes_of_refreshes_is_kept_for_those_who_watch(
+    settings: Settings, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that failed each minute was a line in a log, and readers took old mirrors for fresh ones."""
+    world = make(settings)
+    world.sql("INSERT INTO still VALUES (1)")
+    world.ingest(spark)
+    assert kept_of(world).behind_seconds is not None and not kept_of(world).was_done
+    refreshed(world, spark)
+    assert (kept_of(world).behind_seconds, kept_of(world).outcome) == (None, "done")
+    world.sql("INSERT INTO still VALUES (2)")
+    world.ingest(spark)
+    with monkeypatch.context() as patch:
+
+        def build_all(*_: Any) -> None:
+            raise LakehouseError("Spark: there is no room")
+
+        patch.setattr(import_module("ingestion.mirrors.refresh"), "build_all", build_all)
+        with pytest.raises(LakehouseError, match="no room"):
+            refreshed(world, spark)
+    kept = kept_of(world)
+    assert (kept.outcome, kept.said, kept.at_work) == ("failed", "Spark: there is no room", False)
+    assert kept.behind_seconds is not None and kept.was_done
+    at_newest(world, spark)
+    assert (kept_of(world).behind_seconds, kept_of(world).said) == (None, None)
+
+
+@pytest.mark.slow
+def test_views_of_a_source_without_mirrors_get_their_own_text_from_its_follower(
+    settings: Settings, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No refresh came: they stayed before the next truncate, and failed once somebody had dropped the mirrors."""
+    world = make_fresh(settings, spark)
+    assert is_fresh_view(world, "items")
+    monkeypatch.setattr("lakehouse.declarations.declared.REFRESH_SECONDS", 1.0)
+    with following(replace(world, source=without_mirrors(world.source))):
+        until(lambda: not is_fresh_view(world, "items"))
 
 
 def test_rows_whose_key_has_a_null_are_followed(settings: Settings, spark: Any, form: str) -> None:

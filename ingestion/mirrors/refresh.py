@@ -7,9 +7,9 @@ row in `meta.mirrors` does not name it until it is back.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -25,7 +25,7 @@ from ingestion.mirrors.view_parts import Position
 from ingestion.mirrors.views import Mirrored, NextView, forget_old, next_views
 from ingestion.pipeline.session import Session
 from ingestion.sink.meta_tables import MIRRORS
-from ingestion.state import store
+from ingestion.state import refreshes, store
 from lakehouse.catalog.file_io import open_io
 from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.catalog.next_names import Name
@@ -34,7 +34,13 @@ from lakehouse.catalog.views.regular import newest_tag, shows_all
 from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import CatalogConnection
+from lakehouse.servers.outage import expected
 from lakehouse.servers.table_locks import Held, locked
+
+IN_NO_CUT = "it is in no cut now: see `lakehouse status`"
+NOT_AS_DECLARED = "its columns or key are not the declared ones: let the declaration follow the source"
+LACKING = "raw lacks a value that an update left out: `lakehouse reconcile --repair` fetches it"
+SAID = 500  # characters of an error that are kept
 
 
 class MirrorInUse(LakehouseError):
@@ -47,7 +53,7 @@ class RefreshReport:
 
     `aside` are the tables whose mirrors stay where they were: they are in no cut now, or have not the declared columns
     or key, as where a column was renamed in the source and the declaration has not followed; or the lake lacks a value
-    of one of their rows.
+    of one of their rows. `reasons` says which of these, by table.
     """
 
     source: str
@@ -56,6 +62,7 @@ class RefreshReport:
     written: tuple[MirrorReport, ...]
     unchanged: tuple[str, ...]
     aside: tuple[str, ...]
+    reasons: Mapping[str, str] = field(default_factory=dict)
 
 
 def refresh(session: Session, states: CatalogConnection) -> RefreshReport:
@@ -64,6 +71,21 @@ def refresh(session: Session, states: CatalogConnection) -> RefreshReport:
     Raises LeaseLost, MirrorInUse while maintenance works on one of them, MirrorChanged if another writer has changed
     one meanwhile, and LakehouseError.
     """
+    refreshes.begin(states, session.name)
+    try:
+        report, reached = _refresh(session, states)
+    except Exception as error:
+        outcome: refreshes.Outcome = "held" if isinstance(error, MirrorInUse) else "failed"
+        why = " ".join((expected(error) or f"{type(error).__name__}: {error}").split())[:SAID]
+        with suppress(psycopg.Error):  # as where it is the catalog's database that is away
+            refreshes.give_up(states, session.name, outcome, why)
+        raise
+    told = {name: why for name, why in report.reasons.items() if why != IN_NO_CUT}  # that has alerts of its own
+    refreshes.end(states, session.name, reached, told)
+    return report
+
+
+def _refresh(session: Session, states: CatalogConnection) -> tuple[RefreshReport, refreshes.Reached]:
     mirrored = session.source.mirrored
     before, tags = _raw_snapshots(session)  # before the cut is read: all that these hold is in it
     with states.transaction():
@@ -71,7 +93,8 @@ def refresh(session: Session, states: CatalogConnection) -> RefreshReport:
         stream, positions = store.read_stream(states, session.name), store.read_positions(states, session.name)
         seen = store.last_publish(states, session.name) or BEGINNING
     if stream is None or stream.cut_lsn is None or stream.cut_position is None:
-        return RefreshReport(session.name, None, None, (), (), tuple(table.name for table in mirrored))
+        none = dict.fromkeys((table.name for table in mirrored), IN_NO_CUT)
+        return RefreshReport(session.name, None, None, (), (), tuple(none), none), refreshes.Reached(seen, None, None)
     tables = [table for table in mirrored if table.name in stream.cut_tables]
     items = mirrors_at_cut(session, tables, stream.epoch, positions, before)
     due = [item for item in items if not item.is_same]
@@ -91,8 +114,17 @@ def refresh(session: Session, states: CatalogConnection) -> RefreshReport:
         _publish(session, states, stream, seen, [made.next for made in built], views, snapshots)
     written, at_cut = {report.name for report in reports}, {item.table.name for item in items}
     unchanged = tuple(name for name in sorted(at_cut - written))
-    aside = tuple(table.name for table in mirrored if table.name not in at_cut)
-    return RefreshReport(session.name, stream.cut_position.text, stream.cut_at, reports, unchanged, aside)
+    reasons = {table.name: _why_aside(table, stream, lacking) for table in mirrored if table.name not in at_cut}
+    report = RefreshReport(
+        session.name, stream.cut_position.text, stream.cut_at, reports, unchanged, tuple(reasons), reasons
+    )
+    return report, refreshes.Reached(seen, stream.epoch, stream.cut_lsn)
+
+
+def _why_aside(table: RawTable, stream: store.Stream, lacking: Collection[str]) -> str:
+    if table.name not in stream.cut_tables:
+        return IN_NO_CUT
+    return LACKING if table.name in lacking else NOT_AS_DECLARED
 
 
 def _lock(session: Session, due: list[Mirror], stack: ExitStack) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -98,7 +98,7 @@ class Refresher:
         self._session, self._may = session, may
         self._aside, self._told = frozenset[str](), frozenset[str]()
         self._thread = threading.Thread(target=as_here(self._run), name=f"mirrors-{session.name}", daemon=True)
-        if session.source.mirrored:
+        if session.source.mirrored or any(table.key for table in session.source.tables):
             self._thread.start()
 
     def join(self) -> None:
@@ -120,8 +120,8 @@ class Refresher:
         while not session.stop.wait(pause):
             begun = time.monotonic()
             try:
-                if self._may():
-                    self._once()
+                if self._may() and self._once() and not session.source.mirrored:
+                    return  # the views of what had a mirror have dbt's text again
             except MirrorInUse as held:
                 log.info("source %r: %s", session.name, held)
             except (LakehouseError, *OUTAGES) as error:
@@ -133,12 +133,13 @@ class Refresher:
                     log.exception("source %r: unexpected error while refreshing mirrors", session.name)
             pause = max(0.0, every - (time.monotonic() - begun))
 
-    def _once(self) -> None:
+    def _once(self) -> bool:
+        """Whether it could: somebody else may be at it."""
         session = self._session
         with store.connect_catalog(session.settings) as states:
             lease = _acquire(session.settings, states, session.name)
         if lease is None:
-            return
+            return False
         begun = time.monotonic()
         with leases.kept_alive(session.settings, lease):
             report = _refresh(replace(session, lease=lease))
@@ -146,15 +147,13 @@ class Refresher:
         if report.written:
             written = ", ".join(f"{m.name} {'all' if m.anew else m.changed + m.gone}" for m in report.written)
             log.info("source %r: mirrors at %s: %s", session.name, report.position, written)
-        self._tell(frozenset(report.aside))
+        self._tell(report.reasons)
+        return True
 
-    def _tell(self, aside: frozenset[str]) -> None:
+    def _tell(self, reasons: Mapping[str, str]) -> None:
         """Warns once of mirrors that stay where they were twice: a next cycle may have brought what was missing."""
-        if new := (aside & self._aside) - self._told:
-            log.warning(
-                "source %r: the mirrors of %s stay as they were: the tables are in no cut (see `lakehouse status`), "
-                "their declared columns or key are not those of the source (let the declaration follow), or raw lacks "
-                "a value that an update left out (`lakehouse reconcile --repair`)",
-                self._session.name, ", ".join(sorted(new)),
-            )  # fmt: skip
+        aside = frozenset(reasons)
+        new = (aside & self._aside) - self._told
+        for name in sorted(new):
+            log.warning("source %r: the mirror of %s stays as it was: %s", self._session.name, name, reasons[name])
         self._aside, self._told = aside, (self._told | new) & aside

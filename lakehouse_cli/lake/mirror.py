@@ -21,7 +21,7 @@ def mirror(
 ) -> None:
     """Bring the mirrors, mirror_<source>.<table>, to the newest cut of their source, all of them together.
 
-    A follower does so by itself, on their interval. Exits 1 if the table of a mirror is in no cut now.
+    A follower does so by itself, on their interval. Exits 1 if a mirror stays as it was.
     """
     from ingestion import refresh_mirrors
 
@@ -41,12 +41,6 @@ def mirror(
         raise typer.Exit(1)
 
 
-ASIDE = (
-    "in no cut now, its columns or key are not the declared ones, or raw lacks a value that an update left out "
-    "(`lakehouse reconcile --repair`)"
-)
-
-
 def _print(reports: list[RefreshReport]) -> None:
     for report in reports:
         say(f"{report.source}: mirrors at {report.position or 'no cut yet'}")
@@ -55,5 +49,5 @@ def _print(reports: list[RefreshReport]) -> None:
             say(f"  {made.name:<30}{made.rows:>13,} rows, {what}, {made.seconds:.1f} s")
         for name in report.unchanged:
             say(f"  {name:<30}unchanged")
-        for name in report.aside:
-            say(f"  {name:<30}stays as it was: {ASIDE}")
+        for name, why in report.reasons.items():
+            say(f"  {name:<30}stays as it was: {why}")

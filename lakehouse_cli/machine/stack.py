@@ -27,6 +27,7 @@ from lakehouse_cli.slots_left import out_of_reach, slots_left, wal_kept
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from ingestion.state.refreshes import Refreshes
     from lakehouse.servers.exports import Export
 
 KEEP_SECONDS = 2.0
@@ -128,7 +129,7 @@ def down() -> None:
 
 
 def status(as_json: Json = False) -> None:
-    """Show each server, the lag of each source, and second catalogs; exits 1 if a server is down."""
+    """Show each server, the lag of each source, mirrors that wait, and second catalogs; exits 1 if a server is down."""
     from lakehouse_cli.machine.lag import lag_table, source_lags
     from lakehouse_stack.control.inspect import inspect
 
@@ -137,7 +138,9 @@ def status(as_json: Json = False) -> None:
     if as_json:
         named = [{**asdict(s), "log": str(s.log)} for s in servers]
         exports = [asdict(export) for export in _exports(settings)]
+        mirrors = [asdict(at) for at in _mirrors(settings)]
         found = {"servers": named, "sources": lags, "worker_alive": _has_worker(settings), "exports": exports}
+        found |= {"mirrors": mirrors}
         say_json(found, indent=2)
     else:
         rows = [
@@ -155,6 +158,9 @@ def status(as_json: Json = False) -> None:
         if lags:
             out.print(lag_table(lags))
             out.print("worker: alive" if _has_worker(settings) else "worker: none; sensors load new data")
+        for at in _mirrors(settings):
+            if says := said_of_mirrors(at):
+                out.print(f"mirrors: {says}", soft_wrap=True)
         for export in _exports(settings):
             out.print(f"export: {said_of(export)}", soft_wrap=True)
     if not all(s.healthy for s in servers):
@@ -178,6 +184,25 @@ def _exports(settings: Settings) -> tuple["Export", ...]:
         return followed(settings)
     except LakehouseError:
         return ()
+
+
+def _mirrors(settings: Settings) -> list["Refreshes"]:
+    """Of each source whose mirrors were refreshed; none where the catalog does not answer."""
+    from ingestion.state.refreshes import mirror_refreshes
+
+    try:
+        return [at for _, at in mirror_refreshes(settings).values() if at.begun_seconds is not None]
+    except LakehouseError:
+        return []
+
+
+def said_of_mirrors(at: "Refreshes") -> str:
+    """What is to be said of a source's mirrors, for people; empty where the last refresh was done, or goes on."""
+    found = [f"{name} stays as it was: {why}" for name, (_, why) in sorted(at.aside.items())]
+    if at.said is not None:
+        behind = f"{at.behind_seconds:,.0f} s behind" if at.behind_seconds else "at the newest cut"
+        found.insert(0, f"{behind}, and the last refresh was not done: {at.said}")
+    return f"{at.source}, {'; '.join(found)}" if found else ""
 
 
 def said_of(export: "Export") -> str:

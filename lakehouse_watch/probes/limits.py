@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from lakehouse.declarations import Declarations, RawTable, declarations_from
+from lakehouse.declarations import Declarations, RawTable, Source, declarations_from
 from lakehouse.declarations.built_by_key import built_by_key
 from lakehouse.declarations.manifest import manifest_path, why_unparsed
 from lakehouse.declarations.models import APPENDED
@@ -46,7 +46,7 @@ class Project:
     loads: tuple[Loaded, ...] = ()
     there: Declared | None = None
     wrong: tuple[tuple[str, str], ...] = ()
-    tables: Mapping[tuple[str, str], RawTable] | None = None
+    sources: tuple[Source, ...] | None = None
 
 
 class Misdeclared(LakehouseError):
@@ -88,8 +88,14 @@ def declared_still(settings: Settings) -> Declared | None:
 
 def declared_tables(settings: Settings) -> Mapping[tuple[str, str], RawTable] | None:
     """The raw tables by source and name, as they could be read last; None where they never could."""
+    sources = declared_sources(settings)
+    return None if sources is None else {(table.source, table.name): table for s in sources for table in s.tables}
+
+
+def declared_sources(settings: Settings) -> tuple[Source, ...] | None:
+    """The sources, as they could be read last; None where they never could."""
     with suppress(Misdeclared):
-        return _readable_last(settings).tables
+        return _readable_last(settings).sources
     return None
 
 
@@ -141,8 +147,7 @@ def _read(path: Path, written: int, project_dir: Path, connected: frozenset[str]
         return f"{path}: {error}"
     limits = {s.name: {table.name: table.lag for table in s.tables if table.lag is not None} for s in declared.sources}
     named = tuple((manifest["nodes"][unique_id]["name"], line) for unique_id, line in wrong.items())
-    tables = {(table.source, table.name): table for table in declared.tables}
-    return Project(limits, tuple(_loads(manifest, declared)), there, named, tables)
+    return Project(limits, tuple(_loads(manifest, declared)), there, named, declared.sources)
 
 
 def in_one_line(lines: str) -> str:

@@ -18,10 +18,6 @@ if TYPE_CHECKING:
     from ingestion.mirrors.refresh import RefreshReport
 
 CHECK = "at_the_newest_cut"
-ASIDE = (
-    "its mirror stays as it was: the table is in no cut now, its columns or key are not the declared ones, or raw "
-    "lacks a value that an update left out (`lakehouse reconcile --repair`)"
-)
 
 
 def mirror_definitions(source: Source) -> dg.Definitions:
@@ -104,10 +100,11 @@ def _metadata(report: "RefreshReport", name: str) -> dict[str, Any]:
 
 
 def _check(report: "RefreshReport", table: RawTable) -> dg.AssetCheckResult:
+    why = report.reasons.get(table.name)
     return dg.AssetCheckResult(
         asset_key=_key(table),
         check_name=CHECK,
         passed=table.name not in report.aside,
         severity=dg.AssetCheckSeverity.WARN,
-        description=ASIDE if table.name in report.aside else None,
+        description=None if why is None else f"its mirror stays as it was: {why}",
     )

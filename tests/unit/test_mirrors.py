@@ -176,13 +176,28 @@ def test_a_refresh_under_way_is_given_up_when_its_follower_ends(monkeypatch: pyt
     assert cancelled[:2] == ["mirrors-shop"] * 2
 
 
+def test_a_source_whose_last_mirror_is_declared_no_more_is_refreshed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its views went on reading the mirror, which nobody brought up any more."""
+    context = SimpleNamespace(setJobGroup=lambda *_, **__: None, setLocalProperty=lambda *_: None)
+    source = SimpleNamespace(mirrored=(), tables=(SimpleNamespace(key=("id",)),), refresh_seconds=0.0)
+    spark = SimpleNamespace(sparkContext=context)
+    session = SimpleNamespace(name="shop", source=source, stop=threading.Event(), spark=spark)
+    could = iter((False, True))
+    monkeypatch.setattr(Refresher, "_once", lambda self: next(could))
+    refresher = Refresher(cast("Session", session))
+    refresher._thread.join(5)
+    assert not refresher._thread.is_alive() and list(could) == []
+
+
 def test_a_mirror_that_stays_behind_is_told_of_once_and_not_for_a_moment(caplog: pytest.LogCaptureFixture) -> None:
     """A column that was renamed in the source kept its table's mirror behind, and nothing said so."""
-    refresher = Refresher(cast("Session", SimpleNamespace(name="shop", source=SimpleNamespace(mirrored=()))))
+    refresher = Refresher(cast("Session", SimpleNamespace(name="shop", source=SimpleNamespace(mirrored=(), tables=()))))
     for aside in ({"orders"}, {"orders", "lines"}, {"orders"}, set[str](), {"orders"}, {"orders"}):
-        refresher._tell(frozenset(aside))
+        refresher._tell(dict.fromkeys(aside, "raw lacks a value"))
     told = [record.getMessage() for record in caplog.records]
-    assert len(told) == 2 and all("the mirrors of orders stay" in said for said in told), "again once it was over"
+    assert len(told) == 2 and all("the mirror of orders stays as it was: raw" in said for said in told), (
+        "again once it was over"
+    )
 
 
 def test_the_file_that_a_view_named_until_now_stays_however_old_it_is(tmp_path: Path) -> None:

@@ -28,8 +28,9 @@ class InventedLake(Lake):
 
     def refresh_mirrors(self, source: str, spark: Any) -> RefreshReport:
         return RefreshReport(
-            source, "0/1F5", CUT_AT, (MirrorReport("sales", 12345678901234567, 10, 2, 1, False, 0.5),), (), ("things",)
-        )
+            source, "0/1F5", CUT_AT, (MirrorReport("sales", 12345678901234567, 10, 2, 1, False, 0.5),), (), ("things",),
+            {"things": "it is in no cut now"},
+        )  # fmt: skip
 
 
 def table(name: str, *key: str, **more: Any) -> RawTable:
@@ -59,8 +60,11 @@ def test_a_run_refreshes_all_mirrors_and_says_where_each_stands() -> None:
         done = definitions().resolve_job_def("mirror_shop").execute_in_process(instance=instance)
         assert done.success
         made = {m.asset_key.to_user_string(): m.metadata for m in done.asset_materializations_for_node("mirrors_shop")}
-        checked = {c.asset_key.to_user_string(): c.passed for c in done.get_asset_check_evaluations()}
-    assert checked == {"mirror_shop/sales": True, "mirror_shop/things": False}
+        checked = {c.asset_key.to_user_string(): (c.passed, c.description) for c in done.get_asset_check_evaluations()}
+    assert checked == {
+        "mirror_shop/sales": (True, None),
+        "mirror_shop/things": (False, "its mirror stays as it was: it is in no cut now"),
+    }
     assert made["mirror_shop/sales"]["snapshot_id"].value == "12345678901234567"
     assert made["mirror_shop/sales"]["rows_changed"].value == 2
     assert made["mirror_shop/things"]["rows_changed"].value == 0
