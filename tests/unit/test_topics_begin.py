@@ -540,7 +540,7 @@ def test_a_dead_letter_is_tried_again_as_its_table_is_declared_now(lake: Lake) -
     declare(lake, narrow.model_copy(update={"columns": (typed("bigint"), PAGE)}))
     landed: list[RowCounts] = []
     lake.once(lambda session: landed.append(api.try_again(session, names=["new"])))
-    assert landed == [{"new": {"i": 1}}], "and the command says so"
+    assert landed == [{"new": {"c": 1}}], "and the command says so"
     rows = lake.catalog.load_table(("raw_web", "new")).scan().to_arrow().to_pylist()
     assert [(row["id"], row["page"]) for row in sorted(rows, key=lambda row: row["id"])] == [(1, None), (1 << 40, "b")]
     assert lake.catalog.load_table(("meta", "quarantine")).scan().to_arrow().num_rows == 0
