@@ -94,3 +94,14 @@ def origin_of(settings: Settings, table: RawTable) -> Iterator[Origin]:
     of = settings if table.kind == "postgres" else settings.behind(table.source)
     with connect_source(of, table.source) as connection:
         yield Database(connection, table)
+
+
+def elsewhere(table: RawTable) -> str:
+    """What is not in the lake and has the events of subjects, and what that asks for; empty where there is none."""
+    if table.kind != "kafka":
+        return ""
+    return (
+        f"topic {table.raw.topic} has the events until its retention or compaction takes them. Once the lake has read "
+        "it from its beginning again, `lakehouse erase --repeat` erases them again, as `lakehouse ingest --recover "
+        f"{table.source}` does by itself"
+    )

@@ -69,17 +69,6 @@ class Plan:
         return [says if self.unhashed & {p.key for p in found} else None for found in self.periods.values()]
 
     @property
-    def elsewhere(self) -> str:
-        """What is not in the lake and has the subjects' events, and what that asks for; empty where there is none."""
-        if self.table.kind != "kafka":
-            return ""
-        return (
-            f"topic {self.table.raw.topic} has the events until its retention or compaction takes them. Once the lake "
-            "has read it from its beginning again, `lakehouse erase --repeat` erases them again, as `lakehouse ingest "
-            f"--recover {self.table.source}` does by itself"
-        )
-
-    @property
     def open_keys(self) -> list[set[Key]]:
         """By subject, the keys under which the source may hold it."""
         return [{period.key for period in periods if period.is_open} for periods in self.periods.values()]

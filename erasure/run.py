@@ -26,7 +26,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from erasure import tombstones
-from erasure.origins import Origin, origin_of
+from erasure.origins import Origin, elsewhere, origin_of
 from erasure.plan import Plan, make_plan
 from erasure.proof import Search, Trace, search
 from erasure.steps import Erasing, Erasure, Say, parts_of, strays_of
@@ -220,7 +220,7 @@ def _erase(
             ):
                 drop_next(others, writer.catalog.name, [part.target.identifier for part in plan.parts])
                 erasure = Erasing(settings, writer, states, replace(plan, stones=stones), say, mirrors).run(keys)
-    erasure.refused = refused
+    erasure.refused, erasure.elsewhere = refused, elsewhere(table)
     erasure.seconds = time.monotonic() - started
     return erasure
 

@@ -111,7 +111,7 @@ class Erasing:
         plan, io = self.plan, open_io(self.settings)
         known = {stone.id: stone for stone in tombstones.read(self.settings, io, self.states)}
         stones = self._stones(known, keys)
-        erasure = Erasure([str(stone) for stone in stones], elsewhere=plan.elsewhere)
+        erasure = Erasure([str(stone) for stone in stones])
         self.say("searching for the subject")
         seen = search(io, parts_of(self.catalog, plan.parts))
         plan = replace(plan, raw=tuple(_knowing(part, seen.own) for part in plan.raw))

@@ -120,10 +120,13 @@ def _ask(subject: str) -> None:
 
 
 def _print_preview(plan: Plan, look: Search, problem: str | None, as_json: bool) -> None:
+    from erasure.origins import elsewhere
+
     whole = [str(part.target) for part in plan.derived if part.target.treatment == "rebuild"]
+    beyond = elsewhere(plan.table)
     if as_json:
         found = [asdict(trace) for trace in look.traces]
-        say_json({"findings": found, "rebuilt": whole, "in_the_way": problem, "elsewhere": plan.elsewhere})
+        say_json({"findings": found, "rebuilt": whole, "in_the_way": problem, "elsewhere": beyond})
         return
     for name in dict.fromkeys(trace.table for trace in look.traces):
         mine = [trace for trace in look.traces if trace.table == name]
@@ -134,8 +137,8 @@ def _print_preview(plan: Plan, look: Search, problem: str | None, as_json: bool)
         say(f"{name:<40} is dropped: a test stored rows there, and the next one does again")
     if not look.traces:
         say("the lake contains no personal data of the subject")
-    if plan.elsewhere:
-        say(plan.elsewhere)
+    if beyond:
+        say(beyond)
     if problem:
         say(f"in the way: {problem}")
 
