@@ -7,6 +7,9 @@ and maintenance removes nothing there.
 Nothing is overwritten: who finds no meaning writes its own and goes by what is read back. Stores that PyIceberg reaches
 have no write that fails for an object which is there, so of two tasks that find none at the same moment the later one
 wins. Both mean the same unless the registry was set up anew between their two questions.
+
+A further object names the id that the registry has described otherwise than it is kept. While it is there, nobody reads
+by what is kept alone: the registry may be down because somebody mends it, and its new events are in the topics.
 """
 
 import re
@@ -24,6 +27,7 @@ from lakehouse.servers.retry import Unreachable
 from lakehouse.settings import BrokerSettings, Settings
 
 FOLDER = "schemas"
+DOUBT = "doubt"
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,7 @@ class KeptSchemas:
         One that only a file has, of the source or of the registry at `url`, is kept in the warehouse from now on.
         """
         with self._reached(number), suppress(FileNotFoundError):
-            return self._read(number)
+            return self._content(self.location(number))
         earlier = next(filter(None, map(_text, self._files(number, url))), None)
         return None if earlier is None else self.keep(number, earlier)
 
@@ -51,7 +55,25 @@ class KeptSchemas:
             output = file_io(self.io_properties).new_output(self.location(number))
             with suppress(FileExistsError), output.create() as stream:
                 stream.write(text.encode())
-            return self._read(number)
+            return self._content(self.location(number))
+
+    def doubt(self, number: int) -> None:
+        """Keeps that the registry gives another text for that id; raises Unreachable."""
+        with self._reached(number), file_io(self.io_properties).new_output(self._doubt).create(True) as stream:
+            stream.write(str(number).encode())
+
+    def trust(self, number: int) -> None:
+        """The registry gives for that id what is kept: a doubt that it has raised is none; raises Unreachable."""
+        with self._reached(number), suppress(FileNotFoundError):
+            if self._content(self._doubt) == str(number):
+                file_io(self.io_properties).delete(self._doubt)
+
+    def is_doubted(self, number: int) -> bool:
+        """Whether that id, too, may mean something else by now: another one was given another text, and has not been
+        given again what is kept; raises Unreachable."""
+        with self._reached(number), suppress(FileNotFoundError):
+            return bool(self._content(self._doubt))
+        return False
 
     def places(self, number: int, url: str) -> list[str]:
         """All that has to be removed for an id to mean nothing again, as far as this machine sees."""
@@ -61,8 +83,12 @@ class KeptSchemas:
         """The object of that id. Named by the source, whose events mean the same at another address of its registry."""
         return f"{self.folder}/{self.source}-{number}.json"
 
-    def _read(self, number: int) -> str:
-        with file_io(self.io_properties).new_input(self.location(number)).open() as stream:
+    @property
+    def _doubt(self) -> str:
+        return f"{self.folder}/{self.source}-{DOUBT}.json"
+
+    def _content(self, location: str) -> str:
+        with file_io(self.io_properties).new_input(location).open() as stream:
             return stream.read().decode(errors="replace")
 
     def _files(self, number: int, url: str) -> tuple[Path, Path]:
@@ -99,7 +125,7 @@ def list_schemas(settings: Settings, source: str) -> tuple[list[str], list[Path]
     if not isinstance(settings.connection(source), BrokerSettings):
         return [], []
     kept = kept_schemas(settings, source)
-    own = re.compile(rf"{re.escape(source)}-\d+\.json")
+    own = re.compile(rf"{re.escape(source)}-(\d+|{DOUBT})\.json")
     paths = (stored.path for stored in list_objects(file_io(kept.io_properties), kept.folder))
     objects = [path for path in paths if own.fullmatch(path.rpartition("/")[2])]
     return sorted(objects), sorted(kept.files.glob(f"{source}-*.json"))

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from test_kafka_avro import decoded_by, forget
@@ -116,6 +117,108 @@ def test_a_silent_registry_is_waited_for_once_not_once_for_each_schema(registry:
     registry.status, late = None, record("late", id="long")
     registry.register(9, late)
     assert not decoded_by(avro, {"id": "bigint"}, framed(9, late, {"id": 9})).unread, "what is not known is asked for"
+
+
+class Clock:
+    """The time of the process, in seconds."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now))
+
+
+def test_a_registry_that_was_set_up_anew_while_it_was_down_is_noticed_within_a_minute(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was used during the silence counted as asked for at that moment, and was believed for another minute."""
+    avro, clock = client(registry.url, tmp_path), Clock(monkeypatch)
+    registry.register(7, EVENT)
+    registry.register(8, EVENT)
+    decoded_by(avro, {"id": "bigint"}, framed(7, EVENT, {"id": 1}), framed(8, EVENT, {"id": 1}))
+    clock.now, registry.status = 1100.0, 503
+    assert not decoded_by(avro, {"id": "bigint"}, framed(7, EVENT, {"id": 2})).unread
+    clock.now, registry.status = 1101.0, None
+    registry.register(7, record("event", a="string", id="long"))
+    registry.register(8, record("event", a="string", id="long"))
+    clock.now = 1159.0
+    decoded_by(avro, {"id": "bigint"}, framed(7, EVENT, {"id": 3}), framed(8, EVENT, {"id": 3}))
+    clock.now = 1161.0
+    for number in (7, 8):
+        with pytest.raises(LakehouseError, match=f"another schema for id {number} than before"):
+            decoded_by(avro, {"id": "bigint"}, framed(number, EVENT, {"id": 4}))
+
+
+def test_a_registry_that_takes_its_time_to_fail_is_trusted_no_longer(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The minute begins when it was asked: it may be another one by the time at which the answer is given up."""
+    avro, clock = client(registry.url, tmp_path), Clock(monkeypatch)
+    registry.register(7, EVENT)
+    decoded_by(avro, {"id": "bigint"}, framed(7, EVENT, {"id": 1}))
+    clock.now, registry.status = 1100.0, 503
+    answer = registry.answer
+
+    def late(path: str, login: str | None) -> tuple[int, object]:
+        clock.now += 10.0
+        return answer(path, login)
+
+    registry.answer = late  # type: ignore[method-assign]
+    decoded_by(avro, {"id": "bigint"}, framed(7, EVENT, {"id": 2}))
+    clock.now, registry.status = 1160.5, None
+    registry.register(7, record("event", a="string", id="long"))
+    with pytest.raises(LakehouseError, match="another schema for id 7 than before"):
+        decoded_by(avro, {"id": "bigint"}, framed(7, EVENT, {"id": 3}))
+
+
+@pytest.mark.parametrize("status", [301, 302, 401, 403, 404])
+def test_a_registry_that_was_moved_stops_only_what_is_not_known(
+    registry: Registry, tmp_path: Path, status: int
+) -> None:
+    avro = client(registry.url, tmp_path)
+    registry.register(7, EVENT)
+    decoded_by(avro, {"id": "bigint"}, framed(7, EVENT, {"id": 1}))
+    assert not avro.warnings()
+    forget()
+    registry.status = status
+    found = decoded_by(avro, {"id": "bigint"}, framed(7, EVENT, {"id": 2}))
+    assert found.values.to_pylist() == [{"id": 2}] and not found.unread
+    [says] = avro.warnings()
+    assert "correct LAKEHOUSE_SOURCES__WEB__SCHEMA_REGISTRY__" in says and "a new one stops the source" in says
+    with pytest.raises(LakehouseError, match="the schema registry at"):
+        decoded_by(avro, {"id": "bigint"}, framed(8, EVENT, {"id": 3}))
+    with pytest.raises(LakehouseError, match="the schema registry at"):
+        avro.registry.check()
+    registry.status = None
+    registry.register(8, EVENT)
+    assert not decoded_by(avro, {"id": "bigint"}, framed(8, EVENT, {"id": 3})).unread and not avro.warnings()
+
+
+@pytest.mark.parametrize("status", [404, 503])
+def test_no_id_is_trusted_unasked_once_the_registry_was_seen_to_be_set_up_anew(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    """Somebody stops it to restore it: what it wrote meanwhile is in the topics, and the former ids were believed."""
+    avro = client(registry.url, tmp_path)
+    registry.register(7, EVENT)
+    registry.register(8, EVENT)
+    decoded_by(avro, {"id": "bigint"}, framed(7, EVENT, {"id": 1}), framed(8, EVENT, {"id": 1}))
+    monkeypatch.setattr(module, "AGAIN_SECONDS", 0.0)
+    registry.register(7, record("event", a="string", id="long"))
+    with pytest.raises(LakehouseError, match="another schema for id 7 than before"):
+        decoded_by(avro, {"id": "bigint"}, framed(7, EVENT, {"id": 2}))
+    registry.status = status
+    for number in (7, 8):
+        for process in (avro, client(registry.url, tmp_path, "another machine")):
+            with pytest.raises(LakehouseError, match="the schema registry at"):
+                decoded_by(process, {"id": "bigint"}, framed(number, EVENT, {"id": 2}))
+            forget()
+    registry.status = None
+    registry.register(7, EVENT)  # it was restored
+    decoded_by(avro, {"id": "bigint"}, framed(8, EVENT, {"id": 2}))
+    assert avro.registry.kept.is_doubted(8), "an id that means the same in both says nothing"
+    decoded_by(avro, {"id": "bigint"}, framed(7, EVENT, {"id": 2}))
+    registry.status = status
+    assert not decoded_by(avro, {"id": "bigint"}, framed(8, EVENT, {"id": 3})).unread
 
 
 def test_a_schema_that_was_known_is_read_by_where_the_registry_has_lost_it(
@@ -239,7 +342,8 @@ def test_the_store_is_asked_once_for_each_schema_and_process(
     monkeypatch.setattr(module, "AGAIN_SECONDS", 0.0)
     for _ in range(3):
         decoded_by(pickle.loads(pickle.dumps(avro)), {"id": "bigint"}, framed(7, EVENT, {"id": 1}))
-    assert asked == [avro.registry.kept.location(7)]
+    kept = avro.registry.kept
+    assert asked == [kept.location(7), f"{kept.folder}/web-doubt.json"]
 
 
 @pytest.mark.parametrize(

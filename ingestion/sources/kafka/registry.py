@@ -4,6 +4,9 @@ A schema that is known is asked for again only after a while, and if the registr
 an id always means the same schema. One that the registry later describes otherwise is refused, since events that were
 written by the one schema would be misread by the other. The warehouse keeps what was seen (`ingestion.state.schemas`),
 so that this is noticed on every machine, and for when the registry is down: without it nothing is read.
+
+What is used without asking counts from the moment at which the registry was last asked, whatever it answered then. So
+one that was set up anew is noticed within a minute of its being there.
 """
 
 import base64
@@ -37,7 +40,7 @@ DEFAULT = "lake.default"  # and a field its default
 NOT_FOUND = (40403, 40402, 40401)  # schema, version, subject: what the API says, where a proxy says 404 alone
 _known: dict[str, tuple[float, "Schema"]] = {}  # of this process, by the object that keeps it
 _unknown: dict[str, tuple[float, str]] = {}
-_silent: dict[str, float] = {}  # when a registry was last waited for in vain
+_silent: dict[str, tuple[float, LakehouseError]] = {}  # when a registry was last asked in vain, and what came of it
 
 
 class UnknownSchema(ValueError):
@@ -46,6 +49,10 @@ class UnknownSchema(ValueError):
 
 class MissingSchema(UnknownSchema):
     """The registry has none of that id."""
+
+
+class NoRegistry(LakehouseError):
+    """What answers is no registry, or wants another login."""
 
 
 @dataclass(frozen=True)
@@ -91,23 +98,23 @@ class SchemaRegistry:
 
     def schema(self, number: int) -> Schema:
         """The schema of that id; raises UnknownSchema, and LakehouseError where it cannot be told."""
-        place = self.kept.location(number)
+        place, began = self.kept.location(number), time.monotonic()
         at, known = _known.get(place, (0.0, None))
-        if known is not None and time.monotonic() - at < AGAIN_SECONDS:
+        if known is not None and began - at < AGAIN_SECONDS:
             return known
-        if time.monotonic() - _unknown.get(place, (-MISSING_SECONDS, ""))[0] < MISSING_SECONDS:
+        if began - _unknown.get(place, (-MISSING_SECONDS, ""))[0] < MISSING_SECONDS:
             raise UnknownSchema(_unknown[place][1])
-        if self._is_silent() and (kept := known or self._kept(number)) is not None:
-            _known[place] = time.monotonic(), kept
-            return kept
+        if (asked := self._silent_since()) is not None and (meant := self._meant(number, known)) is not None:
+            _known[place] = asked, meant
+            return meant
         try:
             found = self._fetched(number)
-        except Unreachable:
-            _silent[self.url] = time.monotonic()
-            kept = known or self._kept(number)
-            if kept is None:
+        except (Unreachable, NoRegistry) as failed:
+            _silent[self.url] = began, failed
+            meant = self._meant(number, known)
+            if meant is None:
                 raise
-            found = kept
+            found = meant
         except UnknownSchema as unknown:
             kept = self._kept(number) if isinstance(unknown, MissingSchema) else None
             if kept is None:
@@ -117,17 +124,32 @@ class SchemaRegistry:
         else:
             _silent.pop(self.url, None)
             if known is None or not known.means(found):
+                _known.pop(place, None)
                 self._keep(found)
-        _known[place] = time.monotonic(), found
+        _known[place] = began, found
         return found
 
     def check(self) -> None:
         """Raises LakehouseError where no registry answers."""
         self._asked("schemas/types")
 
-    def _is_silent(self) -> bool:
-        """Whether it did not answer a moment ago: each schema that is known would wait for it anew."""
-        return time.monotonic() - _silent.get(self.url, -AGAIN_SECONDS) < AGAIN_SECONDS
+    def warnings(self) -> tuple[str, ...]:
+        """What people have to mend although events are read."""
+        failed = _silent[self.url][1] if self._silent_since() is not None else None
+        if not isinstance(failed, NoRegistry):
+            return ()
+        says = str(failed).removeprefix(f"source {self.source!r}: ")
+        return (f"{says}; until then events are read by the schemas that are kept, and a new one stops the source",)
+
+    def _silent_since(self) -> float | None:
+        """When it was asked in vain, a moment ago: each schema that is known would wait for it anew."""
+        asked, _ = _silent.get(self.url, (-AGAIN_SECONDS, None))
+        return asked if time.monotonic() - asked < AGAIN_SECONDS else None
+
+    def _meant(self, number: int, known: Schema | None) -> Schema | None:
+        """What an id meant, for when the registry cannot be asked; None where nothing is known of it, and where the
+        registry was seen to be set up anew: its events may be in the topics."""
+        return None if self.kept.is_doubted(number) else known or self._kept(number)
 
     def _fetched(self, number: int) -> Schema:
         try:
@@ -177,13 +199,13 @@ class SchemaRegistry:
             return MissingSchema(f"{path.replace('schemas/ids/', 'schema ')} is not in the registry")
         if status in (401, 403):
             says = f"refuses the login ({status}): correct {self._variable}USER and {self._variable}PASSWORD"
-            return LakehouseError(f"{self._where} {says}")
+            return NoRegistry(f"{self._where} {says}")
         if status >= 500 or status == 429:
             return Unreachable(f"{self._where} fails ({status}): look at its log; nothing was published")
         return self._is_none()
 
-    def _is_none(self) -> LakehouseError:
-        return LakehouseError(f"{self._where} is no schema registry: correct {self._variable}URL")
+    def _is_none(self) -> NoRegistry:
+        return NoRegistry(f"{self._where} is no schema registry: correct {self._variable}URL")
 
     def _keep(self, found: Schema) -> None:
         """Keeps what is not kept yet; raises LakehouseError where the kept one is another.
@@ -192,11 +214,13 @@ class SchemaRegistry:
         """
         before = self._kept(found.id) or self._readable(found.id, self.kept.keep(found.id, found.text))
         if not before.means(found):
+            self.kept.doubt(found.id)
             raise LakehouseError(
                 f"{self._where} gives another schema for id {found.id} than before: it was set up anew, and events "
                 f"that are in the topics would be misread. Restore it; if none of its events is in a topic any more, "
                 f"remove {self._places(found.id)} and ingest again"
             )
+        self.kept.trust(found.id)
 
     def _kept(self, number: int) -> Schema | None:
         text = self.kept.read(number, self.url)

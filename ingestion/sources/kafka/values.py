@@ -20,8 +20,8 @@ class Unread(ValueError):
 class Values(Protocol):
     """How the values of a topic are written. Travels by pickle; may hold secrets.
 
-    What is read is made of text, whole numbers, `Number`, booleans, None, lists and dicts. Both methods raise Unread,
-    and LakehouseError where it cannot be told at this moment what the bytes mean.
+    What is read is made of text, whole numbers, `Number`, booleans, None, lists and dicts. `row` and `key` raise
+    Unread, and LakehouseError where it cannot be told at this moment what the bytes mean.
     """
 
     def row(self, value: bytes) -> Row:
@@ -29,6 +29,9 @@ class Values(Protocol):
 
     def key(self, key: bytes) -> Any:
         """The key of an event, which may be any value."""
+
+    def warnings(self) -> tuple[str, ...]:
+        """What people have to mend although values were read."""
 
 
 def no_json(value: bytes) -> str:
