@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
+from ingestion.pipeline.held import Files
 from ingestion.pipeline.session import Cycle, Session
 from ingestion.schema.positions import Position
 from ingestion.sink.live import StagedTable, stage_live
@@ -22,12 +23,13 @@ def hold(
     cycle: Cycle,
     stream: Stream,
     written: tuple[Written, ...],
+    aside: Files,
     position: Position,
 ) -> None:
-    """Holds what was read up to `position`, and shows it as the live states of the tables. Raises LeaseLost."""
+    """Holds what was read up to `position`, and shows what lands as the live states of the tables. Raises LeaseLost."""
     held = session.held
     assert held is not None
-    held.add(cycle.id, cycle.ingested_at, stream, written, position)
+    held.add(cycle.id, cycle.ingested_at, stream, written, aside, position)
     identifiers = {w.name: (f"raw_{session.name}", w.name) for w in held.written}
     bases = session.catalog.load_tables(list(identifiers.values()))
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
+from ingestion.pipeline.held import Files
 from ingestion.pipeline.hold import hold
 from ingestion.pipeline.session import (
     Cycle,
@@ -93,7 +94,6 @@ def load_changes(
         landed = _publish(session, source, states, cycle, stream, courses, result, now)
     if landed is None:
         return {}, now.position
-    tell_dead_letters(session.name, result.meta_files)
     source.confirm(now.position, live)
     return {written.name: written.operations for written in landed}, now.position
 
@@ -207,14 +207,14 @@ def _publish(
     moved = {name: course.position for name, course in courses.items() if course.position != course.before}
     after = {name: replace(c.position, position=c.position.position.join(now.position)) for name, c in courses.items()}
     in_cut = covered(after, now.position)
-    files = result.meta_files | schema_change_files(session, states, cycle, courses, now)
+    files: Files = result.meta_files | schema_change_files(session, states, cycle, courses, now)
     held, written = session.held, result.written
     if held is not None:
-        is_plain = not moved and not files and in_cut == tuple(stream.cut_tables) and _all_stream(courses)
-        if is_plain and (held.cycle_id or written) and not held.is_due(stream):
-            hold(session, states, cycle, stream, written, now.position)
+        is_plain = not moved and in_cut == tuple(stream.cut_tables) and _all_stream(courses)
+        if is_plain and (held.cycle_id or written or files) and not held.is_due(stream):
+            hold(session, states, cycle, stream, written, files, now.position)
             return None
-        written = held.with_read(written)
+        written, files = held.with_read(written, files)
 
     def record(connection: CatalogConnection) -> None:
         if session.turn is not None:
@@ -246,6 +246,7 @@ def _publish(
         )
         publish(session.settings, session.catalog, session.lease, publication)
         session.forget_held()
+        tell_dead_letters(session.name, files)
         return written
     with states.transaction():
         leases.check(states, session.lease, session.limits.lease_seconds)

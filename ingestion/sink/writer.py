@@ -7,7 +7,7 @@ group and not the transaction.
 import pickle
 import uuid
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cached_property
@@ -218,6 +218,15 @@ def pack(value: object) -> bytes:
 def unpack(data: bytes) -> object:
     """The inverse of `pack`; only ever given what our own tasks returned."""
     return pickle.loads(data)
+
+
+def merge_files(parts: Iterable[Mapping[str, tuple[DataFile, ...]]]) -> dict[str, tuple[DataFile, ...]]:
+    """The files of `meta` tables, by table, of several reads."""
+    merged: dict[str, tuple[DataFile, ...]] = {}
+    for part in parts:
+        for name, files in part.items():
+            merged[name] = merged.get(name, ()) + files
+    return merged
 
 
 def merge(parts: Iterable[Written]) -> dict[str, Written]:

@@ -7,7 +7,7 @@ from functools import partial
 from pyiceberg.manifest import DataFile
 
 from ingestion.sink.rows import TableTarget
-from ingestion.sink.writer import Written, merge
+from ingestion.sink.writer import Written, merge, merge_files
 from ingestion.sources.base import ChangeReader, Noticed, Piece, Records
 from ingestion.tasks.lanes import Findings, Lanes
 from lakehouse.catalog.file_io import file_io
@@ -52,14 +52,12 @@ def as_one(parts: Sequence[ChangeResult]) -> ChangeResult:
     """What was found by readers that `ChangeReader.parts` gave."""
     if len(parts) == 1:
         return parts[0]
-    files: dict[str, tuple[DataFile, ...]] = {}
     noticed: dict[str, Findings] = {}
     for part in parts:
-        for name, made in part.meta_files.items():
-            files[name] = files.get(name, ()) + made
         for name, found in part.noticed.items():
             noticed[name] = found.join(noticed.get(name, Findings()))
     written = tuple(merge(w for part in parts for w in part.written).values())
+    files = merge_files(part.meta_files for part in parts)
     return ChangeResult(
         written, files, noticed, Noticed(warnings=tuple(w for p in parts for w in p.by_source.warnings))
     )

@@ -50,7 +50,7 @@ PARTITIONS = 2
 class Broker:
     """Topics of a few partitions; it stands in for the cluster."""
 
-    logs: dict[tuple[str, int], list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
+    logs: dict[tuple[str, int], list[Any]] = field(default_factory=lambda: defaultdict(list))
     names: set[str] = field(default_factory=set)
     deleted: set[str] = field(default_factory=set)
     closed: set[str] = field(default_factory=set)  # to our login
@@ -232,10 +232,11 @@ def ids(table: Table) -> list[int]:
     return sorted(row["id"] for row in rows)
 
 
-def declared(*names: str, flush: FlushPolicy | None = FLUSH, columns: Mapping[str, str] = ID) -> Source:
+def declared(*names: str, flush: FlushPolicy | None = FLUSH, columns: Mapping[str, str] = ID, **raw: Any) -> Source:
     tables = tuple(
         RawTable(
-            source="web", name=name, description="", kind="kafka", raw=RawPolicy(topic=name), owners=(), flush=flush,
+            source="web", name=name, description="", kind="kafka", raw=RawPolicy(topic=name, **raw), owners=(),
+            flush=flush,
             columns=tuple(Column(name=n, data_type=kind, description="") for n, kind in columns.items()),
             load=LoadPolicy(), maintenance=None,
         )

@@ -12,8 +12,10 @@ import pytest
 from held_topics import PARTITIONS, Files, Follower, Lake, declared, make_lake
 from pyiceberg.table.snapshots import Operation
 
+from ingestion.pipeline import held as held_module
 from ingestion.pipeline import hold, load_changes
 from ingestion.pipeline.session import RowCounts
+from ingestion.run import operate
 from ingestion.run.stopped import publish_held
 from ingestion.schema.offsets import Offsets
 from ingestion.state import lease as leases
@@ -146,6 +148,111 @@ def test_what_retention_would_take_from_the_next_follower_is_published_at_once(l
     assert follower.read() == 6 and lake.committed() == list(range(9))
     lake.broker.send("clicks", 2)
     assert follower.read() == 0 and len(lake.shown()) == 11, "and held again while all of it is still there"
+
+
+POISON = "no object"
+
+
+def aside(lake: Lake, kept_in: str) -> list[tuple[Any, ...]]:
+    """Where the records are from that are kept aside."""
+    if not lake.catalog.table_exists(("meta", kept_in)):
+        return []
+    rows = lake.catalog.load_table(("meta", kept_in)).scan().to_arrow().to_pylist()
+    return sorted((row["table"], row["partition"], row["offset"]) for row in rows)
+
+
+def test_what_cannot_be_read_is_held_with_what_can(lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
+    """One unreadable event in each read made each read a publish of all tables: 3,600 snapshots an hour."""
+    follower, before = lake.start(), lake.snapshots()
+    for count in (1, 2, 3):
+        lake.broker.send("clicks", count)
+        lake.broker.logs["clicks", 0].append(POISON)
+        assert follower.read() == 0 and lake.shown() == list(range(lake.broker.sent))
+        assert lake.snapshots() == before and not aside(lake, "quarantine")
+    assert "dead letters" not in caplog.text, "they are told once they are in meta.quarantine"
+    lake.now = 601.0
+    assert follower.read() == 6 and lake.committed() == list(range(9)) and lake.snapshots() == before + 1
+    assert len(aside(lake, "quarantine")) == len(set(aside(lake, "quarantine"))) == 3
+    assert caplog.text.count("new dead letters: 3 of web.clicks") == 1
+    lake.broker.logs["clicks", 1].append(POISON)
+    assert follower.read() == 0 and len(aside(lake, "quarantine")) == 3, "the next interval, with nothing that lands"
+    lake.now = 1300.0
+    follower.read()
+    assert len(aside(lake, "quarantine")) == 4 and lake.snapshots() == before + 1
+
+
+def test_held_dead_letters_outlast_a_crash_once_each(lake: Lake) -> None:
+    follower = lake.start()
+    lake.broker.send("clicks", 2)
+    lake.broker.logs["clicks", 0] += [POISON, POISON]
+    follower.read()
+    lake.kill()
+    assert not aside(lake, "quarantine")
+    follower = lake.start()
+    follower.read()
+    lake.broker.logs["clicks", 1].append(POISON)
+    follower.read()
+    stop(follower)
+    lake.kill()
+    lake.once()
+    assert len(aside(lake, "quarantine")) == len(set(aside(lake, "quarantine"))) == 3
+    assert lake.committed() == list(range(5))
+
+
+def test_events_of_a_paused_table_are_held_and_land_once_it_is_resumed(lake: Lake) -> None:
+    """Traffic of one table that is paused or parked made each read a publish."""
+    lake.broker.create("views")
+    lake.source = declared("clicks", "views")
+    lake.broker.send("views", 1)
+    lake.once()
+    operate.pause(lake.settings, lake.source.table("views"))
+    lake.once()
+    follower, before = lake.start(), lake.snapshots()
+    for _ in range(3):
+        lake.broker.send("clicks", 1)
+        lake.broker.send("views", 1)
+        assert follower.read() == 0 and lake.snapshots() == before and not aside(lake, "spool")
+    lake.broker.send("views", 2)
+    follower.read()
+    lake.kill()
+    lake.broker.send("views", 1)
+    follower = lake.start()
+    follower.read()
+    assert not aside(lake, "spool") and lake.snapshots() == before
+    lake.now = 601.0
+    assert follower.read() == 3 and lake.snapshots() == before + 1
+    assert len(aside(lake, "spool")) == len(set(aside(lake, "spool"))) == 6
+    lake.broker.send("views", 1)
+    follower.read()
+    operate.resume(lake.settings, lake.source.table("views"))
+    follower.read()
+    assert len(lake.committed("views")) == 8 and not aside(lake, "spool")
+
+
+def test_texts_of_values_that_the_lake_cannot_hold_are_held_with_their_rows(lake: Lake) -> None:
+    lake.source = declared("clicks", columns={"id": "bigint", "page": "date"}, on_unrepresentable="null")
+    lake.once()
+    follower, before = lake.start(), lake.snapshots()
+    lake.broker.says = "12000-01-01"
+    for _ in range(2):
+        lake.broker.send("clicks", 1)
+        assert follower.read() == 0 and lake.snapshots() == before
+    lake.now = 601.0
+    assert follower.read() == 2
+    assert lake.catalog.load_table(("meta", "unrepresentable")).scan().to_arrow().num_rows == 2
+
+
+def test_what_is_kept_aside_is_published_early_before_its_files_are_too_many(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(held_module, "MOST_ASIDE", 3)
+    follower = lake.start()
+    for _ in range(3):
+        lake.broker.logs["clicks", 0].append(POISON)
+        follower.read()
+    assert not aside(lake, "quarantine")
+    follower.read()
+    assert len(aside(lake, "quarantine")) == 3
 
 
 def test_a_killed_follower_is_followed_by_one_that_goes_no_step_back(lake: Lake) -> None:
@@ -359,7 +466,7 @@ class Killed(BaseException):
 
 
 DEATHS = [(hold, "stage_live"), (live, "show"), (load_changes, "publish")]
-STEPS = ["send", "send", "send", "read", "read", "read", "die", "later", "kill", "rewrite", "once", "revise"]
+STEPS = ["send", "send", "send", "poison", "read", "read", "read", "die", "later", "kill", "rewrite", "once", "revise"]
 
 
 @pytest.mark.parametrize("seed", [0, *map(slow, range(1, 12))])
@@ -370,6 +477,8 @@ def test_readers_see_a_prefix_that_never_shrinks_whatever_happens(lake: Lake, se
         step = chance.choice(STEPS)
         if step == "send":
             lake.broker.send("clicks", chance.randrange(1, 6))
+        elif step == "poison":
+            lake.broker.logs["clicks", chance.randrange(PARTITIONS)].append(POISON)
         elif step == "read":
             (lake.follower or lake.start()).read()
         elif step == "die":
@@ -394,6 +503,9 @@ def test_readers_see_a_prefix_that_never_shrinks_whatever_happens(lake: Lake, se
         lake.kill()
     lake.once()
     assert lake.committed() == list(range(lake.broker.sent))
+    logs = lake.broker.logs
+    poison = [("clicks", n, at) for n in range(PARTITIONS) for at, e in enumerate(logs["clicks", n]) if e == POISON]
+    assert aside(lake, "quarantine") == poison, "each dead letter is there once"
 
 
 def die(lake: Lake, module: Any, name: str, *, before: bool) -> None:
