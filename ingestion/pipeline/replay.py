@@ -23,6 +23,7 @@ from ingestion.pipeline.session import (
 from ingestion.pipeline.survey import Outlook
 from ingestion.pipeline.table_plans import Course, conclude, plan_course
 from ingestion.schema.problem import TableProblem
+from ingestion.sink.aside import of_table
 from ingestion.sink.meta_tables import ensure_meta
 from ingestion.sink.publication import Publication
 from ingestion.sink.publish import publish
@@ -101,7 +102,7 @@ def _land(
         followed, facts = course.before.followed, course.position.facts
         iceberg = follow_source(iceberg, table, course.steps, followed, facts, cycle.ingested_at)
         kept = ensure_meta(session.catalog, kept_in)
-        all_mine = _records_of(session.name, table.name)
+        all_mine = of_table(session.name, table.name)
         mine, former = _by_begin(all_mine, iceberg)
         register(states, session, cycle, [iceberg])
         plans = _plans(session, source, states, cycle, course, table, iceberg, kept, mine)
@@ -151,12 +152,8 @@ def has_spooled(session: Session, table: RawTable, iceberg: Table) -> bool:
     spool = load_table(session.catalog, "meta", "spool")
     if spool is None:
         return False
-    mine, _ = _by_begin(_records_of(session.name, table.name), iceberg)
+    mine, _ = _by_begin(of_table(session.name, table.name), iceberg)
     return spool.scan(row_filter=mine, selected_fields=("epoch",), limit=1).to_arrow().num_rows > 0
-
-
-def _records_of(source: str, table: str) -> BooleanExpression:
-    return And(EqualTo(term="source", value=source), EqualTo(term="table", value=table))
 
 
 def _by_begin(mine: BooleanExpression, iceberg: Table) -> tuple[BooleanExpression, BooleanExpression]:

@@ -25,6 +25,7 @@ from ingestion.state import claims, live, progress, store
 from ingestion.state import lease as leases
 from ingestion.tasks.outage import OUTAGES, outage
 from lakehouse.catalog.open import open_catalog, total
+from lakehouse.catalog.relations import list_relations
 from lakehouse.declarations import Declarations, Source
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import CatalogConnection
@@ -99,9 +100,28 @@ def recover_source(
     Begins the next epoch with a new slot. Each table is compared with the source at a new consistent point, and what
     differs is restated, missed deletes included; a table without a key is read anew behind a truncate marker. Topics
     are read on, or from their beginning if they were created again: they hold nothing to compare with.
-    Raises LakehouseError while another writer holds the lease.
+    A source whose tables were all dropped may be of another kind by now. Raises LakehouseError while another writer
+    holds the lease.
     """
+    with store.connect_catalog(settings) as states:
+        store.ensure_state(states)
+        _begin_as_declared(settings, states, declarations.source(source))
     return _alone(settings, declarations, source, spark, begin_next_epoch)
+
+
+def _begin_as_declared(settings: Settings, states: CatalogConnection, declared: Source) -> None:
+    """Lets a source of another kind begin anew where no raw table of it is left: positions of two kinds never meet."""
+    check_kind(settings, declared)
+    stream, kind = store.read_stream(states, declared.name), settings.connection(declared.name).kind
+    if stream is None or stream.kind == kind:
+        return
+    lease = leases.take_over(states, declared.name, settings.ingestion.lease_seconds)
+    with leases.kept_alive(settings, lease), closing(open_catalog(settings)) as catalog:
+        if any(each.name.namespace == f"raw_{declared.name}" for each in list_relations(catalog)):
+            check_same_kind(stream, kind)
+        with states.transaction():
+            leases.check(states, lease, settings.ingestion.lease_seconds)
+            store.begin_as(states, declared.name, kind)
 
 
 def resnapshot(

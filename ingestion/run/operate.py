@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ingestion.sources.kinds import source_of
 from ingestion.state import lease as leases
-from ingestion.state import store
+from ingestion.state import live, store
 from ingestion.state.store import TablePosition
 from ingestion.state.transitions import may_move
 from lakehouse.declarations import RawTable
@@ -77,8 +77,17 @@ def forget_source(settings: Settings, source: str) -> None:
         store.ensure_state(states)
         _lock(states, source)
         store.forget_positions(states, source, list(store.read_positions(states, source)))
+        live.forget(states, source)
         store.revise(states, source)
     forget_schemas(settings, source)
+
+
+def forget_live(settings: Settings, source: str) -> None:
+    """Of a source that nobody ingests any more, nothing is shown that is not published: nobody will publish it."""
+    with store.connect_catalog(settings) as states, states.transaction():
+        store.ensure_state(states)
+        _lock(states, source)
+        live.forget(states, source)
 
 
 def read_anew(settings: Settings, *tables: RawTable) -> None:

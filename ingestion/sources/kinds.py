@@ -63,10 +63,12 @@ def check_same_kind(stream: Stream | None, kind: str) -> None:
     if stream is None or stream.kind == kind:
         return
     name, was = stream.source, f"source {stream.source!r}: it was ingested as kind {stream.kind}, and is declared as"
+    anew = f"`lakehouse ingest --recover {name}` begins it anew once `lakehouse remove {name} --drop-tables` was run"
     if (stream.kind, kind) in MOVES:
-        raise LakehouseError(f"{was} {kind}: run `lakehouse ingest --move {name}`, or declare the former kind again")
+        says = f"run `lakehouse ingest --move {name}`, or declare the former kind again"
+        raise LakehouseError(f"{was} {kind}: {says}; {anew}")
     raise LakehouseError(
-        f"{was} {kind}: one raw table does not mix these kinds: declare the tables as a source of another name"
+        f"{was} {kind}: one raw table does not mix these kinds: declare the tables as a source of another name; {anew}"
     )
 
 

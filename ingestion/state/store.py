@@ -246,6 +246,18 @@ def set_kind(connection: CatalogConnection, source: str, kind: str) -> None:
     )
 
 
+def begin_as(connection: CatalogConnection, source: str, kind: str) -> None:
+    """The next epoch of a stream of which no table is left begins as one of another kind; nothing is read of it."""
+    stream = read_stream(connection, source)
+    assert stream is not None
+    forget_positions(connection, source, list(read_positions(connection, source)))
+    restart_stream(connection, source, stream.slot, Cluster(stream.system_identifier, stream.timeline), 0)
+    set_kind(connection, source, kind)
+    for table in ("claims", "turns"):
+        connection.execute(f"DELETE FROM lakehouse.{table} WHERE source = %s", (source,))
+    connection.execute("UPDATE lakehouse.streams SET topics = '{}' WHERE source = %s", (source,))
+
+
 def hand_over(
     connection: CatalogConnection, source: str, kind: str, position: Position, tables: Mapping[str, Known]
 ) -> None:

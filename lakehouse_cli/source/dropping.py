@@ -1,6 +1,6 @@
 """Drops what the lake has of a source, or of a table of it, and of nothing else."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextlib import closing
 
 from lakehouse.catalog.relations import Relation
@@ -29,6 +29,16 @@ def droppable(settings: Settings, source: str, others: Collection[str], table: s
                 of = made.properties[RESTORED_FROM]
                 raise LakehouseError(f"{of}: {name} is a restored copy that lives on its files: drop that first")
     return found
+
+
+def drop_aside(settings: Settings, source: str, table: str | None, counts: Mapping[str, int], dry_run: bool) -> None:
+    """Deletes what is kept aside of it in the tables of `meta`, of which there is that much."""
+    from ingestion import forget_aside
+
+    if counts and not dry_run:
+        forget_aside(settings, source, table)
+    for name, count in counts.items():
+        say(f"its rows in meta.{name} {'would be deleted' if dry_run else 'deleted'}: {count:,}")
 
 
 def drop(settings: Settings, found: Collection[Relation], dry_run: bool) -> None:

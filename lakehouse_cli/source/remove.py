@@ -13,7 +13,7 @@ from lakehouse.settings import Settings, load_settings
 from lakehouse.text.shown import line_by_line, say, waiting
 from lakehouse_cli.source import undeclaring
 from lakehouse_cli.source.declaring import accepted, agreed, refuse_changed, show_change, write_change
-from lakehouse_cli.source.dropping import drop, droppable
+from lakehouse_cli.source.dropping import drop, drop_aside, droppable
 from lakehouse_cli.source.scaffold import write_models
 from lakehouse_cli.source.taking_back import by_owner, kept_by, relations_of, take_back
 
@@ -48,7 +48,7 @@ def remove(
 
 
 def _remove_table(settings: Settings, name: str, drop_tables: bool, dry_run: bool, yes: bool) -> None:
-    from ingestion import forget, nobody_ingests
+    from ingestion import forget, kept_aside, nobody_ingests
     from scaffold import declaring_file, models_of, plan, without_table
 
     declared = _declared(settings)
@@ -63,9 +63,11 @@ def _remove_table(settings: Settings, name: str, drop_tables: bool, dry_run: boo
     ingested = _is_ingested(settings, table)
     others = {each.name for each in declared.sources} - {table.source}
     found = droppable(settings, table.source, others, table.name) if drop_tables else []
+    aside = kept_aside(settings, table.source, table.name) if drop_tables else {}
     if dry_run:
         by_owner(settings, table.source, keeps, dry_run)
         drop(settings, found, dry_run)
+        drop_aside(settings, table.source, table.name, aside, dry_run)
         return
     if found:
         refuse_worker(settings)  # before the question, and again after it
@@ -78,6 +80,7 @@ def _remove_table(settings: Settings, name: str, drop_tables: bool, dry_run: boo
         if ingested:
             forget(settings, table.source, table.name, [each.name for each in left.source(table.source).tables])
         drop(settings, found, dry_run)
+        drop_aside(settings, table.source, table.name, aside, dry_run)
         write_models(settings, left, [table.source])
         write_change(file, after)  # last: whoever is interrupted can run all of it again
     stays = "what its vault tables have of it stays" if drop_tables else "what was made of it stays"
@@ -101,12 +104,13 @@ def _is_ingested(settings: Settings, table: RawTable) -> bool:
 
 
 def _remove_source(settings: Settings, source: str, drop_tables: bool, dry_run: bool, yes: bool) -> None:
-    from ingestion import forget_source, list_schemas, nobody_ingests
+    from ingestion import forget_live, forget_source, kept_aside, list_schemas, nobody_ingests
 
     settings.connection(source)
     declared = relations_of(_declared(settings))
     files = undeclaring.undeclared(settings, source) if source in declared else None
     found = droppable(settings, source, declared.keys() - {source}) if drop_tables else []
+    aside = kept_aside(settings, source) if drop_tables else {}
     objects, kept = list_schemas(settings, source) if drop_tables else ([], [])
     for schema in (*objects, *kept):
         say(f"what a schema meant, {schema}, {'would be' if dry_run else 'is to be'} deleted")
@@ -115,8 +119,9 @@ def _remove_source(settings: Settings, source: str, drop_tables: bool, dry_run: 
         undeclaring.show_readers(settings, source, files.models, drop_tables, dry_run)
     if found and not dry_run:
         refuse_worker(settings)  # before the question, and again after it
-    if (found or files) and not dry_run:
+    if (found or aside or files) and not dry_run:
         drop(settings, found, dry_run=True)
+        drop_aside(settings, source, None, aside, dry_run=True)
         why = f"source {source!r} is declared" if files is not None else f"--drop-tables drops the history of {source}"
         _agreed(why, yes)
         if files is not None:
@@ -125,11 +130,12 @@ def _remove_source(settings: Settings, source: str, drop_tables: bool, dry_run: 
         refuse_worker(settings)
     with nullcontext() if dry_run else nobody_ingests(settings, source):  # whoever declares it would read it again
         keeps = take_back(settings, source, declared, dry_run)
-        if keeps.is_nothing and not (found or objects or kept) and files is None:
+        if keeps.is_nothing and not (found or aside or objects or kept) and files is None:
             say(f"{source}: it keeps nothing for the lake")
-        if drop_tables and not dry_run:
-            forget_source(settings, source)
+        if not dry_run:
+            (forget_source if drop_tables else forget_live)(settings, source)
         drop(settings, found, dry_run)
+        drop_aside(settings, source, None, aside, dry_run)
         if files is not None and not dry_run:
             undeclaring.undeclare(settings, files)
 

@@ -16,6 +16,7 @@ from ingestion.pipeline import load_changes, replay
 from ingestion.pipeline.cycle import run_cycle
 from ingestion.pipeline.session import Session
 from ingestion.run import api, operate
+from ingestion.schema.offsets import Offsets
 from ingestion.sink.writer import pack, unpack
 from ingestion.sources.debezium import source as module
 from ingestion.sources.debezium.reading import EnvelopeReader
@@ -126,6 +127,38 @@ def test_cycles_land_what_is_whole_and_cuts_are_of_whole_transactions(lake: Lake
     snapshots = lake.catalog.load_table(("raw_shop", "items")).metadata.snapshots
     lake.cycle()
     assert lake.catalog.load_table(("raw_shop", "items")).metadata.snapshots == snapshots
+
+
+@pytest.fixture
+def by_api(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> Declarations:
+    """What is declared, for commands, whose catalog is the one of the lake."""
+    monkeypatch.setattr(api, "open_catalog", lambda _: lake.catalog)
+    monkeypatch.setattr(api, "closing", nullcontext)
+    declared = Declared(name="shop", description="", load=LoadPolicy(), tables=TABLES, kind="debezium")
+    return Declarations(sources=(declared,))
+
+
+def test_a_source_whose_tables_were_dropped_begins_anew_as_another_kind(lake: Lake, by_api: Declarations) -> None:
+    """It was tried as `kafka` first. After `remove --drop-tables` its name was barred for ever."""
+    with store.connect_catalog(lake.settings) as states:
+        store.create_stream(states, "shop", "", store.Cluster("c", 0), 0, kind="kafka")
+        store.advance_positions(states, "shop", Offsets.of({("public.items", 0): 5}))
+        store.note_topic(states, "shop", "public.items", "items", 7)
+    lake.visible.messages = [m for m in PLAIN if m["topic"] in ("public.items", "public.pairs", "transaction")]
+    with pytest.raises(
+        LakehouseError, match=r"`lakehouse ingest --recover shop` begins it anew once `lakehouse remove"
+    ):
+        lake.cycle()
+    report = api.recover_source(lake.settings, by_api, "shop", cast(Any, object()))
+    assert {one.name for one in report.tables} == {"items", "pairs"} and report.epoch > 1
+    items = lake.rows("items")
+    assert [r["id"] for r in items if r["_op"] == "c"][:4] == [3, 30, 100, 101]
+    assert {r["_epoch"] for r in items} == {report.epoch}
+    with store.connect_catalog(lake.settings) as states:
+        states.execute("UPDATE lakehouse.streams SET kind = 'kafka', position = NULL, cut_position = NULL")
+    with pytest.raises(LakehouseError, match="one raw table does not mix these kinds"):
+        api.recover_source(lake.settings, by_api, "shop", cast(Any, object()))
+    assert lake.rows("items") == items
 
 
 def test_who_needs_all_that_the_topics_have_waits_for_it(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:

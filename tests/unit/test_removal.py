@@ -2,21 +2,28 @@
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
 import psycopg
+import pyarrow as pa
 import pytest
 import yaml
 from held_topics import declared as of_topics
 from pydantic import SecretStr
 
+from ingestion.schema.offsets import Offsets
 from ingestion.schema.positions import Lsn
+from ingestion.sink.aside import KEPT_IN, kept_aside
+from ingestion.sink.meta_tables import ensure_meta
 from ingestion.sources.kinds import source_of
 from ingestion.sources.postgres.setup import Kept, drop_slot, kept, slot_of
 from ingestion.state import lease as leases
-from ingestion.state import store
+from ingestion.state import live, store
+from ingestion.state.live import LiveTable
 from ingestion.state.schemas import kept_schemas
+from lakehouse.catalog.open import open_catalog
 from lakehouse.declarations import Declarations
 from lakehouse.declarations.policies import RawPolicy
 from lakehouse.errors import LakehouseError
@@ -359,6 +366,46 @@ def test_a_source_of_topics_is_removed(web: tuple[Settings, list[str]], capsys: 
     command.remove("web", drop_tables=True, yes=True)
     assert left_of(settings) == (set(), False) and done == ["raw_web.*"]
     assert "slot" not in capsys.readouterr().out
+
+
+def test_what_is_kept_aside_goes_with_the_tables(
+    web: tuple[Settings, list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Payloads of tables that were dropped stayed in `meta`, where no erasure of an undeclared table reaches them."""
+    settings, _ = web
+    with closing(open_catalog(settings)) as catalog:
+        for name in KEPT_IN:
+            kept = ensure_meta(catalog, name)
+            rows = [{"source": s, "table": t} for s, t in (("web", "clicks"), ("web", "views"), ("web_shop", "clicks"))]
+            kept.append(pa.Table.from_pylist(rows, schema=kept.schema().as_arrow()))
+    all_three = dict.fromkeys(KEPT_IN, 1)
+    command.remove("web.clicks", drop_tables=True, dry_run=True)
+    assert "its rows in meta.spool would be deleted: 1\n" in capsys.readouterr().out
+    assert kept_aside(settings, "web", "clicks") == all_three
+    command.remove("web.clicks", yes=True)
+    assert kept_aside(settings, "web", "clicks") == all_three, "with its history"
+    (settings.dbt_project_dir / "models" / "sources" / "web.yml").write_text(TOPICS)
+    command.remove("web.clicks", drop_tables=True, yes=True)
+    assert kept_aside(settings, "web", "clicks") == {} and kept_aside(settings, "web") == all_three
+    command.remove("web", drop_tables=True, yes=True)
+    assert "its rows in meta.quarantine deleted: 1\n" in capsys.readouterr().out
+    assert kept_aside(settings, "web") == {} and kept_aside(settings, "web_shop") == all_three
+
+
+@pytest.mark.parametrize("drop_tables", [True, False])
+def test_of_a_source_that_is_removed_nothing_is_shown_that_nobody_will_publish(
+    web: tuple[Settings, list[str]], drop_tables: bool
+) -> None:
+    """A follower was killed: its live tables stayed listed, and had rows for ever that the raw tables never got."""
+    settings, _ = web
+    with store.connect_catalog(settings) as states:
+        table = LiveTable("raw_web", "clicks", "file:///base", None, "file:///live")
+        live.show(states, "web", Offsets.of({("clicks", 0): 3}), [table])
+    command.remove("web", dry_run=True)
+    with store.connect_catalog(settings) as states:
+        assert live.shown(states, "web") is not None
+        command.remove("web", drop_tables=drop_tables, yes=True)
+        assert states.execute("SELECT * FROM lakehouse.live WHERE source = 'web'").fetchall() == []
 
 
 @pytest.mark.parametrize("is_landed", [True, False])
