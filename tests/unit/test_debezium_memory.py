@@ -2,7 +2,7 @@
 
 import tracemalloc
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 
@@ -15,6 +15,7 @@ from debezium_recorded import settings, shape, table
 from ingestion.schema.transaction_offsets import TransactionOffsets
 from ingestion.sources.base import Piece
 from ingestion.sources.debezium import numbers, reading, spool
+from ingestion.sources.debezium.handover import position_after
 from ingestion.sources.debezium.reading import EnvelopeReader
 from ingestion.sources.kafka.events import EVENTS_SCHEMA
 from ingestion.sources.kafka.reading import Range
@@ -28,6 +29,7 @@ OF = {
     "snapshot": '"op":"r","before":null,"after":{"id":%}',
 }
 PER_EVENT = 4  # bytes: less than any number of its own
+PER_END = 60  # bytes, while they are sorted
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,11 @@ def peak(count: int, *, what: str = "insert", size: int | None = None, has_end: 
         before=TransactionOffsets(), exactly_once=True, is_whole=True, now=AT, batch_bytes=1 << 20, what=what,
         size=size or count,
     )  # fmt: skip
+    return traced(reader)
+
+
+def traced(reader: Generated) -> tuple[int, int]:
+    """The same of any read."""
     rows = 0
 
     def take(piece: Piece) -> None:
@@ -101,7 +108,7 @@ def peak(count: int, *, what: str = "insert", size: int | None = None, has_end: 
 
     tracemalloc.start()
     try:
-        reader.read({}, lambda: frozenset([shape(a, given).oid]), frozenset(), take)
+        reader.read({}, lambda: frozenset(shape.oid for shape in reader.shapes.values()), frozenset(), take)
         return tracemalloc.get_traced_memory()[1], rows
     finally:
         tracemalloc.stop()
@@ -130,3 +137,40 @@ def test_memory_does_not_grow_with_the_events_of_a_read(what: str, size: int | N
     of_many, many_landed = peak(many, what=what, size=size, has_end=has_end)
     assert (landed, many_landed) == ((few, many) if has_end or what == "snapshot" else (0, 0))
     assert of_many - held < PER_EVENT * (many - few)
+
+
+def long_past(ends: int) -> Generated:
+    """A hundred events, each a transaction, and a transaction topic that has told so many of all tables before."""
+    a, given, count = table("a", {"id": "bigint"}), settings(), 100
+    return Generated(
+        source="shop", properties={}, histories={"public.a": LSN + 100 * (ends + 1)},
+        shapes={"public.a": shape(a, given)}, ranges=(Range("public.a", 0, 0, count, 0),), is_told=True,
+        told=Range("transaction", 0, ends, ends, 0), before=TransactionOffsets(), exactly_once=True, is_whole=True,
+        now=AT, batch_bytes=1 << 20, what="insert", size=1,
+    )  # fmt: skip
+
+
+def test_memory_does_not_grow_with_what_was_told_before_a_table_was_declared() -> None:
+    """All ENDs that the topic ever told were kept: at 50 million the task was killed each time, and nothing landed."""
+    few, many = 2 * BATCH, 12 * BATCH
+    traced(long_past(BATCH))
+    (held, landed), (of_many, many_landed) = traced(long_past(few)), traced(long_past(many))
+    assert landed == many_landed == 100
+    assert of_many - held < PER_EVENT * (many - few)
+
+
+def test_a_move_keeps_a_few_numbers_of_what_was_told_before() -> None:
+    def held(ends: int) -> int:
+        reader = long_past(ends)
+        reader = replace(reader, told=Range("transaction", 0, 0, ends, 0), histories={})
+        tracemalloc.start()
+        try:
+            found = position_after(reader, {}, LSN + 100 * (ends + 1), ())
+            assert dict(found.parts)["public.a", 0] == 100
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    few, many = 2 * BATCH, 12 * BATCH
+    held(BATCH)
+    assert held(many) - held(few) < PER_END * (many - few)

@@ -8,8 +8,9 @@ A partition has transactions in the order of their commits. So what nothing tell
 never came, or since it cannot be read, has landed if something behind it has.
 """
 
+from array import array
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
@@ -51,38 +52,70 @@ def position_after(
         raise reader.refused("its transactions are not told: set `transactions` of the source to their topic")
     work = Gathered(reader, Spool())
     try:
-        told = [one for one in work.told(of) if one.end]
-        ends = [one.end for one in told if one.end]
-        _check_history(reader, ends)
-        reached = max([landed, *(e.lsn for e in ends if landed < e.lsn <= landed + NEAR and e.xid in recent)])
-        known = {end.xid: end.lsn <= reached for end in ends}
-        seen = _Seen(work, known, reached, told[0].at - SKEW if told and of.first else None)
+        told = _Ends(landed)
+        told.read(_checked(reader, work.told(of)))
+        ahead = [one.end for one in told.behind if one.end]
+        reached = max([landed, *(e.lsn for e in ahead if e.lsn <= landed + NEAR and e.xid in recent)])
+        seen = _Seen(work, told, reached, told.first - SKEW if told.first and of.first else None)
         offsets = {(r.topic, r.partition): seen.first_left(r) for r in reader.ranges}
         _check_reach(reader, seen, reached, is_whole=of.first == 0)
         for r in reader.ranges:
             seen.count_left(Range(r.topic, r.partition, offsets[r.topic, r.partition], r.end, 0))
     finally:
         work.close()
-    _check_whole(reader, seen, told, reached)
-    at = max([datetime.now(UTC), *(end.at for end in ends)]) + LATER
+    _check_whole(reader, seen, told.behind, reached)
+    at = max(datetime.now(UTC), told.latest) + LATER
     parts = Offsets.of({**starts, **offsets, (of.topic, of.partition): of.first}).parts
     return TransactionOffsets(parts, reached, int((at - EPOCH).total_seconds() * 1_000_000), reached)
 
 
-class _Seen:
-    """What the topics have of the time before, and how much of the time after. `known` says of the transactions with
-    an END whether they have landed; what came before `forgotten_to` and has none has."""
+class _Ends:
+    """What the transaction topic tells, which may be of years: of each END two numbers, and all of those `behind` what
+    has landed. `first` is when the broker got the first of them, `latest` the latest commit."""
 
-    def __init__(
-        self, work: Gathered, known: Mapping[int, bool], reached: int, forgotten_to: datetime | None
-    ) -> None:  # fmt: skip
-        self._work, self.known, self._reached = work, known, reached
-        self._ended = np.array([*known], np.int64)
-        self._landed = np.array([xid for xid, has_landed in known.items() if has_landed], np.int64)
+    def __init__(self, landed: int) -> None:
+        self._landed, self._xids, self._lsns = landed, array("q"), array("q")
+        self.behind: list[Told] = []
+        self.first: datetime | None = None
+        self.latest = EPOCH
+
+    def read(self, told: Iterable[Told]) -> None:
+        """Takes them."""
+        for one in told:
+            if (end := one.end) is None:
+                continue
+            self._xids.append(end.xid)
+            self._lsns.append(end.lsn)
+            self.first, self.latest = self.first or one.at, max(self.latest, end.at)
+            if end.lsn > self._landed:
+                self.behind.append(one)
+
+    def by_xid(self, reached: int) -> tuple[np.ndarray, np.ndarray]:
+        """The xids in their order, and of each whether it has landed; what was told last of one is behind."""
+        xids, lsns = np.frombuffer(self._xids, np.int64), np.frombuffer(self._lsns, np.int64)
+        order = np.argsort(xids, kind="stable")
+        return xids[order], lsns[order] <= reached
+
+
+class _Seen:
+    """What the topics have of the time before, and how much of the time after. A transaction with an END has landed if
+    that is not beyond `reached`; what came before `forgotten_to` and has none has."""
+
+    def __init__(self, work: Gathered, told: _Ends, reached: int, forgotten_to: datetime | None) -> None:
+        self._work, self._reached = work, reached
+        self._xids, self.has_landed = told.by_xid(reached)
         self._forgotten_to = (forgotten_to - EPOCH) // MILLISECOND if forgotten_to else 0
         self.rows = self.is_over = False  # whether a snapshot's rows came, and the last of them
         self.left: defaultdict[str, Counter[int]] = defaultdict(Counter)  # by relation, the events of transactions
         self.unread: Counter[str] = Counter()
+
+    def _known(self, xids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Of each transaction whether it has an END, and whether it has landed by that."""
+        if not len(self._xids):
+            return np.zeros(len(xids), bool), np.zeros(len(xids), bool)
+        at = np.searchsorted(self._xids, xids, side="right") - 1  # -1 is the last one, whose xid is greater
+        is_known = self._xids[at] == xids
+        return is_known, is_known & self.has_landed[at]
 
     def first_left(self, of: Range) -> int:
         """The offset of the first message of a partition that the slot has not brought, or may not have."""
@@ -142,8 +175,8 @@ class _Seen:
         xids = found.xid[is_event]
         valued = messages.filter(messages.column("value").is_valid())
         at = (one_chunk(valued.column("at")).view(pa.int64()).to_numpy() // 1000)[is_event]
-        is_forgotten = (at < self._forgotten_to) & ~np.isin(xids, self._ended)
-        if not (np.isin(xids, self._landed) | is_forgotten).all():
+        is_known, has_landed = self._known(xids)
+        if not (has_landed | ((at < self._forgotten_to) & ~is_known)).all():
             return False
         self.rows |= not is_event.all()
         self.is_over |= found.ends_snapshot
@@ -157,8 +190,8 @@ class _Seen:
         except Unread:
             return "unknown"  # it goes to the dead letters, unless it is of the time before
         if envelope.transaction is not None:
-            has_landed = self.known.get(envelope.transaction.xid)
-            if has_landed is None:
+            is_known, has_landed = (found[0] for found in self._known(np.array([envelope.transaction.xid])))
+            if not is_known:
                 is_forgotten = (message["at"] - EPOCH) // MILLISECOND < self._forgotten_to
                 return "landed" if is_forgotten else "unknown"
             return "landed" if has_landed else "left"
@@ -173,10 +206,14 @@ class _Seen:
         return "beside" if envelope.snapshot == "incremental" else "landed"
 
 
-def _check_history(reader: EnvelopeRanges, ends: Sequence[End]) -> None:
-    """Raises LakehouseError where commits went back while time went on: what was before is of another history."""
+def _checked(reader: EnvelopeRanges, told: Iterable[Told]) -> Iterator[Told]:
+    """The same; raises LakehouseError where commits went back while time went on: what was before is of another
+    history."""
     last: End | None = None
-    for end in ends:
+    for one in told:
+        yield one
+        if (end := one.end) is None:
+            continue
         if last is not None and end.lsn < last.lsn and end.at > last.at + CLOCKS:
             raise reader.refused(
                 "its topics have transactions of a database that was restored, or that another one took the place of, "
@@ -187,9 +224,9 @@ def _check_history(reader: EnvelopeRanges, ends: Sequence[End]) -> None:
 
 
 def _check_reach(reader: EnvelopeRanges, seen: _Seen, reached: int, *, is_whole: bool) -> None:
-    if not seen.known and not seen.is_over:
+    if not len(seen.has_landed) and not seen.is_over:
         raise reader.refused(f"the connector's snapshot is not over, or nothing has come yet: {AGAIN}")
-    if not any(seen.known.values()) and not (is_whole and seen.rows):
+    if not seen.has_landed.any() and not (is_whole and seen.rows):
         raise reader.refused(
             "nothing in its topics is as old as what the lake has read by the slot, so changes in between may be in "
             f"neither: {AGAIN}",

@@ -110,8 +110,8 @@ class _Work(Gathered):
             ) from None
 
     def _history(self, told: Sequence[Told], relations: Sequence[str]) -> tuple[Mapping[str, int], dict[int, End]]:
-        """The END up to which each relation's events are history, and the ENDs before those of the read, by xid: asked
-        for where events of a table that is read later need them."""
+        """The END up to which each relation's events are history, and the ENDs before those of the read that events of
+        it have, by xid: asked for where events of a table that is read later need them."""
         reader, before = self.reader, self.reader.before.end or np.iinfo(np.int64).max
         began = {**reader.histories, **dict.fromkeys(reader.midway, before)}
         of_each = np.array([began.get(relation, 0) for relation in relations] or [0], np.int64)
@@ -119,12 +119,17 @@ class _Work(Gathered):
             return reader.histories, {}
         of = reader.told
         assert of is not None, "tables that are read later need no history where no transaction is told"
-        older = [(one.offset, one.end) for one in self.told(replace(of, first=of.place, end=of.first)) if one.end]
-        midway = {
-            relation: max((end.lsn for at, end in older if at < offset), default=0)
-            for relation, offset in reader.midway.items()
-        }
-        return {**reader.histories, **midway}, {end.xid: end for _, end in older}
+        here = {xid for events in self._without(told) for xid in np.unique(events["xid"]).tolist()}
+        midway, older = dict.fromkeys(reader.midway, 0), dict[int, End]()
+        for one in self.told(replace(of, first=of.place, end=of.first)):  # of years, maybe: they are not kept
+            if (end := one.end) is None:
+                continue
+            for relation, offset in reader.midway.items():
+                if one.offset < offset:
+                    midway[relation] = max(midway[relation], end.lsn)
+            if end.xid in here:
+                older[end.xid] = end
+        return {**reader.histories, **midway}, older
 
     def _forgotten_to(self, told: Sequence[Told]) -> datetime | None:
         """The moment before which the transaction topic has no END any more: asked for where an event that came a while
