@@ -26,11 +26,13 @@ def hold(
     aside: Files,
     position: Position,
 ) -> None:
-    """Holds what was read up to `position`, and shows what lands as the live states of the tables. Raises LeaseLost."""
+    """Holds what was read up to `position`, and shows what lands as the live states of the tables. Where nothing does,
+    a table of the cut as it is says how far the read went. Raises LeaseLost."""
     held = session.held
     assert held is not None
     held.add(cycle.id, cycle.ingested_at, stream, written, aside, position)
-    identifiers = {w.name: (f"raw_{session.name}", w.name) for w in held.written}
+    landing = held.written or (Written(stream.cut_tables[0], (), {}, {}),)
+    identifiers = {w.name: (f"raw_{session.name}", w.name) for w in landing}
     bases = session.catalog.load_tables(list(identifiers.values()))
 
     def stage(part: Written) -> StagedTable:
@@ -40,7 +42,7 @@ def hold(
         )  # fmt: skip
 
     with ThreadPoolExecutor(STAGING_THREADS) as pool:
-        held.staged = dict(zip(identifiers, pool.map(stage, held.written), strict=True))
+        held.staged = dict(zip(identifiers, pool.map(stage, landing), strict=True))
     shown = [
         LiveTable(*identifiers[name], s.base_location, s.base_snapshot, s.table.metadata_location)
         for name, s in held.staged.items()

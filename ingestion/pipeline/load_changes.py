@@ -210,7 +210,7 @@ def _publish(
     files: Files = result.meta_files | schema_change_files(session, states, cycle, courses, now)
     held, written = session.held, result.written
     if held is not None:
-        is_plain = not moved and in_cut == tuple(stream.cut_tables) and _all_stream(courses)
+        is_plain = bool(in_cut) and not moved and in_cut == tuple(stream.cut_tables) and _all_stream(courses)
         if is_plain and (held.cycle_id or written or files) and not held.is_due(stream):
             hold(session, states, cycle, stream, written, files, now.position)
             return None

@@ -37,15 +37,15 @@ def stage_live(
     if before is None or before.base_location != base.metadata_location:
         before = StagedTable(base.metadata_location, base.metadata.current_snapshot_id, base, 0)
     table, new = before.table, held.files[before.files :]
-    transaction = Staging(table)
+    transaction, snapshot = Staging(table), table.metadata.current_snapshot_id
     if new:
         summary = {"lakehouse.cycle": cycle_id}
         update = TieredAppend(Operation.APPEND, transaction, table.io, snapshot_properties=summary)
         with update:
             for file in new:
                 update.append_data_file(file)
-        transaction.set_properties({SNAPSHOT: str(update.snapshot_id)})
-    transaction.set_properties({POSITION: position})
+        snapshot = update.snapshot_id
+    transaction.set_properties({SNAPSHOT: str(snapshot), POSITION: position})
     drop_surplus(transaction, table.metadata, max_snapshots)
     staged = transaction.stage(catalog, table)
     shown = Table(table.name(), staged.metadata, staged.metadata_location, table.io, catalog)

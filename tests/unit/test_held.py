@@ -161,6 +161,10 @@ def aside(lake: Lake, kept_in: str) -> list[tuple[Any, ...]]:
     return sorted((row["table"], row["partition"], row["offset"]) for row in rows)
 
 
+def end(lake: Lake) -> str:
+    return Offsets.of({("clicks", n): len(lake.broker.logs["clicks", n]) for n in range(PARTITIONS)}).text
+
+
 def test_what_cannot_be_read_is_held_with_what_can(lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
     """One unreadable event in each read made each read a publish of all tables: 3,600 snapshots an hour."""
     follower, before = lake.start(), lake.snapshots()
@@ -176,6 +180,12 @@ def test_what_cannot_be_read_is_held_with_what_can(lake: Lake, caplog: pytest.Lo
     assert caplog.text.count("new dead letters: 3 of web.clicks") == 1
     lake.broker.logs["clicks", 1].append(POISON)
     assert follower.read() == 0 and len(aside(lake, "quarantine")) == 3, "the next interval, with nothing that lands"
+    assert lake.shown() == lake.committed() and lake.table_at(lake.document().location).properties[POSITION] == end(
+        lake
+    )
+    with store.connect_catalog(lake.settings) as states:
+        shown = live.shown(states, "web")
+        assert shown is not None and shown.position.text == end(lake), "or the source would count as behind"
     lake.now = 1300.0
     follower.read()
     assert len(aside(lake, "quarantine")) == 4 and lake.snapshots() == before + 1
@@ -227,6 +237,16 @@ def test_events_of_a_paused_table_are_held_and_land_once_it_is_resumed(lake: Lak
     operate.resume(lake.settings, lake.source.table("views"))
     follower.read()
     assert len(lake.committed("views")) == 8 and not aside(lake, "spool")
+
+
+def test_a_source_without_a_table_that_lands_holds_nothing(lake: Lake) -> None:
+    """Nothing could say how far it has read: it would count as behind."""
+    operate.pause(lake.settings, lake.source.table("clicks"))
+    lake.once()
+    follower = lake.start()
+    lake.broker.send("clicks", 2)
+    follower.read()
+    assert len(aside(lake, "spool")) == 2
 
 
 def test_texts_of_values_that_the_lake_cannot_hold_are_held_with_their_rows(lake: Lake) -> None:
