@@ -166,7 +166,7 @@ def test_a_move_keeps_a_few_numbers_of_what_was_told_before() -> None:
         tracemalloc.start()
         try:
             found = position_after(reader, {}, LSN + 100 * (ends + 1), ())
-            assert dict(found.parts)["public.a", 0] == 100
+            assert found.by_partition["public.a", 0] == 100
             return tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
