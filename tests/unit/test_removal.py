@@ -61,6 +61,8 @@ def write_project(made: Settings, source: str, text: str, slot: str, kind: str, 
     file = made.dbt_project_dir / "models" / "sources" / f"{source}.yml"
     file.parent.mkdir(parents=True)
     file.write_text(text)
+    with closing(open_catalog(made)) as catalog:
+        catalog.create_tables()
     with store.connect_catalog(made) as states:
         store.ensure_state(states)
         states.execute("TRUNCATE lakehouse.streams, lakehouse.positions, lakehouse.leases")
