@@ -32,6 +32,7 @@ from lakehouse.errors import LakehouseError
 from lakehouse.servers.outage import UP
 from lakehouse.servers.trino import connect
 from lakehouse.settings import Settings
+from lakehouse.text.shown import shortened
 from lakehouse.text.sql import columns, relation
 
 RECORD_TABLES = ("spool", "quarantine")
@@ -222,7 +223,7 @@ def ask(settings: Settings, statement: str, values: list[Any] | None = None) -> 
         cursor.execute(statement, values)
         return cursor.fetchall()
     except Error as error:
-        reason = str(error).splitlines()[0][:200]
+        reason = shortened(str(error).splitlines()[0], 200)
         raise LakehouseError(f"Trino cannot search for the subject: {reason}; start Trino, {UP}") from None
 
 

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import connect_catalog
 from lakehouse.settings import Settings
+from lakehouse.text.shown import shortened
 from lakehouse_page.contents import Chart, Contents, LastCut, Noted, Number, contents
 from lakehouse_page.questions import WITHIN, Question, shown
 from lakehouse_watch.asking import Asking, NoAnswer
@@ -109,11 +110,11 @@ def read_dashboard(settings: Settings) -> Dashboard:
     try:
         return Dashboard.model_validate(yaml.safe_load(file.read_text()) or {}) if file.exists() else Dashboard()
     except yaml.YAMLError as error:
-        raise LakehouseError(f"{file}: {' '.join(str(error).split())[:300]}") from None
+        raise LakehouseError(f"{file}: {shortened(' '.join(str(error).split()), 300)}") from None
     except ValidationError as error:
         found = error.errors(include_url=False, include_input=False)
         said = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in found]
-        raise LakehouseError(f"{file}: {'; '.join(said)[:300]}") from None
+        raise LakehouseError(f"{file}: {shortened('; '.join(said), 300)}") from None
 
 
 @dataclass(frozen=True)
@@ -187,7 +188,7 @@ def _chart(settings: Settings, chart: DeclaredChart) -> Chart:
         return Chart(chart.title, bars_of(rows[:BARS]), rest=len(rows[BARS:]))
     except (LakehouseError, TrinoQueryError, ValueError, TypeError) as error:
         said = error.message if isinstance(error, TrinoQueryError) else str(error)
-        return Chart(chart.title, trouble=" ".join(said.split())[:300])
+        return Chart(chart.title, trouble=shortened(" ".join(said.split()), 300))
 
 
 def bars_of(rows: Sequence[Sequence[Any]]) -> list[tuple[str, Number | None]]:

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
+from lakehouse.text.shown import shortened
 
 ROWS = 200
 WITHIN = {"query_max_execution_time": "60s"}  # session properties of whatever the page asks
@@ -107,7 +108,7 @@ def answer(settings: Settings, question: Question, given: Mapping[str, str]) -> 
             rows = cursor.fetchmany(ROWS + 1)
     except (LakehouseError, TrinoQueryError) as error:
         said = error.message if isinstance(error, TrinoQueryError) else str(error)
-        return Answer(question, values, trouble=" ".join(said.split())[:300])
+        return Answer(question, values, trouble=shortened(" ".join(said.split()), 300))
     columns = [column[0] for column in cursor.description or ()]
     return Answer(question, values, columns, [list(map(shown, row)) for row in rows[:ROWS]], len(rows) > ROWS)
 

@@ -24,6 +24,7 @@ from lakehouse.files.private_files import private_dir
 from lakehouse.servers.tethered import tethered
 from lakehouse.servers.trino import is_here
 from lakehouse.settings import DBT_PACKAGE, Settings, check_project
+from lakehouse.text.shown import shortened
 
 CONNECTION = ("host", "port", "http_scheme", "user", "catalog", "ca")
 PASSED_OVER = ".#~"  # what the names of files begin with that dbt does not read
@@ -174,4 +175,4 @@ def _dbt(settings: Settings, target_dir: Path, command: str, failure: str, *argu
     if done.returncode:
         said = (line.strip() for line in (done.stdout + done.stderr).splitlines())
         lines = [line for line in said if line and not line.startswith("INFO:")]  # such are of libraries
-        raise LakehouseError(f"{failure}: " + " ".join(lines[-6:])[:600])
+        raise LakehouseError(f"{failure}: " + shortened(" ".join(lines[-6:]), 600))

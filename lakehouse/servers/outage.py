@@ -12,6 +12,7 @@ from pathlib import Path
 from traceback import walk_tb
 
 from lakehouse.errors import LakehouseError
+from lakehouse.text.shown import shortened
 
 UP = "or run `lakehouse up` where the embedded stack serves it"
 ROOM = "make room, then run this again"
@@ -92,7 +93,7 @@ def said(error: BaseException) -> str:
     """An error's message on one line, without the statement and link of SQLAlchemy and the call stack of Java."""
     text = re.split(r"\n\[SQL|\n\(Background|\n\tat ", text_of(error))[0]
     text = re.sub(r"^An error occurred while calling \S+\n: ", "", text)
-    return " ".join(text.split())[:300] or type(error).__name__
+    return shortened(" ".join(text.split()), 300) or type(error).__name__
 
 
 def text_of(error: BaseException) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 from lakehouse.servers.retry import Unreachable
 from lakehouse.servers.trino import http_session
 from lakehouse.settings import Settings
+from lakehouse.text.shown import shortened
 
 Record = dict[str, Any]
 ENDED = ("FINISHED", "FAILED")
@@ -90,5 +91,5 @@ def _get(settings: Settings, path: str, missing: Any = None) -> Any:
         return answer.json()
     except (requests.RequestException, OSError) as error:
         raise Unreachable(
-            f"Trino at {where} does not tell of its queries: {str(error).splitlines()[0][:200]}"
+            f"Trino at {where} does not tell of its queries: {shortened(str(error).splitlines()[0], 200)}"
         ) from None

@@ -12,6 +12,7 @@ from lakehouse.servers.logins import Role
 from lakehouse.servers.outage import UP
 from lakehouse.servers.retry import Unreachable
 from lakehouse.settings import Settings, TrinoSettings
+from lakehouse.text.shown import shortened
 
 if TYPE_CHECKING:
     import requests
@@ -106,7 +107,7 @@ def reason_of(message: str) -> str:
     """Why Trino does not answer, in the system's own words where there are any: the client wraps them in pages."""
     text = " ".join(message.split())
     system = re.search(r"\[Errno -?\d+\] ([\w ]+)|(?:Error\(\d+, |Disconnected\()'([\w ]+)'", text)
-    return "it is starting" if STARTING in text else system[1] or system[2] if system else text[:200]
+    return "it is starting" if STARTING in text else system[1] or system[2] if system else shortened(text, 200)
 
 
 def _no_answer(where: str, message: str) -> str:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 # Controls, formats (which turn text around or hide it), lone surrogates, line and paragraph separators.
 ACTIVE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+CUT = "…"
 JOINERS = "\u200c\u200d"  # of letters and emoji; they do nothing else
 
 
@@ -39,6 +40,11 @@ def _spelled(character: str) -> str:
     if unicodedata.category(character) not in ACTIVE or character in JOINERS:
         return character
     return character.encode("unicode_escape").decode("ascii")
+
+
+def shortened(text: str, longest: int) -> str:
+    """The text, or its beginning and CUT: whoever hides secrets knows by the mark that it may end within one."""
+    return text if len(text) <= longest else f"{text[: longest - 1]}{CUT}"
 
 
 def say(*words: object, error: bool = False, flush: bool = False) -> None:

@@ -10,7 +10,7 @@ from lakehouse.errors import LakehouseError
 from lakehouse.migrations import refuse_former_state
 from lakehouse.servers.embedded import is_sample
 from lakehouse.settings import Settings
-from lakehouse.text.shown import table
+from lakehouse.text.shown import shortened, table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -70,7 +70,7 @@ def _connector(settings: Settings, name: str) -> str | None:
 
 
 def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]
+    return shortened(" ".join(str(error).split()), 300)
 
 
 def _progress(at: "Progress") -> dict[str, Any]:

@@ -20,6 +20,7 @@ from sqlglot.tokens import Token, TokenType
 
 from lakehouse.catalog.relations import TableName, raw_tables_of
 from lakehouse.errors import LakehouseError
+from lakehouse.text.shown import shortened
 from lakehouse.text.sql import ident, literal, relation
 from lakehouse_serve.past.cuts import Cut
 from lakehouse_serve.past.states import MARTS
@@ -219,7 +220,7 @@ def parsed(sql: str) -> exp.Query:
         statements = [found for found in sqlglot.parse(sql, dialect="trino") if found is not None]
         tokens = sqlglot.tokenize(sql, dialect="trino")
     except SqlglotError as error:
-        raise LakehouseError(f"query: {' '.join(str(error).split())[:300]}") from None
+        raise LakehouseError(f"query: {shortened(' '.join(str(error).split()), 300)}") from None
     if len(statements) != 1 or not isinstance(statements[0], exp.Query):
         raise LakehouseError("query: only one SELECT has a past")
     if any(is_table(token) and following.token_type == TokenType.L_PAREN for token, following in pairwise(tokens)):

@@ -23,6 +23,7 @@ from psycopg import sql
 
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
+from lakehouse.text.shown import shortened
 from lakehouse_stack.control.start_stop import down, locked_home
 from lakehouse_stack.home.config import stack_settings
 from lakehouse_stack.home.credentials import ensure_credentials
@@ -191,7 +192,7 @@ def _copy(programs: Path, ports: Mapping[str, int], password: str) -> None:
         for name, program, log in (("psql", restore, of_restore), ("pg_dumpall", dump, of_dump)):
             if program.wait():
                 log.seek(0)
-                message = " ".join(log.read().decode(errors="replace").split())[:400]
+                message = shortened(" ".join(log.read().decode(errors="replace").split()), 400)
                 raise LakehouseError(f"{name}: {message}; the old cluster is as it was")
 
 

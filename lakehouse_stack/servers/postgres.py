@@ -13,6 +13,7 @@ import psutil
 import psycopg
 
 from lakehouse.errors import LakehouseError
+from lakehouse.text.shown import shortened
 from lakehouse_stack.home.ports import LOOPBACK
 from lakehouse_stack.processes.accounts import Account, Placement, hand_over, write_as
 from lakehouse_stack.processes.process import Launch, is_same_folder
@@ -65,7 +66,7 @@ def run_sql(programs: Path, port: int, password: str, sql: str, environment: Map
     env = {"PATH": os.environ.get("PATH", ""), "PGPASSWORD": password, **environment}
     done = subprocess.run(command, input=sql, env=env, capture_output=True, text=True)
     if done.returncode:
-        message = " ".join(done.stderr.split())[:400]
+        message = shortened(" ".join(done.stderr.split()), 400)
         raise LakehouseError(f"setting up the Postgres cluster on port {port} failed: {message}")
 
 

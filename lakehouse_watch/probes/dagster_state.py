@@ -19,9 +19,11 @@ from lakehouse.errors import LakehouseError
 from lakehouse.metrics import REGISTRY, Sample, sample
 from lakehouse.servers.database import unreachable
 from lakehouse.settings import Settings
+from lakehouse.text.shown import shortened
 from lakehouse_watch.alerts import Occasion
 from lakehouse_watch.probes.limits import declared_still
 from lakehouse_watch.probes.reading import Reading
+from lakehouse_watch.probes.said import without_values
 from lakehouse_watch.probes.still_there import Declared
 
 RECENT_RUNS, RECENT_TICKS = 30, 1000
@@ -383,7 +385,7 @@ def _evaluation(event: str | None) -> tuple[str, str]:
     """Severity and description of a check's evaluation; a check that could not run is an error."""
     data = _data(event)
     severity = "warning" if "WARN" in str(data.get("severity")) else "error"
-    return severity, FOUND.sub(_rows, _one_line(data.get("description") or ""))
+    return severity, without_values(FOUND.sub(_rows, _one_line(data.get("description") or "")))
 
 
 def _rows(found: re.Match[str]) -> str:
@@ -394,7 +396,9 @@ def _cause(event: str) -> str:
     """What a failure event says, on one line: the description, or the innermost error; empty if it has neither."""
     data = _data(event)
     described = (data.get("user_failure_data") or {}).get("description")
-    return _one_line("; ".join(described.splitlines())) if described else _innermost(data.get("error"))
+    if described:
+        return _one_line("; ".join(map(without_values, described.splitlines())))
+    return _innermost(data.get("error"))
 
 
 def _innermost(error: dict[str, Any] | None) -> str:
@@ -405,12 +409,12 @@ def _innermost(error: dict[str, Any] | None) -> str:
         return f"{CODE_SERVER}did not answer within {took[1]} s" if took else f"{CODE_SERVER}cannot be reached"
     if error and error.get("cls_name") in INTERRUPTS:
         return "it was interrupted: its process was asked to end"
-    return _one_line((error or {}).get("message") or "").removeprefix(f"{LakehouseError.__module__}.LakehouseError: ")
+    said = " ".join(((error or {}).get("message") or "").split())
+    return _one_line(without_values(said.removeprefix(f"{LakehouseError.__module__}.LakehouseError: ")))
 
 
 def _one_line(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…"
+    return shortened(" ".join(text.split()), LONGEST)
 
 
 def _event(event: str | None) -> dict[str, Any]:

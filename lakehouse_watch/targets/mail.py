@@ -11,6 +11,7 @@ from typing import Any
 
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import MailSettings
+from lakehouse.text.shown import shortened
 from lakehouse_watch.targets.text import full_text, headline
 
 SECONDS = 20.0
@@ -25,7 +26,7 @@ def send(settings: MailSettings, body: Mapping[str, Any]) -> None:
                 server.login(settings.user, settings.password.get_secret_value())
             server.send_message(_mail(settings, body))
     except (OSError, smtplib.SMTPException, ValueError) as error:  # also an address that is none
-        reason = NOT_ASCII if isinstance(error, UnicodeError) else " ".join(str(error).split())[:200]
+        reason = NOT_ASCII if isinstance(error, UnicodeError) else shortened(" ".join(str(error).split()), 200)
         place = f"{settings.host}:{settings.port}"
         raise LakehouseError(f"{place} did not take a mail: {reason}; check alerts.mail") from None
 
@@ -41,7 +42,7 @@ def _connected(settings: MailSettings) -> smtplib.SMTP:
 
 def _mail(settings: MailSettings, body: Mapping[str, Any]) -> EmailMessage:
     mail = EmailMessage()
-    mail["Subject"] = f"lakehouse {headline(body)}"[:200]
+    mail["Subject"] = shortened(f"lakehouse {headline(body)}", 200)
     mail["From"] = settings.sender
     mail["To"] = ", ".join(settings.to)
     mail["Date"] = formatdate()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 from urllib.parse import quote
@@ -13,7 +13,7 @@ from pydantic import BaseModel, SecretStr
 from lakehouse.errors import LakehouseError
 from lakehouse.files.secret_files import NAMED
 from lakehouse.settings import Settings
-from lakehouse.text.shown import visible
+from lakehouse.text.shown import CUT, shortened, visible
 from lakehouse.text.urls import parse_url
 
 HIDDEN = "***"
@@ -36,16 +36,29 @@ def full_text(body: Mapping[str, Any]) -> str:
 
 
 def hider(settings: Settings) -> Callable[[str], str]:
-    """A function that puts a text on one line and blanks out every secret of the settings."""
-    secrets = sorted({s for s in _secrets(settings) if len(s) >= SHORTEST}, key=len, reverse=True)
+    """A function that puts a text on one line and blanks out every secret of the settings, also one that is cut."""
+    spelled = {" ".join(secret.split()) for secret in _secrets(settings)}
+    secrets = sorted((s for s in spelled if len(s) >= SHORTEST), key=len, reverse=True)
     patterns = [re.compile(_pattern(secret)) for secret in secrets]
 
     def hidden(text: str) -> str:
+        text = " ".join(text.split())
         for pattern in patterns:
             text = pattern.sub(HIDDEN, text)
-        return visible(" ".join(text.split()))[:LONGEST]
+        return shortened(visible(_without_cut(text, secrets)), LONGEST)
 
     return hidden
+
+
+def _without_cut(text: str, secrets: Sequence[str]) -> str:
+    """The text without the beginnings of secrets before a CUT, wherever it was made: here, or in another process."""
+    *cut, rest = text.split(CUT)
+    return CUT.join([*(_without_begun(part, secrets) for part in cut), rest])
+
+
+def _without_begun(text: str, secrets: Sequence[str]) -> str:
+    begun = [n for secret in secrets for n in range(SHORTEST, len(secret)) if text.endswith(secret[:n])]
+    return f"{text[: -max(begun)]}{HIDDEN}" if begun else text
 
 
 def _pattern(secret: str) -> str:

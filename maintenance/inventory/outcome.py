@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from lakehouse.catalog.relations import TableName
 from lakehouse.errors import LakehouseError
-from lakehouse.text.shown import visible
+from lakehouse.text.shown import shortened, visible
 
 Status = Literal["failed", "done", "planned", "skipped"]
 ERROR_LENGTH = 400
@@ -61,7 +61,7 @@ def one_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if len(lines) > 1 and lines[1].startswith(": "):  # Py4J puts Java's own message on the second line
         lines[0] = lines[1].removeprefix(": ")
-    return visible(f"{type(error).__name__}: {lines[0] if lines else 'no message'}")[:ERROR_LENGTH]
+    return shortened(visible(f"{type(error).__name__}: {lines[0] if lines else 'no message'}"), ERROR_LENGTH)
 
 
 def plainly(error: Exception) -> str:

@@ -12,6 +12,7 @@ import dagster as dg
 
 from lakehouse.declarations import RawTable, Source
 from lakehouse.declarations.policies import LagLevel
+from lakehouse.text.shown import shortened
 from orchestration.resources import Lake
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def verdicts(tables: list[RawTable], lake: Lake) -> list[Verdict]:
     try:
         status = lake.source_status(tables[0].source)
     except Exception as error:
-        reason = f"cannot read the status: {str(error).splitlines()[0][:300]}"
+        reason = f"cannot read the status: {shortened(str(error).splitlines()[0], 300)}"
         return [Verdict(table, "error", reason, {}) for table in tables]
     return [judge(table, status) for table in tables]
 

@@ -11,7 +11,7 @@ import dagster as dg
 from dagster_shared.error import SerializableErrorInfo
 
 from lakehouse.servers.trino import lost_connection
-from lakehouse.text.shown import visible
+from lakehouse.text.shown import shortened, visible
 from orchestration.runs.examples import finds
 
 SHOWN = 5
@@ -52,11 +52,11 @@ def one_line(message: str) -> str:
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     named = next((i for i, line in enumerate(lines) if DBT_ERROR.match(line)), None)
     if named is not None:
-        return visible(": ".join(lines[named : named + 2]))[:LONGEST]
+        return shortened(visible(": ".join(lines[named : named + 2])), LONGEST)
     told = [line for line in lines if not AROUND_IT.match(line)]
     if not told and (status := re.search(r"^failed with exit code `(-?\d+)`", message, re.MULTILINE)):
         told = [f"dbt ended with status {status[1]}"]
-    return visible((told or lines or ["no message"])[0])[:LONGEST]
+    return shortened(visible((told or lines or ["no message"])[0]), LONGEST)
 
 
 def statuses(target: Path) -> dict[str, str]:
@@ -196,5 +196,5 @@ def database_message(message: str | None) -> str:
     trino = re.match(r"Trino\w+\(type=\w+, name=(\w+), message=\"(.*)\", query_id=(\w+)\)", text)
     if trino and trino[1] == "ICEBERG_COMMIT_ERROR" and "conflicting" in trino[2]:
         return f"{CONFLICT} ({trino[1]}, query {trino[3]})"
-    told = f"{trino[2]} ({trino[1]}, query {trino[3]})" if trino else lost_connection(text) or text
-    return visible(told)[:LONGEST] or "no message"
+    told = shortened(visible(trino[2] if trino else lost_connection(text) or text), LONGEST)
+    return f"{told} ({trino[1]}, query {trino[3]})" if trino else told or "no message"

@@ -10,6 +10,7 @@ import dagster as dg
 
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.worker_sessions import RESTART_SECONDS
+from lakehouse.text.shown import shortened
 from orchestration.assets.blocking_checks import blocking_checks
 from orchestration.resources import Lake, TableKey
 from orchestration.runs import tags
@@ -172,4 +173,4 @@ def _describe(watch: Watch) -> str:
 
 def _one_line(error: Exception) -> str:
     lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0][:300] if lines else 'no message'}"
+    return f"{type(error).__name__}: {shortened(lines[0], 300) if lines else 'no message'}"

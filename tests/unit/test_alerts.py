@@ -1,5 +1,7 @@
 """One message when something begins, one when it is over; a target that is down gets them later, in order."""
 
+import json
+import re
 import smtplib
 import socket
 import time
@@ -20,12 +22,16 @@ from lakehouse.servers.database import connect_catalog
 from lakehouse.settings import AlertSettings, MailSettings, Settings, connected_now, load_settings
 from lakehouse_watch import asking, store
 from lakehouse_watch.alerts import CALM, Message, Occasion, State, advance
+from lakehouse_watch.probes import dagster_state
 from lakehouse_watch.probes.reading import Probe, Reading
+from lakehouse_watch.probes.said import without_values
 from lakehouse_watch.targets.delivery import FIRST_PAUSE, LONGEST_PAUSE, Delivery, declared_targets
-from lakehouse_watch.targets.text import full_text, hider
+from lakehouse_watch.targets.text import LONGEST, SHORTEST, full_text, hider
 from lakehouse_watch.watch import Watch, new_watch
+from orchestration.runs.failures import database_message
 from tests.listeners import mailbox, webhook
 
+ROOT = Path(__file__).parents[2]
 NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 PARKED = Occasion("parked/shop.orders", "shop.orders is parked: too wide", "resume it", source="shop")
 
@@ -277,6 +283,73 @@ def test_no_secret_is_in_a_message() -> None:
     hidden = hider(settings)(text)
     assert not [secret for secret in ("ss-of", "secret-of", "AKIA", "hunter2", "\x1b", "\n") if secret in hidden]
     assert "red" in hidden
+
+
+@pytest.mark.parametrize("secret", ["p@ss-of-catalog", "secret-of-spark", "a-key of several\nlines"])
+def test_no_secret_is_in_a_message_that_was_cut_within_it(secret: str) -> None:
+    """The end of an error is cut where it is stored, in another process; what was left of a password was sent."""
+    settings = load_settings(
+        catalog_url="postgresql://me:p%40ss-of-catalog@db/lake",
+        spark={"conf": {"spark.a.secret": "secret-of-spark", "spark.b.secret": "a-key of several\nlines"}},
+    )
+    hide = hider(settings)
+    for before in range(300 - len(secret), 300):
+        cut = dagster_state._one_line(f"{'x' * (before - 1)} {secret} and more")
+        assert secret[:SHORTEST] not in hide(f"it has failed: {cut}; see its page")
+    filled = "y" * (LONGEST - 8)
+    assert secret[:SHORTEST] not in hide(f"{filled} {secret}")
+    assert hide(f"{'x' * 400} se…") == f"{'x' * 400} se…", "no more of it than of many words"
+
+
+def test_whatever_is_cut_is_marked_as_cut() -> None:
+    """Else the beginning of a secret at its end is not known for one."""
+    packages = ("lakehouse*", "ingestion", "orchestration", "maintenance", "erasure")
+    files = [file for package in packages for folder in ROOT.glob(package) for file in folder.rglob("*.py")]
+    cutting = re.compile(r"\)\[: ?(?:[0-9]{3,}|LONGEST|ERROR_LENGTH)\]")
+    assert files and not [file for file in files if cutting.search(file.read_text())]
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (
+            "vault.sat_staff (dbt_project/models/x.sql): Value cannot be cast to date: 4711 Ada "
+            "(INVALID_CAST_ARGUMENT, query 20261129_1_2_abc)",
+            "vault.sat_staff (dbt_project/models/x.sql): INVALID_CAST_ARGUMENT, query 20261129_1_2_abc",
+        ),
+        (
+            "test unique of vault.hub_store.hk: Cannot cast 'a: b' to int (INVALID_CAST_ARGUMENT, query q1)",
+            "test unique of vault.hub_store.hk: INVALID_CAST_ARGUMENT, query q1",
+        ),
+        (
+            'TrinoUserError(type=USER_ERROR, name=DIVISION_BY_ZERO, message="a (b) 4711", query_id=20261129_1)',
+            "DIVISION_BY_ZERO, query_id=20261129_1",
+        ),
+        (
+            'TrinoUserError: TrinoUserError(type=USER_ERROR, name=GENERIC_USER_ERROR, message="47…',
+            "TrinoUserError: GENERIC_USER_ERROR",
+        ),
+        ("[CAST_INVALID_INPUT] The value '4711' of the type", "[CAST_INVALID_INPUT]"),
+        ("1 value: status='lost' in 3 rows", "1 value"),
+        ("1,011 rows", "1,011 rows"),
+        ("[Errno 28] No space left on device", "[Errno 28] No space left on device"),
+        ("Trino at x does not answer (it is starting)", "Trino at x does not answer (it is starting)"),
+    ],
+)
+def test_no_value_of_a_row_is_in_an_alert(said: str, told: str) -> None:
+    """Slack was told the keys of a batch that was refused, and the text that could not be cast."""
+    assert without_values(said) == told
+
+
+def test_what_dbt_says_of_a_batch_goes_to_the_page_of_the_run_alone() -> None:
+    keys = "no new row gets into vault.hub_staff, because one has hk twice: " + "4711, " * 200
+    error = f'TrinoUserError(type=USER_ERROR, name=GENERIC_USER_ERROR, message="{keys}", query_id=20261129_1_2_abc)'
+    said = f"vault.hub_staff: {database_message(error)}"
+    assert "4711" in said
+    event = {"dagster_event": {"event_specific_data": {"user_failure_data": {"description": f"{said}\ndbt: 1 failed"}}}}
+    assert dagster_state._cause(json.dumps(event)) == (
+        "vault.hub_staff: GENERIC_USER_ERROR, query 20261129_1_2_abc; dbt: 1 failed"
+    )
 
 
 def test_a_password_that_is_a_word_leaves_names_and_commands_whole() -> None:

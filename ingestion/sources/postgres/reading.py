@@ -25,6 +25,7 @@ from ingestion.sources.postgres.points import Blocked
 from ingestion.sources.postgres.points.blockers import spoken, who_alters_types
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import SourceConnection
+from lakehouse.text.shown import shortened
 
 WAL_GONE = "has already been removed"
 # what Postgres says where its decoder's view of the catalog is wrong: bugs of the server, mostly mended in later minors
@@ -184,4 +185,4 @@ def _one_ahead(arrays: Generator[pa.Array]) -> Iterator[pa.Array]:
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0][:300]
+    return shortened(str(error).strip().splitlines()[0], 300)

@@ -20,6 +20,7 @@ from ingestion.state.chunks import Chunk
 from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import SourceConnection
+from lakehouse.text.shown import shortened
 from lakehouse.text.sql import ident, literal, relation
 
 ROWS_AT_A_TIME = 10_000
@@ -194,7 +195,7 @@ def is_of_the_table(error: Exception) -> bool:
 def reason_of(error: Exception) -> str:
     """Postgres' own words, without what the driver puts before them."""
     first = str(error).strip().splitlines()[0]
-    return first.rpartition("ERROR:")[2].strip()[:300]
+    return shortened(first.rpartition("ERROR:")[2].strip(), 300)
 
 
 def refused(source: str, table: str, what: str, error: Exception) -> TableProblem:

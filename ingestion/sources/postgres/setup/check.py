@@ -31,6 +31,7 @@ from lakehouse.declarations.policies import LoadPolicy, RawPolicy
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import CatalogConnection, SourceConnection
 from lakehouse.settings import Settings
+from lakehouse.text.shown import shortened
 from lakehouse.text.sql import ident, relation, typed_relation
 from lakehouse.text.urls import parse_url
 
@@ -226,7 +227,7 @@ def _of_owner(settings: Settings, source: Source) -> Iterator[Finding]:
             made = read_publication(owner, configured.publication) is not None
             row = owner.execute("SELECT has_database_privilege(current_database(), 'CREATE')").fetchone()
     except psycopg.Error as error:
-        reason = " ".join(str(error).split())[:200]
+        reason = shortened(" ".join(str(error).split()), 200)
         variable = f"LAKEHOUSE_SOURCES__{source.name.upper()}__OWNER_URL"
         yield finding(f"its owner's connection fails: {reason}", f"correct {variable}, or leave it out")
         return
