@@ -25,6 +25,7 @@ import psutil
 
 from lakehouse.catalog.open import LOST_CONNECTION
 from lakehouse.errors import LakehouseError
+from lakehouse.files.logs import keep_bounded
 from lakehouse.files.private_files import private_dir, privately, write_private
 from lakehouse.files.workspace import private_workspace
 from lakehouse.servers.java import spark_java_home
@@ -84,6 +85,7 @@ def spark_session(settings: Settings, app_name: str) -> SparkSession:
         raise
     finally:
         properties.unlink(missing_ok=True)
+    keep_bounded(log)
     session.sparkContext.setLogLevel("ERROR")
     quiet_accumulators()
     quiet_py4j()

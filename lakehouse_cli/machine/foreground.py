@@ -16,6 +16,7 @@ from typing import IO
 
 import psutil
 
+from lakehouse.files.logs import rotate
 from lakehouse.files.private_files import private_dir
 from lakehouse.text.shown import visible
 
@@ -118,8 +119,10 @@ def _copy(child: _Child, output: IO[bytes]) -> None:
     """Reads on even where nothing can be written, as to a full disk: the child would block on a pipe that is full."""
     for line in output:
         text = ANSI.sub(b"", line).decode(errors="replace").rstrip()
-        with suppress(OSError), child.command.log.open("ab", buffering=0) as log:
-            log.write(f"{visible(text)}\n".encode())
+        with suppress(OSError):
+            rotate(child.command.log)
+            with child.command.log.open("ab", buffering=0) as log:
+                log.write(f"{visible(text)}\n".encode())
         if not (child.command.ends_noisily and child.stop.is_set()):
             _say(child, text)
 

@@ -16,6 +16,7 @@ from lakehouse.declarations.manifest import dbt_environment
 from lakehouse.declarations.yaml_files import declared_sources
 from lakehouse.errors import LakehouseError
 from lakehouse.extras import need
+from lakehouse.files.logs import rotate_all
 from lakehouse.servers.embedded import is_sample
 from lakehouse.settings import ENDPOINTS_FILE, Settings, SourceSettings, check_project, load_settings
 from lakehouse.settings.places import HOME, named_project
@@ -62,6 +63,7 @@ def up(
             say(f"{', '.join(gone)} ended: starting the stack again", flush=True)
             # in a process of its own: what it starts must not end with this one
             subprocess.run([sys.executable, "-m", "lakehouse_cli.main", "up"], check=False)
+        rotate_all(settings.home / "logs")
         time.sleep(KEEP_SECONDS)
 
 

@@ -19,6 +19,7 @@ import psutil
 from lakehouse.declarations import load_declarations
 from lakehouse.declarations.manifest import manifest_path
 from lakehouse.errors import LakehouseError
+from lakehouse.files.logs import rotate
 from lakehouse.settings import CONFIG_FILE, Settings, load_settings
 from lakehouse_stack.control.endpoints import write_endpoints
 from lakehouse_stack.control.plan import build_servers
@@ -198,7 +199,7 @@ def _start(
     alive = running(settings, server.name)
     keep = alive is not None and record is not None and record.fingerprint == server.launch.fingerprint()
     if keep:
-        process.rotate(server.launch.log)
+        rotate(server.launch.log)
     else:
         _stop(server, settings)
         report_state("starting")

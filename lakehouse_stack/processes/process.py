@@ -16,15 +16,13 @@ from pathlib import Path
 
 import psutil
 
+from lakehouse.files.logs import rotate
 from lakehouse.files.private_files import write_private
 from lakehouse.process_start import start_of
 from lakehouse_stack.processes.accounts import Account
 
 RELEASE = f"release {version('lakehouse')}"
 """Part of the configuration of our own programs: `up` starts them again after an upgrade."""
-
-LOG_BYTES = 20 * 1024 * 1024
-LOG_COPIES = 3
 
 
 @dataclass(frozen=True)
@@ -168,23 +166,6 @@ def listener_has(port: int, variable: str, value: str) -> bool:
             if listens and connection.pid:
                 return psutil.Process(connection.pid).environ().get(variable) == value
     return False
-
-
-def rotate(log: Path, limit: int = LOG_BYTES, copies: int = LOG_COPIES) -> None:
-    """Copies a log larger than the limit to `.1` (older copies to `.2`, `.3`) and truncates it.
-
-    The log is not renamed, because a running server keeps writing to the same file.
-    """
-    if not log.exists() or log.stat().st_size < limit:
-        return
-    for number in range(copies - 1, 0, -1):
-        older = log.with_name(f"{log.name}.{number}")
-        if older.exists():
-            older.replace(log.with_name(f"{log.name}.{number + 1}"))
-    copy = log.with_name(f"{log.name}.1")
-    copy.write_bytes(log.read_bytes())
-    copy.chmod(0o600)
-    os.truncate(log, 0)
 
 
 def last_lines(log: Path, count: int = 3) -> str:

@@ -7,6 +7,7 @@ import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 from pydantic import PrivateAttr
 
+from lakehouse.files.logs import forget_outputs
 from lakehouse.settings import Settings
 
 if TYPE_CHECKING:
@@ -31,10 +32,11 @@ class Maintainer(dg.ConfigurableResource):
         group: str | None,
         budget_minutes: float | None,
     ) -> "Prepared":
-        """Measures the tables and plans; the first step that needs Spark starts it."""
+        """Measures the tables and plans; the first step that needs Spark starts it. Old output of runs goes."""
         from maintenance.inventory.session import Session
         from maintenance.runner.maintain import prepare
 
+        forget_outputs(settings.home / "logs" / "dagster")
         self._session = Session(settings, start_spark=lambda: spark.spark_session)
         self._prepared = prepare(self._session, tables, group, budget_minutes)
         return self._prepared

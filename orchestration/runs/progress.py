@@ -7,6 +7,7 @@ from pathlib import Path
 
 import dagster as dg
 
+from lakehouse.files.logs import rotate
 from lakehouse.files.private_files import private_dir
 from lakehouse.text.shown import visible
 from orchestration.runs.arrivals import ARRIVED, STATE, Aside
@@ -83,6 +84,7 @@ def _name(key: dg.AssetKey) -> str:
 def only_progress(log: Path, to_stderr: bool) -> Iterator[Say]:
     """Redirects the output of dbt, Spark and the JVM to `log`; the yielded function still prints to the terminal."""
     private_dir(log.parent)
+    rotate(log)
     saved = os.dup(1), os.dup(2)
     with log.open("ab") as file:
         os.dup2(file.fileno(), 1)

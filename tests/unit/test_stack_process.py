@@ -121,17 +121,3 @@ def test_the_fingerprint_changes_with_what_the_process_would_see(tmp_path):
     assert plain.fingerprint() == launch(tmp_path).fingerprint()
     for changed in ({"config": "port=2"}, {"env": {"PASSWORD": "new"}}, {"argv": ("java",)}):
         assert dataclasses.replace(plain, **changed).fingerprint() != plain.fingerprint()
-
-
-def test_a_log_past_the_limit_is_rotated_in_place_and_the_oldest_copy_dropped(tmp_path):
-    log = tmp_path / "server.log"
-    with log.open("a") as writer:
-        for generation in range(5):
-            writer.write(f"generation {generation}")
-            writer.flush()
-            process.rotate(log, limit=5, copies=2)
-        writer.write("still the same file")
-    assert log.read_text() == "still the same file"
-    assert (tmp_path / "server.log.1").read_text() == "generation 4"
-    assert (tmp_path / "server.log.2").read_text() == "generation 3"
-    assert not (tmp_path / "server.log.3").exists()
