@@ -30,6 +30,7 @@ from lakehouse_watch.alerts import Occasion, State, advance
 from lakehouse_watch.asking import Asking, NoAnswer
 from lakehouse_watch.parsing import keep_parsed
 from lakehouse_watch.probes import (
+    built,
     dagster_state,
     exports,
     lake,
@@ -80,6 +81,7 @@ def declared_probes(settings: Settings) -> list[Probe]:
         probes += [
             Probe("dagster", partial(dagster_state.read_runs, settings)),
             Probe("dagster checks", partial(dagster_state.read_checks, settings), every=60),
+            Probe("built", partial(built.read_built, settings), every=60, needs_catalog=True),
         ]
     return probes
 

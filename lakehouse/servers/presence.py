@@ -12,23 +12,41 @@ sources, when a declaration changes, and a run that began before goes on.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from typing import TYPE_CHECKING
+from contextlib import ExitStack, closing, contextmanager, suppress
+from typing import TYPE_CHECKING, LiteralString
 
 import psycopg
 
-from lakehouse.servers.database import CatalogConnection
-from lakehouse.servers.worker_sessions import CLASS, is_held
+from lakehouse.servers.database import CatalogConnection, connect_catalog
+from lakehouse.servers.worker_sessions import CLASS, WORKER, is_held
 
 if TYPE_CHECKING:
     from lakehouse.settings import Settings
 
 ALONE = "other"
 """The group of models that are made of no raw table."""
+_AT_WORK: LiteralString = """WITH held AS (SELECT pid, objid, mode FROM pg_locks
+ WHERE locktype = 'advisory' AND granted AND classid = %s AND objsubid = 2
+ AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))
+ SELECT coalesce(max(extract(epoch FROM clock_timestamp() - state_change)), 0)::float8 FROM pg_stat_activity
+ WHERE pid IN (SELECT pid FROM held WHERE objid = (hashtext(%s)::bigint & 4294967295)::oid)
+ AND pid IN (SELECT pid FROM held WHERE mode = 'ExclusiveLock' AND objid IN (
+ SELECT (hashtext(key)::bigint & 4294967295)::oid FROM unnest(%s::text[]) AS keys (key)))"""
 WRITING = "writing/"
 """With the name of a source: held by whoever writes its parsed and vault, or marts made of them."""
 Groups = Mapping[str, Sequence[str]]
 """By the name of each group its sources, sorted."""
+
+
+def at_work_for(settings: Settings) -> float:
+    """For how many seconds a living worker has been at what it writes or tests; 0 if it is at nothing.
+
+    Nothing that hangs, or is stopped, asks its session anything more.
+    """
+    keys = [f"{settings.catalog_name}/{WRITING}{source}" for source in (*settings.sources, ALONE)]
+    with closing(connect_catalog(settings)) as connection:
+        row = connection.execute(_AT_WORK, (CLASS, f"{settings.catalog_name}/{WORKER}", keys)).fetchone()
+    return row[0] if row else 0.0
 
 
 def serve(connection: CatalogConnection, catalog: str, job: str) -> bool:

@@ -139,8 +139,8 @@ class Run:
 
 def read_runs(settings: Settings) -> Reading:
     """Jobs of the project whose last run failed, and failing sensors; raises LakehouseError."""
-    with _connect(settings) as connection:
-        if not _is_used(connection):
+    with connect(settings) as connection:
+        if not is_used(connection):
             return Reading()
         ended, there = connection.execute(_RUNS, (HELD, RECENT_RUNS, BY_HAND)).fetchall(), declared_still(settings)
         runs = [run for run in map(_run, ended) if there is None or there.has_job(run.job)]
@@ -169,8 +169,8 @@ def read_runs(settings: Settings) -> Reading:
 
 def read_checks(settings: Settings) -> Reading:
     """Tables with failed checks that the project has; raises LakehouseError."""
-    with _connect(settings) as connection:
-        if not _is_used(connection):
+    with connect(settings) as connection:
+        if not is_used(connection):
             return Reading()
         known = _known_checks(connection, declared_still(settings))
     checks = [(table, name, *_evaluation(event)) for table, name, event in known]
@@ -447,11 +447,13 @@ def _left(run_id: str, held: str | None) -> tuple[str, ...]:
     return tuple(sorted(table for table, (tries, *_) in tables.items() if tries))
 
 
-def _is_used(connection: psycopg.Connection[Any]) -> bool:
+def is_used(connection: psycopg.Connection[Any]) -> bool:
+    """Whether Dagster has made its tables there."""
     return connection.execute("SELECT to_regclass('runs') IS NOT NULL").fetchone() == (True,)
 
 
-def _connect(settings: Settings) -> psycopg.Connection[Any]:
+def connect(settings: Settings) -> psycopg.Connection[Any]:
+    """A session in Dagster's database. Raises LakehouseError."""
     if settings.dagster.storage_url is None:
         raise LakehouseError("Dagster's database is not set: LAKEHOUSE_DAGSTER__STORAGE_URL")
     try:

@@ -13,11 +13,13 @@ from typing import Any
 from lakehouse.declarations import Declarations, RawTable, Source, declarations_from
 from lakehouse.declarations.built_by_key import built_by_key
 from lakehouse.declarations.manifest import manifest_path, why_unparsed
-from lakehouse.declarations.models import APPENDED
+from lakehouse.declarations.models import APPENDED, is_view
 from lakehouse.declarations.policies import LagPolicy
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings, check_project
-from lakehouse_watch.probes.still_there import Declared, declared_in
+from lakehouse_watch.probes.still_there import BUILD, Declared, declared_in, is_mart
+
+UNDECLARED_SECONDS = 86_400.0  # of marts: a build may take hours, and rows come all the time
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,17 @@ class Loaded:
     declared: float | None
 
 
+@dataclass(frozen=True)
+class Stored:
+    """A model that stores rows: the tables below it, within how many seconds it is to have theirs, and of a mart the
+    job that makes it; which one makes another is not declared, but known from the last time."""
+
+    name: tuple[str, str]
+    below: frozenset[str]
+    seconds: float
+    job: str | None
+
+
 Limits = Mapping[str, Mapping[str, LagPolicy]]
 """By source and table."""
 
@@ -47,6 +60,8 @@ class Project:
     there: Declared | None = None
     wrong: tuple[tuple[str, str], ...] = ()
     sources: tuple[Source, ...] | None = None
+    tables: Mapping[tuple[str, str], RawTable] | None = None
+    models: tuple[Stored, ...] = ()
 
 
 class Misdeclared(LakehouseError):
@@ -77,6 +92,11 @@ def declared_limits(settings: Settings, source: str) -> Mapping[str, LagPolicy]:
 def declared_loads(settings: Settings) -> tuple[Loaded, ...]:
     """The parsed tables of the project. Raises Misdeclared."""
     return _parsed_last(settings).loads
+
+
+def declared_models(settings: Settings) -> tuple[Stored, ...]:
+    """The models of which it is known how old they may be. Raises Misdeclared."""
+    return _parsed_last(settings).models
 
 
 def declared_still(settings: Settings) -> Declared | None:
@@ -147,13 +167,39 @@ def _read(path: Path, written: int, project_dir: Path, connected: frozenset[str]
         return f"{path}: {error}"
     limits = {s.name: {table.name: table.lag for table in s.tables if table.lag is not None} for s in declared.sources}
     named = tuple((manifest["nodes"][unique_id]["name"], line) for unique_id, line in wrong.items())
-    return Project(limits, tuple(_loads(manifest, declared)), there, named, declared.sources)
+    tables = {(table.source, table.name): table for table in declared.tables}
+    models, loads = tuple(stored_models(manifest)), tuple(_loads(manifest, declared))
+    return Project(limits, loads, there, named, declared.sources, tables, models)
 
 
 def in_one_line(lines: str) -> str:
     """The first of several mistakes, and how many more there are."""
     first, *others = lines.splitlines()
     return f"{first}; and {len(others)} more" if others else first
+
+
+def stored_models(manifest: Mapping[str, Any]) -> Iterator[Stored]:
+    """Each model with `freshness_minutes`, and each mart."""
+    nodes = {**manifest["sources"], **manifest["nodes"]}
+    for node in manifest["nodes"].values():
+        if node["resource_type"] == "model" and not is_view(node):
+            minutes = {**node.get("meta", {}), **node["config"].get("meta", {})}.get("freshness_minutes")
+            if minutes or is_mart(node):
+                seconds, job = minutes * 60.0 if minutes else UNDECLARED_SECONDS, BUILD if is_mart(node) else None
+                yield Stored((node["schema"], node["alias"]), frozenset(_below(node, nodes)), seconds, job)
+
+
+def _below(node: Mapping[str, Any], nodes: Mapping[str, Mapping[str, Any]]) -> set[str]:
+    """Each table, `schema.name`, of which the node is made in the end, but for marts."""
+    found, waiting, visited = set[str](), [node], set[str]()
+    while waiting:
+        for parent in waiting.pop().get("depends_on", {}).get("nodes", ()):
+            if parent in nodes and parent not in visited:
+                visited.add(parent)
+                waiting.append(upstream := nodes[parent])
+                if not is_view(upstream) and not is_mart(upstream):
+                    found.add(f"{upstream['schema']}.{upstream.get('alias') or upstream['identifier']}")
+    return found
 
 
 def _loads(manifest: Mapping[str, Any], declared: Declarations) -> Iterator[Loaded]:

@@ -80,7 +80,12 @@ def _load(table: RawTable) -> str:
 def _of_all_sources(manifest: Mapping[str, Any], project_dir: Path) -> Iterator[str]:
     yield from (f"pin_{kind}" for kind in project_pins(project_dir))
     models = (node for node in manifest["nodes"].values() if node["resource_type"] == "model")
-    yield from [BUILD] if any(MARTS in (node["schema"], *node["tags"]) for node in models) else []
+    yield from [BUILD] if any(map(is_mart, models)) else []
+
+
+def is_mart(node: Mapping[str, Any]) -> bool:
+    """Whether BUILD makes it."""
+    return MARTS in (node["schema"], *node.get("tags", ()))
 
 
 def _tests(manifest: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -1,10 +1,11 @@
 """The warm worker: one that was killed and that nothing starts again, or that cannot read the project, leaves loads to
-the sensors, which are slower."""
+the sensors, which are slower. One that hangs keeps them away."""
 
 from __future__ import annotations
 
 from lakehouse.declarations.manifest import why_unparsed
 from lakehouse.metrics import sample
+from lakehouse.servers.presence import at_work_for
 from lakehouse.servers.worker_sessions import RESTART_SECONDS, state_of
 from lakehouse.settings import Settings
 from lakehouse_watch.alerts import Occasion
@@ -16,7 +17,9 @@ def read_worker(settings: Settings) -> Reading:
     """Whether it lives; nothing to tell of one that has ended by itself, or was never started."""
     state = state_of(settings)
     samples = (sample("lakehouse_worker_up", state == "alive"),)
-    if state != "killed":
+    if state == "alive":
+        return Reading(_hung(settings), samples)
+    if state == "none":
         return Reading(samples=samples)
     why = why_unparsed(settings)
     unread = f"it cannot read the project ({in_one_line(why)})" if why else None
@@ -29,3 +32,17 @@ def read_worker(settings: Settings) -> Reading:
         "warning", patience=RESTART_SECONDS,
     )  # fmt: skip
     return Reading((dead,), samples)
+
+
+def _hung(settings: Settings) -> tuple[Occasion, ...]:
+    """One where it has been at a step for as long as published rows may wait, which its own `/ready` says as well."""
+    seconds = at_work_for(settings)
+    if seconds <= settings.alerts.load_seconds:
+        return ()
+    hung = Occasion(
+        "worker/step",
+        f"the worker has been at one step for {seconds / 60:,.0f} minutes: it, or a statement of it in Trino, hangs",
+        "see its log and `system.runtime.queries` in Trino: cancel the statement, or end the worker, and sensors load "
+        "what is left",
+    )
+    return (hung,)

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from threading import Event, Thread
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from throwaway_postgres import throwaway_postgres
 
 from lakehouse.migrations import ensure_state
+from lakehouse.servers.database import connect_catalog
 from lakehouse.servers.presence import is_served, serve, withdraw, writing, writing_if_free
 from lakehouse.servers.worker_sessions import enter, is_there, leave, state_of
 from lakehouse.settings import Settings, load_settings
@@ -40,6 +42,30 @@ def test_a_worker_serves_a_job_until_its_session_ends(settings: Settings) -> Non
         assert serve(other, lake, "load_shop")  # type: ignore[arg-type]
         one.execute("SELECT pg_terminate_backend(%s, 10000)", (other.info.backend_pid,))
         assert not is_served(settings, "load_shop")
+
+
+def test_a_worker_that_is_at_a_step_for_too_long_is_told_until_it_has_ended_it(tmp_path: Path) -> None:
+    """It hung in the vault on the last sale of a day: parsed was current, and no run had failed."""
+    with throwaway_postgres() as url:
+        given = {"catalog_url": url, "sources": {"shop": {"url": url}}}
+        lake, soon = load_settings(home=tmp_path, **given), {"load_seconds": 0.2}
+        hasty = load_settings(home=tmp_path, alerts=soon, **given)
+        with connect_catalog(lake) as connection:
+            ensure_state(connection)
+        with connect_catalog(lake) as one, connect_catalog(lake) as run:
+            with writing_if_free(run, lake.catalog_name, {"shop": ["shop"]}):
+                time.sleep(0.3)
+                enter(one, lake.catalog_name)
+                assert serve(one, lake.catalog_name, "load_shop")
+                time.sleep(0.3)
+                assert not read_worker(hasty).occasions, "a run is at it, and its first load may take hours"
+            with writing_if_free(one, lake.catalog_name, {"shop": ["shop"]}):
+                time.sleep(0.3)
+                assert [told.key for told in read_worker(hasty).occasions] == ["worker/step"]
+                assert not read_worker(lake).occasions
+            time.sleep(0.3)
+            assert not read_worker(hasty).occasions
+            leave(one, lake.catalog_name)
 
 
 def test_queries_of_a_worker_are_over_once_its_session_has_ended(settings: Settings) -> None:
