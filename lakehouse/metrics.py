@@ -89,6 +89,9 @@ METRICS: Mapping[str, Metric] = {
     # of the watch: itself
     "lakehouse_open_alerts": Metric("gauge", ("kind", "severity"), "Alerts that are open."),
     "lakehouse_undelivered_messages": Metric("gauge", ("target",), "Messages that wait for their target."),
+    "lakehouse_refused_messages_total": Metric(
+        "counter", ("target",), "Messages that a target refuses for good, or that not all recipients of a mail got."
+    ),
 }
 
 

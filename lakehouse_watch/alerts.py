@@ -1,5 +1,5 @@
-"""Which alerts are open and what has to be told: one message when an alert begins, one if a warning becomes an error,
-and one when it is over. Pure."""
+"""Which alerts are open and what has to be told: one message when an alert begins, one if a warning becomes an error or
+more comes under it, and one when it is over. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ CALM = timedelta(seconds=30)
 class Occasion:
     """Something that needs attention. `key` is `<kind>/<subject>` and stays the same until it is over.
 
-    It is told once it has lasted for `patience` seconds. The end of one that does not `ends` is not told.
+    It is told once it has lasted for `patience` seconds. The end of one that does not `ends` is not told. `parts` are
+    what has failed under it, such as the checks of a table: what fails at once comes in one message, and what comes
+    under it later in another.
     """
 
     key: str
@@ -27,6 +29,7 @@ class Occasion:
     source: str | None = None
     patience: float = 0.0
     ends: bool = True
+    parts: tuple[str, ...] = ()
 
     @property
     def kind(self) -> str:
@@ -38,7 +41,8 @@ class Occasion:
 class Alert:
     """An occasion since it was first seen; `probe` found it, `gone_at` is when it was missing first.
 
-    `told_worst` is whether it was told as an error: it may go to and fro between that and a warning.
+    `told_worst` is whether it was told as an error: it may go to and fro between that and a warning. `told_parts` are
+    all that were ever told; none where an earlier release has told it.
     """
 
     occasion: Occasion
@@ -47,6 +51,7 @@ class Alert:
     told: bool = False
     gone_at: datetime | None = None
     told_worst: bool = False
+    told_parts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -93,7 +98,9 @@ def _seen(before: Alert | None, probe: str, occasion: Occasion, now: datetime) -
     since = now if before is None else before.since if before.told else min(before.since, now)  # a clock is set back
     told = (before is not None and before.told) or now - since >= timedelta(seconds=occasion.patience)
     worst = told and (occasion.severity == "error" or (before is not None and before.told_worst))
-    return Alert(occasion, probe, since, told, told_worst=worst)
+    known = before.told_parts if before is not None else ()
+    parts = tuple(sorted({*known, *occasion.parts})) if told else ()
+    return Alert(occasion, probe, since, told, told_worst=worst, told_parts=parts)
 
 
 def _missed(before: Alert | None, found: Mapping[str, Iterable[Occasion] | None], now: datetime) -> Alert | None:
@@ -111,6 +118,8 @@ def _news(before: Alert | None, after: Alert | None, targets: Collection[str], n
         return _messages(after, "began", targets, now)
     if after is not None and before is not None and after.told_worst > before.told_worst:
         return _messages(after, "began", targets, now, "worse")
+    if after is not None and before is not None and before.told_parts not in ((), after.told_parts):
+        return _messages(after, "began", targets, now, f"more-{len(after.told_parts)}")
     if after is None and before is not None and before.told and before.occasion.ends:
         return _messages(before, "over", targets, now)
     return []

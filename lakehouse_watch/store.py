@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime
 from typing import Any
 
@@ -49,10 +49,11 @@ def _json(alert: Alert) -> Jsonb:
 def _alert(stored: dict[str, Any]) -> Alert:
     gone_at, occasion = stored["gone_at"], Occasion(**stored["occasion"])
     return Alert(
-        occasion=occasion,
+        occasion=replace(occasion, parts=tuple(occasion.parts)),
         probe=stored["probe"],
         since=datetime.fromisoformat(stored["since"]),
         told=stored["told"],
         gone_at=datetime.fromisoformat(gone_at) if gone_at else None,
         told_worst=stored.get("told_worst", stored["told"] and occasion.severity == "error"),  # not in earlier releases
+        told_parts=tuple(stored.get("told_parts", ())),
     )

@@ -159,8 +159,10 @@ class Watch:
         self.stored = stored
 
     def _read(self, catalog_down: str | None) -> dict[str, Sequence[Occasion] | None]:
-        own: dict[str, list[Occasion] | None] = {OWN: [_catalog_down(catalog_down)] if catalog_down else []}
         now = time.monotonic()
+        own: dict[str, list[Occasion] | None] = {
+            OWN: [*self.delivery.refused(now), *([_catalog_down(catalog_down)] if catalog_down else [])]
+        }
         until = now + asking.SECONDS
         for probe in self.probes:
             answers = f"{UNREADABLE}/{probe.name}"  # as if by a probe of its own, which cannot tell while none is asked
@@ -287,7 +289,8 @@ def _hidden(occasions: Iterable[Occasion] | None, hide: Callable[[str], str]) ->
 def _log(before: State, after: State) -> None:
     for key, alert in after.alerts.items():
         was = before.alerts.get(key)
-        if alert.told and not (was and was.told and was.told_worst >= alert.told_worst):
+        is_more = bool(was and was.told_parts not in ((), alert.told_parts))
+        if alert.told and (is_more or not (was and was.told and was.told_worst >= alert.told_worst)):
             log.warning("%s", alert.occasion.summary)
     for key, alert in before.alerts.items():
         if alert.told and key not in after.alerts:

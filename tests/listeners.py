@@ -18,6 +18,7 @@ class Webhook:
 
     url: str = ""
     status: int = 200
+    unwanted: str = ""  # a text that is refused
     posted: list[dict[str, Any]] = field(default_factory=list)
     text: str = ""
 
@@ -31,10 +32,11 @@ def webhook(port: int = 0) -> Iterator[Webhook]:
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"])).decode()
             taken.text += body
-            if taken.status == 200:
+            status = 400 if taken.unwanted and taken.unwanted in body else taken.status
+            if status == 200:
                 taken.posted.append(json.loads(body))
-            self.send_response(taken.status)
-            if taken.status == 302:
+            self.send_response(status)
+            if status == 302:
                 self.send_header("Location", taken.url)
             self.end_headers()
 
@@ -56,6 +58,8 @@ class Mailbox:
 
     port: int = 0
     refuses: bool = False
+    unwanted: str = ""  # a text of mails that a filter refuses
+    unknown: str = ""  # an address that nobody has
     mails: list[Message] = field(default_factory=list)
 
 
@@ -73,11 +77,16 @@ def mailbox() -> Iterator[Mailbox]:
                 text = b""
                 while (part := await reader.readline()) != b".\r\n":
                     text += part.removeprefix(b".") if part.startswith(b"..") else part
+                if box.unwanted and box.unwanted.encode() in text:
+                    writer.write(b"554 this is spam\r\n")
+                    continue
                 box.mails.append(email.message_from_bytes(text))
                 writer.write(b"250 taken\r\n")
             elif word == b"QUIT":
                 writer.write(b"221 bye\r\n")
                 break
+            elif word == b"RCPT" and box.unknown and box.unknown.encode() in line:
+                writer.write(b"550 no such user\r\n")
             else:
                 writer.write(b"451 not now\r\n" if box.refuses and word == b"MAIL" else b"250 well\r\n")
         writer.close()

@@ -345,10 +345,11 @@ def _run_failed(run: Run, connection: psycopg.Connection[Any], settings: Setting
         failed = f"has failed: {error}"
     told = f"run {run.run_id[:8]} of {run.job} {failed}"
     left = f"; left behind until then: {', '.join(run.left)}" if run.left else ""
+    parts = run.left or ("all of it",)
     if run.job == BY_HAND:
         told, retried = told.replace(run.job, "the asset graph"), "load its tables again; marts of them wait"
-        return Occasion("run/asset_graph", told, f"{url}; {retried}{left}")
-    return Occasion(f"run/{run.job}", told, f"{url}; a load is retried{left}", patience=patience)
+        return Occasion("run/asset_graph", told, f"{url}; {retried}{left}", parts=parts)
+    return Occasion(f"run/{run.job}", told, f"{url}; a load is retried{left}", patience=patience, parts=parts)
 
 
 _known_errors: dict[str, str] = {}
@@ -370,7 +371,7 @@ def _checks_failed(table: str, checks: list[tuple[str, str, str]]) -> Occasion:
     worst = "error" if any(severity == "error" for _, severity, _ in checks) else "warning"
     return Occasion(
         f"check/{table}", f"checks of {table} have failed: {names}{more}", _to_do(table),
-        "error" if worst == "error" else "warning",
+        "error" if worst == "error" else "warning", parts=tuple(name for name, _, _ in checks),
     )  # fmt: skip
 
 

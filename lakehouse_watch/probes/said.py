@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import re
 
-ABOUT = (
-    r"^(?:((?:test [^:]+|dbt failed|[\w.]+(?: \([^)]*\))?): ))?"  # as orchestration/runs/failures.py begins
-)
+ABOUT = r"^(?:((?:test [^:]+|dbt failed|[\w.]+(?: \([^)]*\))?): ))?"  # as orchestration/runs/failures.py begins
 CITED = (
     re.compile(rf"{ABOUT}.*\((\w+, query \w+)\)$"),
     re.compile(r"Trino\w+\(type=\w+, name=(\w+), message=.*?(, query_id=\w+)?\)?$"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import smtplib
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from email.message import EmailMessage
 from email.utils import formatdate, make_msgid
 from typing import Any
@@ -12,23 +12,38 @@ from typing import Any
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import MailSettings
 from lakehouse.text.shown import shortened
+from lakehouse_watch.targets.refused import Refused
 from lakehouse_watch.targets.text import full_text, headline
 
 SECONDS = 20.0
 NOT_ASCII = "host, user and password have to be ASCII"  # what Python says of them shows a letter of the password
 
 
-def send(settings: MailSettings, body: Mapping[str, Any]) -> None:
-    """Sends the message; raises LakehouseError."""
+def send(settings: MailSettings, body: Mapping[str, Any]) -> Sequence[str]:
+    """Sends the message; returns which of several recipients the server has refused, and why. Raises LakehouseError."""
     try:
         with _connected(settings) as server:
             if settings.user is not None and settings.password is not None:
                 server.login(settings.user, settings.password.get_secret_value())
-            server.send_message(_mail(settings, body))
+            refused = server.send_message(_mail(settings, body)) or {}
+            return [f"{to}: {status} {_said(reason)}" for to, (status, reason) in sorted(refused.items())]
     except (OSError, smtplib.SMTPException, ValueError) as error:  # also an address that is none
         reason = NOT_ASCII if isinstance(error, UnicodeError) else shortened(" ".join(str(error).split()), 200)
         place = f"{settings.host}:{settings.port}"
-        raise LakehouseError(f"{place} did not take a mail: {reason}; check alerts.mail") from None
+        raise (Refused if _is_final(error) else LakehouseError)(
+            f"{place} did not take a mail: {reason}; check alerts.mail"
+        ) from None
+
+
+def _is_final(error: Exception) -> bool:
+    """Whether the server has answered for good: its answers from 500 on are such."""
+    if isinstance(error, smtplib.SMTPRecipientsRefused):
+        return all(status >= 500 for status, _ in error.recipients.values())
+    return isinstance(error, smtplib.SMTPResponseException) and error.smtp_code >= 500
+
+
+def _said(reason: bytes | str) -> str:
+    return shortened(" ".join((reason if isinstance(reason, str) else reason.decode(errors="replace")).split()), 200)
 
 
 def _connected(settings: MailSettings) -> smtplib.SMTP:

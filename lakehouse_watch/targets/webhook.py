@@ -9,9 +9,11 @@ from typing import Any
 
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.outage import BROKEN_OFF
+from lakehouse_watch.targets.refused import Refused
 from lakehouse_watch.targets.text import full_text
 
 SECONDS = 10.0
+FOR_NOW = (408, 425, 429)  # too slow, too early, too many
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -31,4 +33,6 @@ def send(url: str, body: Mapping[str, Any]) -> None:
     except (*BROKEN_OFF, ValueError) as error:  # also an answer other than 2xx, and an address that is none
         reason = getattr(error, "reason", None) or type(error).__name__
         status = f" {error.code}" if hasattr(error, "code") else ""
-        raise LakehouseError(f"the webhook did not take a message:{status} {reason}; check alerts.webhook") from None
+        is_final = 400 <= getattr(error, "code", 0) < 500 and getattr(error, "code", 0) not in FOR_NOW
+        kind = Refused if is_final else LakehouseError
+        raise kind(f"the webhook did not take a message:{status} {reason}; check alerts.webhook") from None

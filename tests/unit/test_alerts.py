@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from lakehouse.errors import LakehouseError
+from lakehouse.metrics import REGISTRY
 from lakehouse.migrations import ensure_state
 from lakehouse.servers.database import connect_catalog
 from lakehouse.settings import AlertSettings, MailSettings, Settings, connected_now, load_settings
@@ -25,7 +26,7 @@ from lakehouse_watch.alerts import CALM, Message, Occasion, State, advance
 from lakehouse_watch.probes import dagster_state
 from lakehouse_watch.probes.reading import Probe, Reading
 from lakehouse_watch.probes.said import without_values
-from lakehouse_watch.targets.delivery import FIRST_PAUSE, LONGEST_PAUSE, Delivery, declared_targets
+from lakehouse_watch.targets.delivery import FIRST_PAUSE, LONGEST_PAUSE, TOLD_SECONDS, Delivery, declared_targets
 from lakehouse_watch.targets.text import LONGEST, SHORTEST, full_text, hider
 from lakehouse_watch.watch import Watch, new_watch
 from orchestration.runs.failures import database_message
@@ -153,6 +154,88 @@ def test_mail_is_sent_by_smtp() -> None:
 def test_a_password_is_not_sent_in_the_clear() -> None:
     with pytest.raises(ValueError, match="tls"):
         MailSettings(host="h", tls="none", user="u", password="p", sender="a@b.de", to=("a@b.de",))
+
+
+def test_what_comes_under_an_open_alert_is_told_once_and_what_fails_at_once_together() -> None:
+    """With one check of a table red since yesterday, nobody heard of the next."""
+
+    def failed(*names: str) -> Occasion:
+        return Occasion("check/vault.hub_store", f"failed: {', '.join(names)}", "see", parts=names)
+
+    def told(state: State) -> list[tuple[str, str]]:
+        return [(m.body["state"], m.body["summary"]) for m in state.outbox if m.target == "webhook"]
+
+    state = look(look(State(), 0, failed("unique", "not_null")), 15, failed("unique", "not_null"))
+    assert told(state) == [("began", "failed: unique, not_null")]
+    state = look(state, 30, failed("unique", "not_null", "hub_is_sound"))
+    state = look(state, 45, failed("unique"))
+    state = look(state, 60, failed("unique", "hub_is_sound"))
+    assert told(state)[1:] == [("began", "failed: unique, not_null, hub_is_sound")], (
+        "nor is one told that comes and goes"
+    )
+    state = look(state, 75, failed("unique", "accepted_values"))
+    state = look(look(state, 90), 150)
+    assert [what for what, _ in told(state)] == ["began", "began", "began", "over"]
+    assert len({message.id for message in state.outbox}) == len(state.outbox)
+
+
+def test_parts_that_come_before_an_alert_is_told_are_in_its_first_message() -> None:
+    slow = Occasion("run/load", "one", "see", patience=20, parts=("vault.a",))
+    state = look(State(), 0, slow)
+    state = look(look(state, 10, replace(slow, parts=("vault.a", "vault.b"))), 30, replace(slow, parts=("vault.b",)))
+    assert len(told(state)) == 1
+
+
+@pytest.mark.parametrize("target", ["webhook", "mail"])
+def test_a_message_that_a_target_refuses_for_ever_holds_up_no_other(
+    target: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A filter took the text for spam: whoever reads mail heard nothing again, for weeks."""
+    lag = Occasion("lag/shop", "shop is behind", "see")
+    with webhook() as hook, mailbox() as box:
+        mail = MailSettings(host="127.0.0.1", port=box.port, tls="none", sender="l@example.org", to=("a@b.org",))
+        delivery = Delivery(declared_targets(AlertSettings(webhook=hook.url, mail=mail)))
+        hook.unwanted = box.unwanted = "too wide"
+        outbox = tuple(m for m in look(State(), 0, PARKED).outbox if m.target == target)
+        for now in (0, 100, 200, 300, 400, 500, 600):
+            outbox = delivery.deliver(outbox, now)
+            assert len(outbox) == 1, "it may be the settings, which somebody will correct"
+        outbox += tuple(m for m in look(State(), 600, lag).outbox if m.target == target)
+        assert delivery.deliver(outbox, 2000) == ()
+        assert [box.mails, hook.posted][target == "webhook"] and len(box.mails) + len(hook.posted) == 1
+    [occasion] = delivery.refused(2001)
+    assert occasion.key == f"undelivered/{target}" and "parked/shop.orders (began) was refused" in occasion.summary
+    assert "too wide" not in occasion.summary and "has not got a message" in caplog.text
+    assert f'lakehouse_refused_messages_total{{target="{target}"}}' in REGISTRY.render()
+    assert delivery.refused(2001 + TOLD_SECONDS) == []
+
+
+@pytest.mark.parametrize("status", [503, 401])
+def test_while_a_target_takes_nothing_nothing_is_set_aside(status: int) -> None:
+    """Its URL is wrong, or it is down: all comes once that is mended, in order."""
+    with webhook() as hook:
+        delivery = Delivery(declared_targets(AlertSettings(webhook=hook.url)))
+        hook.status = status
+        state = look(look(look(State(), 0, PARKED), 15), 60)
+        outbox = tuple(m for m in state.outbox if m.target == "webhook")
+        for now in range(0, 50_000, 1000):
+            assert delivery.deliver(outbox, now) == outbox
+        hook.status = 200
+        assert delivery.deliver(outbox, 60_000) == () and not delivery.refused(60_000)
+    assert [posted["state"] for posted in hook.posted] == ["began", "over"]
+
+
+def test_a_recipient_whom_the_server_refuses_is_told_of_and_the_others_get_the_mail() -> None:
+    """smtplib says so only where none is taken: one who had left was on call, and nobody knew."""
+    with mailbox() as box:
+        box.unknown = "gone@b.org"
+        to = ("a@b.org", "gone@b.org")
+        mail = MailSettings(host="127.0.0.1", port=box.port, tls="none", sender="l@example.org", to=to)
+        delivery = Delivery(declared_targets(AlertSettings(mail=mail)))
+        outbox = tuple(m for m in look(State(), 0, PARKED).outbox if m.target == "mail")
+        assert delivery.deliver(outbox, 0) == () and len(box.mails) == 1
+    [occasion] = delivery.refused(1)
+    assert occasion.summary == "mail did not take a message: gone@b.org: 550 no such user"
 
 
 def test_a_target_that_is_down_gets_everything_later_in_order_and_holds_up_no_other() -> None:
@@ -440,7 +523,9 @@ def test_what_is_stored_is_read_again(lake: Settings) -> None:
     with connect_catalog(lake) as connection:
         store.save(connection, State(), state)
         assert store.load(connection) == state
-        connection.execute("UPDATE lakehouse.alerts SET alert = alert - 'told_worst'")
+        connection.execute(
+            "UPDATE lakehouse.alerts SET alert = alert - 'told_worst' - 'told_parts' #- '{occasion,parts}'"
+        )
         assert store.load(connection) == state, "as an earlier release has stored them"
         later = replace(look(state, 60), outbox=state.outbox[1:])
         store.save(connection, state, later)

@@ -599,6 +599,41 @@ def test_a_clock_that_was_ahead_does_not_have_the_last_word(
     assert newest_evaluations(instance, [key])[key].at <= datetime.now(UTC)
 
 
+def test_another_check_of_a_table_is_told_while_the_first_is_open() -> None:
+    """A table whose `not_null` was red since yesterday hid that its hub was no longer sound."""
+    now, first = datetime.now(UTC), ("not_null", "error", "1 row")
+    state = State()
+    for checks in ([first], [first], [first, ("hub_is_sound", "error", "")], [first, ("hub_is_sound", "error", "")]):
+        state = advance(state, {"dagster checks": [_checks_failed("vault.hub_store", checks)]}, ["mail"], now)
+    assert [message.body["summary"].partition("failed: ")[2] for message in state.outbox] == [
+        "not_null (1 row)", "not_null (1 row), hub_is_sound",
+    ]  # fmt: skip
+
+
+def test_a_job_that_fails_as_a_whole_is_told_though_a_table_was_left_behind_before(
+    instance: dg.DagsterInstance, settings: Settings
+) -> None:
+    """One table had failed for days, with an alert for it: when all failed nobody heard of it."""
+    state, now = State(), datetime.now(UTC)
+
+    def look() -> list[str]:
+        nonlocal state
+        state = advance(state, {"dagster": read_runs(settings).occasions}, ["mail"], now)
+        return [message.body["state"] for message in state.outbox]
+
+    left = {"raw_shop.orders": HeldTable(1, now, None)}
+    run_id = run(instance, "load_shop", orders=True)
+    instance.add_run_tags(run_id, {tags.HELD: pack_state(LoadState(run_id, None, left))})
+    assert look() == ["began"]
+    run_id = run(instance, "load_shop", orders=True)
+    instance.add_run_tags(run_id, {tags.HELD: pack_state(LoadState(run_id, None, left))})
+    assert look() == ["began"], "the same table, another run"
+    run(instance, "load_shop", orders=True)
+    assert look() == ["began", "began"]
+    run(instance, "load_shop", orders=True)
+    assert look() == ["began", "began"]
+
+
 def test_a_failed_check_says_how_many_rows_and_a_mart_where_to_look_first() -> None:
     """Nobody who is told at night knows what dbt is configured to; and the cause is in the vault mostly."""
     event = {"dagster_event": {"event_specific_data": {"description": "Got 1011 results, configured to fail if != 0"}}}
