@@ -161,6 +161,28 @@ def test_alert_rules_name_metrics_that_exist() -> None:
     assert len(set(named)) > 10 and not set(named) - set(METRICS)
 
 
+MEASURED = {  # kinds of alerts with a metric of their own, which the rules compare
+    "lag": "lakehouse_lag_seconds", "slot": "lakehouse_slot_wal_status", "parked": "lakehouse_parked_tables",
+    "unclaimed": "lakehouse_unclaimed_parts", "dead_letters": "lakehouse_quarantined_rows",
+    "disk": "lakehouse_disk_free_bytes", "run": "lakehouse_job_failures", "check": "lakehouse_failed_checks",
+    "server": "lakehouse_server_up", "daemon": "lakehouse_daemon_heartbeat_age_seconds",
+}  # fmt: skip
+
+
+def test_each_kind_of_alert_has_a_rule() -> None:
+    """Who alerts with Prometheus alone heard of a dead follower by its lag, and of a dead worker not at all."""
+    rules = yaml.safe_load((PROJECT_DIR / "docker" / "prometheus-rules.yml").read_text())["groups"][0]["rules"]
+    expressions = "\n".join(rule["expr"] for rule in rules)
+    matched = re.findall(r'lakehouse_open_alerts\{kind=~?"([^"]+)"\} > 0', expressions)
+    told = {kind for kinds in matched for kind in kinds.split("|")}
+    told |= {kind for kind, metric in MEASURED.items() if metric in expressions}
+    alerts = (PROJECT_DIR / "docs" / "operations.md").read_text().partition("### Alerts")[2].partition("### ")[0]
+    kinds = {
+        kind for line in re.findall(r"^\| (`.*?) \|", alerts, re.MULTILINE) for kind in re.findall(r"`(\w+)`", line)
+    }
+    assert "follower" in kinds and kinds - {"kind"} == told
+
+
 def test_the_labels_of_a_metric_are_scraped_as_they_are() -> None:
     """Prometheus has a label `job` of its own: rules named the job of the scrape, and the dashboard added all jobs."""
     rules = (PROJECT_DIR / "docker" / "prometheus-rules.yml").read_text()
