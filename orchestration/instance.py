@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 
 import dagster as dg
-from dagster._core.instance.ref import InstanceRef
+import yaml
 from sqlalchemy import create_engine, inspect
 
 from lakehouse.errors import LakehouseError
@@ -36,16 +36,17 @@ def _instance(settings: Settings) -> dg.DagsterInstance:
 
 
 def _has_tables(settings: Settings) -> bool:
-    if not (settings.dagster_home / "dagster.yaml").exists():
+    file = settings.dagster_home / "dagster.yaml"
+    if not file.exists():
         return False
-    storage = InstanceRef.from_dir(str(settings.dagster_home)).storage_data
-    configured = storage.config_dict["postgres_url"] if storage else None
+    storage = (yaml.safe_load(file.read_text()) or {}).get("storage") or {}
+    configured = storage.get("postgres", {}).get("postgres_url")
     variable = configured["env"] if isinstance(configured, dict) else None
     url = os.environ.get(variable) if variable else configured
     if not url:
         missing = f"{variable} is not set here. In docker/, run this in `worker`; in Kubernetes, in the pod of Dagster"
         raise LakehouseError(
-            f"{settings.dagster_home / 'dagster.yaml'} names no database" + (f": {missing}" if variable else "")
+            f"{file} names no database" + (f": {missing}" if variable else "")
         )
     engine = create_engine(url)
     try:

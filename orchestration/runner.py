@@ -12,12 +12,12 @@ from datetime import UTC, datetime
 from functools import partial
 from time import monotonic
 from typing import Any
+from uuid import uuid4
 
 import dagster as dg
 from dagster._core.definitions.job_base import InMemoryJob
 from dagster._core.execution.api import execute_run_iterator
 from dagster._core.remote_origin import RemoteJobOrigin, RemoteRepositoryOrigin
-from dagster._core.utils import make_new_run_id
 from dagster._core.workspace.load import location_origins_from_yaml_paths
 
 from lakehouse.declarations.manifest import load_manifest
@@ -184,7 +184,7 @@ def _run(
 ) -> Outcome:
     assets, checks = frozenset(part.assets or ()) or None, None if part.checks is None else frozenset(part.checks)
     job = whole.get_subset(asset_selection=assets, asset_check_selection=checks)
-    started, run_id = monotonic(), make_new_run_id()
+    started, run_id = monotonic(), str(uuid4())
     stop.before_exit = partial(cancel, instance, run_id)
     signed = {**job.tags, **tags, **signature(run_id)}
     run = instance.create_run_for_job(

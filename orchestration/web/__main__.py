@@ -2,13 +2,13 @@
 
 import argparse
 import os
+import signal
 from contextlib import suppress
 
 import dagster as dg
 import uvicorn
 from dagster._core.workspace.context import WorkspaceProcessContext
 from dagster._core.workspace.load_target import WorkspaceFileTarget
-from dagster._utils.interrupts import setup_interrupt_handlers
 from dagster._utils.log import configure_loggers
 from dagster_webserver.app import create_app_from_workspace_process_context
 
@@ -36,7 +36,7 @@ def serve(settings: Settings, workspace: str, host: str, port: int) -> None:
     """Serves the UI of a workspace at this address."""
     os.environ.setdefault("DAGSTER_HOME", str(settings.dagster_home))
     configure_loggers()
-    setup_interrupt_handlers()
+    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))  # as `dagster-webserver` ends
     with suppress(KeyboardInterrupt), dg.DagsterInstance.get() as instance:
         instance.optimize_for_webserver(STATEMENT_MILLISECONDS, RECYCLE_SECONDS, OVERFLOW)
         with WorkspaceProcessContext(instance, WorkspaceFileTarget([workspace]), version=dg.__version__) as context:
