@@ -147,7 +147,7 @@ def _of_event(event: str) -> Made | None:
         stored = json.loads(event)
         entry = stored.get("event_log_entry") or stored
         entries = entry["dagster_event"]["event_specific_data"]["materialization"]["metadata_entries"]
-        record = next((e["entry_data"]["data"] for e in entries if e["label"] == RECORD), {})
+        record: dict[str, Any] = next((e["entry_data"]["data"] for e in entries if e["label"] == RECORD), {})
         read = {table: int(snapshot) for table, snapshot in record.get("snapshots", {}).items()}
         return Made(float(entry["timestamp"]), entry["run_id"], record.get("job"), read)
     except (ValueError, KeyError, TypeError):
@@ -157,7 +157,9 @@ def _of_event(event: str) -> Made | None:
 def _reads(connection: psycopg.Connection[Any], made: Mapping[str, Made], jobs: set[str]) -> Reads:
     """What each job has read, by its last run that succeeded and by what the worker has made."""
     runs = connection.execute(_READ, (SNAPSHOTS, sorted(jobs - {BY_HAND}))).fetchall()
-    said = [(job, at, {t: int(s) for t, s in json.loads(tag or "{}").items()}) for job, at, tag in runs]
+    said: list[tuple[str, float, Mapping[str, int]]] = [
+        (job, at, {t: int(s) for t, s in json.loads(tag or "{}").items()}) for job, at, tag in runs
+    ]
     said += [(m.job, m.at, m.read) for m in made.values() if m.job]
     found: dict[str, dict[str, Read]] = {}
     for job, at, snapshots in said:

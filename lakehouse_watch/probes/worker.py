@@ -12,6 +12,8 @@ from lakehouse_watch.alerts import Occasion
 from lakehouse_watch.probes.limits import in_one_line
 from lakehouse_watch.probes.reading import Reading
 
+ENDS_SECONDS = 60.0  # a step that took so long is mostly over by then
+
 
 def read_worker(settings: Settings) -> Reading:
     """Whether it lives; nothing to tell of one that has ended by itself, or was never started."""
@@ -43,6 +45,6 @@ def _hung(settings: Settings) -> tuple[Occasion, ...]:
         "worker/step",
         f"the worker has been at one step for {seconds / 60:,.0f} minutes: it, or a statement of it in Trino, hangs",
         "see its log and `system.runtime.queries` in Trino: cancel the statement, or end the worker, and sensors load "
-        "what is left",
-    )
+        "what is left", patience=ENDS_SECONDS,
+    )  # fmt: skip
     return (hung,)
