@@ -45,9 +45,7 @@ def _has_tables(settings: Settings) -> bool:
     url = os.environ.get(variable) if variable else configured
     if not url:
         missing = f"{variable} is not set here. In docker/, run this in `worker`; in Kubernetes, in the pod of Dagster"
-        raise LakehouseError(
-            f"{file} names no database" + (f": {missing}" if variable else "")
-        )
+        raise LakehouseError(f"{file} names no database" + (f": {missing}" if variable else ""))
     engine = create_engine(url)
     try:
         return inspect(engine).has_table("alembic_version")
