@@ -32,6 +32,15 @@ def with_password(topics: Topics, password: str) -> Topics:
     return replace(topics, settings=topics.settings.model_copy(update={"sources": {topics.source.name: login}}))
 
 
+def grant(broker: Broker, operation: AclOperation) -> None:
+    allow = AclBinding(
+        ResourceType.TOPIC, "clicks", ResourcePatternType.LITERAL, f"User:{USER}", "*", operation,
+        AclPermissionType.ALLOW,
+    )  # fmt: skip
+    [granted] = broker.admin.create_acls([allow]).values()
+    granted.result(20)
+
+
 def test_a_login_needs_its_password_and_the_right_to_read_its_topics(
     settings: Settings, broker: Broker, spark: Any
 ) -> None:
@@ -46,12 +55,10 @@ def test_a_login_needs_its_password_and_the_right_to_read_its_topics(
         right.ingest(spark)
     [finding] = check_source(right.settings, right.source)
     assert finding.weight == "in the way" and "grant Describe and Read" in finding.remedy
-    allow = AclBinding(
-        ResourceType.TOPIC, "clicks", ResourcePatternType.LITERAL, f"User:{USER}", "*",
-        AclOperation.READ, AclPermissionType.ALLOW,
-    )  # fmt: skip
-    [granted] = broker.admin.create_acls([allow]).values()
-    granted.result(20)
+    grant(broker, AclOperation.DESCRIBE)
+    [finding] = check_source(right.settings, right.source)
+    assert "topic clicks: the login may describe it, but not read it" in finding.says
+    grant(broker, AclOperation.READ)
     right.ingest(spark)
     assert sorted(row["id"] for row in right.raw("clicks")) == list(range(30))
     assert check_source(right.settings, right.source) == []

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, Uuid
-from confluent_kafka.admin import OffsetSpec
+from confluent_kafka.admin import AclOperation, OffsetSpec
 
 from ingestion.schema.offsets import Offsets
 from ingestion.sources.kafka import connection
@@ -27,8 +27,10 @@ def done(result: Any) -> "Future[Any]":
 class Admin:
     """Answers as AdminClient does: topics by their ids, and their ends, of committed events and of all."""
 
-    def __init__(self, ids: dict[str, Uuid], ends: tuple[int, int] = (0, 0)) -> None:
-        self._ids, self._ends = ids, ends
+    def __init__(
+        self, ids: dict[str, Uuid], ends: tuple[int, int] = (0, 0), rights: tuple[AclOperation, ...] | None = None
+    ) -> None:
+        self._ids, self._ends, self._rights = ids, ends, rights
 
     def describe_cluster(self, request_timeout: float) -> "Future[Any]":
         return done(SimpleNamespace(cluster_id="c"))
@@ -38,11 +40,12 @@ class Admin:
         end = self._ends[isolation_level == IsolationLevel.READ_UNCOMMITTED]
         return {at: done(SimpleNamespace(offset=end if is_end[at] else 0)) for at in wanted}
 
-    def describe_topics(self, names: Any, request_timeout: float) -> dict[str, "Future[Any]"]:
-        return {
-            name: done(SimpleNamespace(topic_id=number, partitions=[SimpleNamespace(id=0)]))
-            for name, number in self._ids.items()
-        }
+    def describe_topics(
+        self, names: Any, include_authorized_operations: bool, request_timeout: float
+    ) -> dict[str, "Future[Any]"]:
+        assert include_authorized_operations
+        told = {"partitions": [SimpleNamespace(id=0)], "authorized_operations": self._rights}
+        return {name: done(SimpleNamespace(topic_id=number, **told)) for name, number in self._ids.items()}
 
 
 def brokers(monkeypatch: pytest.MonkeyPatch, admin: Any) -> Brokers:
@@ -54,6 +57,21 @@ def brokers(monkeypatch: pytest.MonkeyPatch, admin: Any) -> Brokers:
 def test_a_topic_is_known_by_the_id_that_it_was_created_with(monkeypatch: pytest.MonkeyPatch) -> None:
     found = brokers(monkeypatch, Admin({"clicks": Uuid(7, 1), "views": Uuid(-8, 1)})).topics(["clicks", "views"])
     assert found == {"clicks": Topic("clicks", 7, (0,)), "views": Topic("views", 2**63 - 8, (0,))}
+
+
+@pytest.mark.parametrize(
+    ("rights", "may"),
+    [
+        (None, True), ((), True), ((AclOperation.DESCRIBE,), False), ((AclOperation.DESCRIBE, AclOperation.READ), True),
+        ((AclOperation.ALL,), True), ((AclOperation.DESCRIBE, AclOperation.WRITE), False),
+    ],
+)  # fmt: skip
+def test_a_topic_that_may_be_described_and_not_read_is_told(
+    monkeypatch: pytest.MonkeyPatch, rights: Any, may: bool
+) -> None:
+    """`prepare --check` found nothing in the way, and ingestion failed for all tables of the source."""
+    found = brokers(monkeypatch, Admin({"clicks": Uuid(7, 1)}, rights=rights)).topics(["clicks"])
+    assert found == {"clicks": Topic("clicks", 7, (0,)) if may else "the login may describe it, but not read it"}
 
 
 def test_brokers_that_tell_no_topic_ids_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

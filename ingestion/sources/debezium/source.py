@@ -128,7 +128,7 @@ class OpenDebezium(OpenKafka):
         found = self._brokers.topics(shapes)
         if gone := [name for name in shapes if present(found, name) is None]:
             raise LakehouseError(
-                f"source {self._name!r}: topic {', '.join(gone)} is not there, or may not be described, so "
+                f"source {self._name!r}: topic {', '.join(gone)} is not there, or may not be read, so "
                 "transactions are not whole: let the connector write it, or take its table out of the declaration"
             )
         before = cast(TransactionOffsets, self._reached())
@@ -209,13 +209,19 @@ class OpenDebezium(OpenKafka):
         return Range(name, 0, first, max(first, last), 0)
 
     def _own_id(self) -> int:
-        """The number of the transaction topic, 0 until it is there; raises LakehouseError where it tells no order."""
+        """The number of the transaction topic, 0 until it is there; raises LakehouseError where it tells no order, or
+        may not be read."""
         name = self._of.transactions
         if name is None:
             return 0
-        topic = present(self._brokers.topics([name]), name)
+        topic = self._brokers.topics([name]).get(name)
         if topic is None:
             return 0
+        if isinstance(topic, str):
+            raise LakehouseError(
+                f"source {self._name!r}: transaction topic {name}: {topic}: grant it Describe and Read, or correct "
+                "`transactions`"
+            )
         if len(topic.partitions) != 1:
             raise LakehouseError(
                 f"source {self._name!r}: transaction topic {name} has {len(topic.partitions)} partitions, which tell "

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TypeVar
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
+from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource, OffsetSpec
 
 from ingestion.schema.offsets import Partition
 from lakehouse.errors import LakehouseError
@@ -28,6 +28,7 @@ ANOTHER_LEADER = (
     KafkaError.LEADER_NOT_AVAILABLE, KafkaError.REPLICA_NOT_AVAILABLE, KafkaError.OFFSET_NOT_AVAILABLE,
 )  # fmt: skip
 """Codes of a partition whose leader is another one, or does not know it yet: brokers agree within seconds."""
+READS = {AclOperation.READ, AclOperation.ALL}
 T = TypeVar("T")
 log = logging.getLogger("lakehouse.kafka")
 log.setLevel(logging.CRITICAL)  # what the client logs comes as an error too
@@ -60,7 +61,9 @@ class Brokers:
         wanted = sorted(set(names))
         if not wanted:
             return {}
-        asked = self._admin.describe_topics(TopicCollection(wanted), request_timeout=ANSWER_SECONDS)
+        asked = self._admin.describe_topics(
+            TopicCollection(wanted), include_authorized_operations=True, request_timeout=ANSWER_SECONDS
+        )
         found: dict[str, Topic | str] = {}
         for name, future in asked.items():
             try:
@@ -71,7 +74,12 @@ class Brokers:
                         f"source {self._source!r}: its brokers tell no id of topic {name}, by which it is known from "
                         "another one of that name: let them be Kafka 2.8 or newer, or others that tell ids"
                     )
-                found[name] = Topic(name, number, tuple(sorted(part.id for part in told.partitions)))
+                rights = told.authorized_operations  # not every server tells them
+                may_read = not rights or not READS.isdisjoint(rights)
+                partitions = tuple(sorted(part.id for part in told.partitions))
+                found[name] = (
+                    Topic(name, number, partitions) if may_read else "the login may describe it, but not read it"
+                )
             except KafkaException as error:
                 code = error.args[0].code()
                 if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
