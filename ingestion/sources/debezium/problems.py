@@ -18,3 +18,13 @@ def lacking_key(key: Collection[str], told: Collection[str]) -> str | None:
         " so updates do not tell when it changes: declare that key, or set REPLICA IDENTITY FULL and let the "
         "connector write the table to a topic of another name"
     )
+
+
+def shared_key(key: Collection[str], shared: Collection[str]) -> str | None:
+    """Why a table of this key cannot go on if two of its rows have the columns `shared` in common, None if it can."""
+    if not {*key} <= {*shared}:
+        return None
+    return (
+        f"a transaction inserts several rows that have the key ({', '.join(sorted(key))}) in common, so it tells no "
+        "rows apart: declare a key that is unique in the database, or none where delivery is exactly_once"
+    )

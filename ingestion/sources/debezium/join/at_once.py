@@ -126,7 +126,8 @@ def _windows(heads: Heads, ends: _Ends) -> Iterator[_Window]:
 
 def _landing(heads: Heads, ends: _Ends, follows: Follows) -> int | None:
     """How many transactions land: those before the first whose events have not all come. None where events came twice,
-    or more than END counts, or those that lack will not come, or where rows of a snapshot depend on such an event."""
+    or more than END counts, or those that lack will not come, or where rows of a snapshot depend on such an event, or
+    where a transaction inserts a key twice."""
     come, doubles = np.zeros(len(ends.groups), np.int64), (Shared(HASHES), Shared(HASHES))
     snapshot_to, open_from = -1, _NEVER
     try:
@@ -140,7 +141,8 @@ def _landing(heads: Heads, ends: _Ends, follows: Follows) -> int | None:
             come += np.bincount(of, minlength=len(come))
             doubles[0].add(_hashes(of, places))
             keyed = window.is_event & ends.is_keyed[window.relation]
-            parts = (rows["xid"], rows["lsn"], window.relation, rows["op"], rows["identity"])
+            record = np.where(rows["op"] == ord("c"), 0, rows["lsn"])  # two inserts of one key may be two rows
+            parts = (rows["xid"], record, window.relation, rows["op"], rows["identity"])
             doubles[1].add(_hashes(*(part[keyed] for part in parts)))
             snapshot_to = max(snapshot_to, rows["at"][rows["kind"] == SNAPSHOT].max(initial=-1))
             open_from = min(open_from, rows["at"][window.is_event & (end < 0)].min(initial=_NEVER))

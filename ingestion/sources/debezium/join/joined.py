@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 
@@ -65,7 +65,7 @@ class Follows:
     Where delivery is not `exactly_once`, the counts of an END are wrong once Debezium was restarted within its
     transaction. `is_whole`: the read reaches the end of all topics as of `now`. `forgotten_to` is the moment before
     which the transaction topic has no END any more, where an event needs one of that time. `earlier` is what was told
-    before the read, where one of its ENDs goes back.
+    before the read, where one of its ENDs goes back. `content` is a number for all that an event says of its row.
     """
 
     relations: Sequence[str]
@@ -81,6 +81,7 @@ class Follows:
     older: Mapping[int, End] = field(default_factory=dict)
     forgotten_to: datetime | None = None
     earlier: Earlier | None = None
+    content: Callable[[int], int] = lambda index: index
 
     def is_forgotten(self, at: int) -> bool:
         """Whether what was sent at that moment, in milliseconds, and has no END will have none."""
@@ -103,7 +104,8 @@ class Joined:
     transactions `endless` there will never be an END, and that of those `forgotten` is not in its topic any more. Those
     that are `unended` wait for theirs longer than is usual, and are the first to wait in a partition: of each, when its
     last event came, in milliseconds. Of events that cannot be read, by index, `counted` are the transactions
-    whose orders they may tell later."""
+    whose orders they may tell later. `sharing` are inserts of one transaction with the same key, by index, each with
+    an earlier one, both of which are there when it ends."""
 
     placed: Numbers = field(default_factory=lambda: Numbers(PLACED))
     offsets: list[int] = field(default_factory=list)
@@ -115,6 +117,7 @@ class Joined:
     forgotten: frozenset[int] = frozenset()
     unended: Mapping[int, int] = field(default_factory=dict)
     counted: dict[int, int] = field(default_factory=dict)
+    sharing: list[tuple[int, int]] = field(default_factory=list)
 
 
 @dataclass

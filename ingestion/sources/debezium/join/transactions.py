@@ -3,8 +3,7 @@
 No event tells the position of its commit; the END of its transaction does, in a topic of its own. They are joined by
 xid: `transaction.id` differs between the two, and records' own LSNs go back where transactions overlapped. Debezium
 sends transactions in the order of their commits, one after the other, so each partition has their events in that order
-at the first time that it has them; what comes once more after a restart has the same (xid, lsn, relation, operation,
-key), whatever its `total_order` says then.
+at the first time that it has them. What comes once more after a restart is `repeated`.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -28,6 +27,7 @@ from ingestion.sources.debezium.join.joined import (
     nowhere,
 )
 from ingestion.sources.debezium.join.pairs import key_changes
+from ingestion.sources.debezium.join.repeated import repetitions, sharing_key
 from ingestion.sources.debezium.join.rest import FAR, place_rest, told_to
 from ingestion.sources.debezium.join.strangers import strangers
 from ingestion.sources.debezium.message.envelope import End
@@ -54,6 +54,7 @@ def join_each(heads: Loaded, told: Sequence[Told], ended: Ended, before: Reached
     for end, events in landed:
         for index, place in events:
             numbers[index], places[index] = end.lsn, place
+        joined.sharing += _sharing(heads, events, follows)
     waiting = ended.new[len(landed) :]
     ended.told_to = waiting[0].offset if waiting else ended.told_to
     last = landed[-1][0] if landed else None
@@ -63,6 +64,14 @@ def join_each(heads: Loaded, told: Sequence[Told], ended: Ended, before: Reached
     joined.told_to = told_to(heads, joined, ended, follows)
     joined.waits = bool(waiting) or joined.offsets != list(follows.ends) or joined.told_to != follows.told_to
     return joined.done()
+
+
+def _sharing(heads: Loaded, events: Sequence[tuple[int, int]], follows: Follows) -> list[tuple[int, int]]:
+    created = [index for index, _ in events if heads.kind[index] == EVENT and heads.op[index] == ord("c")]
+    if len({(follows.relations[heads.partition[i]], heads.identity[i]) for i in created}) == len(created):
+        return []
+    ranked = sorted(events, key=lambda event: event[1])
+    return [*sharing_key(heads, [index for index, _ in ranked if heads.kind[index] == EVENT], follows)]
 
 
 def _first_of(heads: Loaded, firsts: Firsts, under_way: Collection[int]) -> set[int]:
@@ -122,7 +131,8 @@ def _ended(told: Sequence[Told], before: Reached, follows: Follows) -> Ended:
 
 def _firsts(heads: Loaded, ended: Ended, follows: Follows) -> Firsts:
     found = Firsts()
-    seen: dict[int, dict[tuple[int, str, int, int], int]] = {}
+    seen: dict[int, set[tuple[int, str, int, int]]] = {}
+    twice: dict[int, None] = {}
     for index in range(len(heads)):
         if heads.kind[index] != EVENT:
             continue
@@ -132,13 +142,18 @@ def _firsts(heads: Loaded, ended: Ended, follows: Follows) -> Firsts:
             continue
         if relation in follows.keyed:
             identity = heads.lsn[index], relation, heads.op[index], heads.identity[index]
-            first = seen.setdefault(xid, {}).setdefault(identity, index)
-            if first != index:
-                found.repeated += 1
-                if heads.order[first] != heads.order[index]:
-                    found.unclean.add(xid)
-                continue
+            known = seen.setdefault(xid, set())
+            if identity in known:
+                twice[xid] = None
+            known.add(identity)
         found.by_xid.setdefault(xid, []).append(index)
+    for xid in twice:
+        events = found.by_xid[xid]
+        again = repetitions(heads, events, follows)
+        found.by_xid[xid] = [index for index in events if index not in again]
+        found.repeated += len(again)
+        if any(again.values()):
+            found.unclean.add(xid)
     return found
 
 
