@@ -43,10 +43,12 @@ class Visible:
 
     messages: list[Message] = field(default_factory=list)
     cluster_id: str = "c"
+    closed: str = ""  # to our login
 
     def topics(self, names: Any) -> dict[str, Any]:
         known = {m["topic"] for m in self.messages}
-        return {name: Topic(name, 1 + sum(map(ord, name)), (0,)) for name in names if name in known}
+        found = {name: Topic(name, 1 + sum(map(ord, name)), (0,)) for name in names if name in known}
+        return found | {name: "the login may not describe and read it" for name in found if name == self.closed}
 
     def starts(self, partitions: Any) -> dict[Any, int]:
         return dict.fromkeys(partitions, 0)
@@ -232,6 +234,63 @@ def test_what_cannot_be_read_of_a_parked_table_is_kept_until_it_resumes(lake: La
     lake.cycle()
     assert len(lake.rows("items")) == 41 and lake.kept("spool") == []
     assert [(r["table"], r["offset"]) for r in lake.kept("quarantine")] == [("items", 40)]
+
+
+def inserted(*rows: dict[str, Any]) -> list[Message]:
+    """Rows of one COPY into items."""
+    of = {(m["topic"], m["offset"]): m for m in PLAIN}
+    first, end = of["public.items", 4], of["transaction", 2]
+    event, counts = json.loads(first["value"]), json.loads(end["value"])
+    counts["data_collections"] = [{"data_collection": "public.items", "event_count": len(rows)}]
+    events = []
+    for number, row in enumerate(rows, start=1):
+        placed = event["transaction"] | {"total_order": number, "data_collection_order": number}
+        value = json.dumps(event | {"after": event["after"] | row, "transaction": placed})
+        events.append(first | {"offset": number - 1, "value": value})
+    return [*events, end | {"value": json.dumps(counts)}]
+
+
+def test_rows_of_a_key_that_is_not_unique_are_kept_until_another_is_declared(lake: Lake) -> None:
+    """All but the first of them were dropped, without a word."""
+    lake.tables = TABLES[:1]
+    lake.visible.messages = inserted({"id": 5, "name": "a"}, {"id": 5, "name": "b"}, {"id": 6, "name": "c"})
+    for _ in range(2):
+        lake.cycle()
+        with store.connect_catalog(lake.settings) as states:
+            parked = store.read_positions(states, "shop")["items"]
+        assert parked.state == "parked" and "several rows that have the key (id) in common" in str(parked.reason)
+        assert lake.rows("items") == [] and len(lake.kept("spool")) == 3
+        operate.resume(lake.settings, TABLES[0])
+    lake.tables = (table("items", ITEMS, ("id", "name")),)
+    lake.cycle()
+    assert [(r["id"], r["name"]) for r in lake.rows("items")] == [(5, "a"), (5, "b"), (6, "c")]
+    assert lake.kept("spool") == [] and lake.kept("quarantine") == []
+
+
+def test_a_stray_message_of_the_transaction_topic_is_in_the_quarantine(lake: Lake) -> None:
+    *_, lake.visible.messages = grown(200)
+    last = max(m["offset"] for m in PLAIN if m["topic"] == "transaction")
+    of = {"topic": "transaction", "partition": 0, "key": None, "at": PLAIN[0]["at"]}
+    lake.visible.messages += [of | {"offset": last + 1, "value": '{"test": true}'}]
+    for _ in range(2):
+        lake.cycle()
+    [letter] = lake.kept("quarantine")
+    assert (letter["topic"], letter["partition"], letter["offset"]) == ("transaction", 0, last + 1)
+    assert "neither begin nor end" in letter["reason"] and len(lake.rows("items")) == 42
+
+
+def test_a_transaction_topic_that_may_not_be_read_is_not_called_deleted(lake: Lake) -> None:
+    """The advice cost an epoch, and read the topic from its beginning."""
+    *_, lake.visible.messages = grown(200)
+    lake.cycle()
+    lake.visible.closed = "transaction"
+    for ask in (lambda: recover(lake), lake.cycle):
+        with pytest.raises(LakehouseError, match="may not describe and read it: grant it") as failure:
+            ask()
+        assert "deleted" not in str(failure.value) and "--recover" not in str(failure.value)
+    with store.connect_catalog(lake.settings) as states:
+        stream = store.read_stream(states, "shop")
+    assert stream is not None and stream.epoch == 1
 
 
 def test_a_table_that_is_declared_later_joins_the_cuts_with_its_history(lake: Lake) -> None:

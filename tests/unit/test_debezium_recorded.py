@@ -4,6 +4,7 @@ import contextlib
 import json
 import random
 import re
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any, cast
@@ -427,6 +428,85 @@ def test_rows_without_their_envelope_are_refused_in_one_line() -> None:
     assert "ExtractNewRecordState" in str(failure.value) and "\n" not in str(failure.value)
 
 
+def foreign(topic: str, *values: str, at: int = 0) -> list[Message]:
+    """The messages, and others behind those of a topic."""
+    last = max(m["offset"] for m in PLAIN if m["topic"] == topic)
+    other = {"topic": topic, "partition": 0, "key": None, "at": at or max(m["at"] for m in PLAIN)}
+    return [*PLAIN, *(other | {"offset": last + n, "value": value} for n, value in enumerate(values, start=1))]
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_one_foreign_object_alone_is_a_dead_letter(is_told: bool) -> None:
+    """It stopped the whole source, until the next event of its table."""
+    given = settings() if is_told else settings(transactions=None)
+    before = read(PLAIN if is_told else untold(PLAIN), ITEMS_TABLE, given=given).position
+    messages = foreign("public.items", '{"test": true}')
+    messages = messages if is_told else untold(messages)
+    found = read(messages, ITEMS_TABLE, given=given, before=before, now=datetime(2027, 1, 1, tzinfo=UTC))
+    assert found.unread == {"items": ["0/49: it is a row without an envelope (no op, no source)"]}
+    assert found.position.by_partition["public.items", 0] == 50
+
+
+def test_rows_of_a_connector_that_unwraps_from_now_on_are_refused() -> None:
+    """Those that an END counts are its own, and those with all columns of the table."""
+    before, late = read(PLAIN, ITEMS_TABLE).position, datetime(2027, 1, 1, tzinfo=UTC)
+    row = {"id": 7, "name": "g", "price": "ASw=", "big": None}
+    parts = [{"data_collection": "public.items", "event_count": 1}]
+    end = json.dumps({"status": "END", "id": "900:25000000", "data_collections": parts, "ts_ms": PLAIN[-1]["at"]})
+    counted = [*foreign("public.items", '{"ID": 7}'), *foreign("transaction", end)[len(PLAIN) :]]
+    for messages in (counted, foreign("public.items", json.dumps(row))):
+        with pytest.raises(LakehouseError, match=r"public\.items has rows without their envelope") as failure:
+            read(messages, ITEMS_TABLE, before=before, now=late)
+        assert "\n" not in str(failure.value)
+    change = json.dumps(json.loads(next(m["value"] for m in PLAIN if m["value"] and '"op":"r"' in m["value"])))
+    stray = foreign("public.items", json.dumps(row), change)
+    assert len(read(stray, ITEMS_TABLE, before=before, now=late).unread["items"]) == 1, "the next event frees it"
+
+
+def test_what_cannot_be_read_in_the_transaction_topic_is_a_dead_letter() -> None:
+    """It stopped the source, and no command got it past it."""
+    before, at = read(PLAIN, ITEMS_TABLE).position, max(m["at"] for m in PLAIN)
+    next_to = before.by_partition["transaction", 0]
+    alone = foreign("transaction", '{"test": true}')
+
+    def seconds(count: int, messages: list[Message]) -> Read:
+        now = datetime.fromtimestamp(at / 1000, UTC) + timedelta(seconds=count)
+        return read(messages, ITEMS_TABLE, before=before, now=now)
+
+    assert seconds(59, alone).position.by_partition["transaction", 0] == next_to
+    found = seconds(61, alone)
+    assert found.position.by_partition["transaction", 0] == next_to + 1
+    assert found.unread == {"items": [f"0/{next_to}: it tells neither begin nor end of a transaction in Postgres"]}
+    assert [record["topic"] for _, kept in found.kept for record in kept.to_pylist()] == ["transaction"]
+    [says] = [says for says in found.noticed.warnings if "it is passed" in says]
+    assert f"topic transaction, offset {next_to}: it tells neither" in says
+    of, [(_, kept)] = shape(ITEMS_TABLE, settings()), found.kept
+    kept = kept.append_column("seq", [[2 * place for place in kept.column("place").to_pylist()]])
+    with pytest.raises(UnreadableRecord, match="neither begin nor end"):
+        list(EnvelopeRecords({of.oid: of}).decode(of.encoded, kept, {}, ()))
+    begin = json.dumps({"status": "BEGIN", "id": "900:25000000", "ts_ms": at})
+    found = seconds(0, foreign("transaction", "no JSON", begin))
+    assert len(found.unread["items"]) == 1 and found.position.by_partition["transaction", 0] == next_to + 2
+
+
+def test_a_transaction_whose_end_cannot_be_read_waits_and_is_told() -> None:
+    before, at = read(PLAIN, ITEMS_TABLE).position, max(m["at"] for m in PLAIN)
+    event = json.loads(next(m["value"] for m in PLAIN if m["value"] and '"op":"c"' in m["value"]))
+    event["transaction"] = {"id": "900:25000000", "total_order": 1, "data_collection_order": 1}
+    event["source"] |= {"lsn": 25_000_000, "txId": 900}
+    waits = foreign("public.items", json.dumps(event))
+    unread = foreign("transaction", "no JSON")[len(PLAIN) :]
+    now = datetime.fromtimestamp(at / 1000, UTC)
+    found = read([*waits, *unread], ITEMS_TABLE, before=before, now=now + timedelta(seconds=59))
+    assert found.position == before and not found.unread
+    with pytest.raises(LakehouseError, match=r"offset 125: the value is no JSON, and transaction 900 has no END"):
+        read([*waits, *unread], ITEMS_TABLE, before=before, now=now + timedelta(seconds=61))
+    begin = json.dumps({"status": "BEGIN", "id": "901:26000000", "ts_ms": at})
+    behind = foreign("transaction", "no JSON", begin)[len(PLAIN) :]
+    found = read([*waits, *behind], ITEMS_TABLE, before=before, now=now + timedelta(seconds=61))
+    assert found.unread and any("transaction 900 has no END" in says for says in found.noticed.warnings)
+
+
 def test_changes_without_transactions_are_refused_in_one_line() -> None:
     with pytest.raises(LakehouseError, match=r"offset 4: a change without its transaction: set provide.transaction"):
         read(changed(PLAIN, "public.items", transaction=None), ITEMS_TABLE)
@@ -453,10 +533,42 @@ def test_a_declared_key_that_events_do_not_tell_parks_the_table() -> None:
     assert "key column name is not in its events' key (id)" in found.parked["items"]
 
 
+@pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
+@pytest.mark.parametrize("is_copy", [True, False])
+def test_rows_of_one_key_park_the_table_unless_they_are_the_same(delivery: str, is_copy: bool) -> None:
+    """Of the rows of a COPY all but the first were dropped, without a word."""
+    late, given, xid = datetime(2027, 1, 1, tzinfo=UTC), settings(delivery=delivery), "784:" if is_copy else "783:"
+    inserted = [json.loads(m["value"]) for m in PLAIN if m["topic"] == "public.items" and m["value"]]
+    first = next(e["after"] for e in inserted if e["transaction"] and e["transaction"]["id"].startswith(xid))
+
+    def found(**row: Any) -> Read:
+        def after(event: Any) -> Any:
+            is_one = event["op"] == "c" and event["transaction"]["id"].startswith(xid)
+            return event["after"] | row if is_one else event["after"]
+
+        return read(changed(PLAIN, "public.items", after=after), ITEMS_TABLE, given=given, now=late)
+
+    parked = found(id=first["id"])
+    assert "several rows that have the key (id) in common" in parked.parked["items"] and not parked.rows
+    of = shape(ITEMS_TABLE, settings())
+    kept = pa.concat_tables(table for _, table in parked.kept)
+    kept = kept.append_column("seq", [[2 * place for place in kept.column("place").to_pylist()]])
+    with pytest.raises(TableProblem, match="in common"):
+        list(EnvelopeRecords({of.oid: of}).decode(of.encoded, kept, {}, ()))
+    [shares] = [i for i, message in enumerate(kept.column("message").to_pylist()) if b'"shares": ["id"]' in message]
+    wider = replace(of, key=("id", "name"))
+    [batch] = EnvelopeRecords({of.oid: wider}).decode(of.encoded, kept.slice(shares, 1), {}, ())
+    assert batch.values.column("id").to_pylist() == [first["id"]], "another key may be one"
+    same = found(**first)
+    assert not same.parked
+    assert len([r for r in same.rows["items"] if r["id"] == first["id"] and r["_op"] == "c"]) == 5 + is_copy
+
+
 def test_an_update_that_changes_another_declared_key_is_a_delete_and_a_create() -> None:
     full = changed(
         PLAIN, "public.items",
         before=lambda e: {"id": 3, "name": "three", "price": "ASw=", "big": None} if e["op"] == "u" else e["before"],
+        after=lambda e: e["after"] | {"name": "slower"} if (e["after"] or {}).get("id") == 402 else e["after"],
     )  # fmt: skip
     rows = [
         r for r in read(full, table("items", ITEMS, ("name",))).rows.get("items", []) if r["_commit_lsn"] == 24739264
@@ -555,6 +667,29 @@ def test_an_event_that_came_twice_lands_once() -> None:
     twice = read([*again("public.items"), *again("transaction")], ITEMS_TABLE, given=given, now=late).rows["items"]
     changes = [[(r["_op"], r["_commit_lsn"], r["_seq"]) for r in rows if r["_op"] != "r"] for rows in (once, twice)]
     assert changes[0] == changes[1]
+
+
+def test_what_an_older_version_sends_again_under_other_numbers_lands_once() -> None:
+    """It is known by what it says, where the numbers do not tell: the rows of one COPY."""
+    events = [m for m in PLAIN if m["topic"] == "public.items"]
+    copied = [m for m in events if m["value"] and '"id":"784:' in m["value"] and '"op":"c"' in m["value"]]
+    ids = [json.loads(m["value"])["after"]["id"] for m in copied]
+    assert len(copied) == 6
+
+    def numbered(message: Message, shift: int, offset: int) -> Message:
+        of = json.loads(message["value"])
+        for name in ("total_order", "data_collection_order"):
+            of["transaction"][name] -= shift
+        return message | {"offset": offset, "value": json.dumps(of)}
+
+    at = copied[-1]["offset"] + 1
+    again = [numbered(m, 2, at + n) for n, m in enumerate(copied) if n > 2]
+    later = [m | {"offset": m["offset"] + 10} for m in events if m["offset"] >= at]
+    others = [m for m in PLAIN if m["topic"] != "public.items"]
+    late, given = datetime(2027, 1, 1, tzinfo=UTC), settings(delivery="at_least_once")
+    messages = [*others, *(m for m in events if m["offset"] < at), *again, *later]
+    found = read(messages, ITEMS_TABLE, given=given, now=late)
+    assert [r["id"] for r in found.rows["items"] if r["_op"] == "c" and r["id"] in ids] == ids
 
 
 def test_of_an_end_that_goes_back_it_is_known_whether_it_was_told_before() -> None:

@@ -2,9 +2,10 @@
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any
 
@@ -47,6 +48,25 @@ class _Looked:
 
 
 @dataclass
+class Strays:
+    """Messages of the transaction topic that cannot be read: when each came, and why it cannot. The last one that can
+    be is at the offset `heard`."""
+
+    came: dict[int, datetime] = field(default_factory=dict)
+    reasons: dict[int, str] = field(default_factory=dict)
+    heard: int = -1
+
+    def add(self, offset: int, came: datetime, reason: str) -> None:
+        """Adds one."""
+        self.came[offset], self.reasons[offset] = came, reason
+
+    @property
+    def last(self) -> list[int]:
+        """Those behind which nothing can be read."""
+        return [offset for offset in self.reasons if offset > self.heard]
+
+
+@dataclass
 class Gathered:
     """The messages of a read in a spool, their heads, and what was noticed as they were opened."""
 
@@ -62,8 +82,11 @@ class Gathered:
     checked: set[str] = field(default_factory=set)
     problems: dict[str, str] = field(default_factory=dict)
     keys: dict[str, frozenset[str]] = field(default_factory=dict)  # by topic, the columns of its events' keys
-    unwrapped: dict[str, int] = field(default_factory=dict)
+    unwrapped: dict[str, list[int]] = field(default_factory=dict)  # by topic, what has no envelope
+    flat: set[str] = field(default_factory=set)  # topics where something without one has all columns of the table
     wrapped: set[str] = field(default_factory=set)
+    strays: Strays = field(default_factory=Strays)
+    sharing: set[int] = field(default_factory=set)  # inserts whose key another row has
     snapshots: dict[str, str] = field(default_factory=dict)
     hidden: dict[str, set[str]] = field(default_factory=dict)  # by topic, columns that may hide a NULL
     looked_at: dict[int, Types] = field(default_factory=dict)
@@ -82,12 +105,32 @@ class Gathered:
             self.openers[form] = opener_of(form, self.reader.registry)
         return self.openers[form]
 
-    def told(self, wanted: Range) -> Iterator[Told]:
-        """The messages of the transaction topic."""
+    def listen(self, wanted: Range) -> list[Told]:
+        """What the transaction topic tells; what cannot be read is noted in `strays`. Raises LakehouseError where none
+        of it can be, so that it is no such topic."""
+        told = list(self.told(wanted, self.strays))
+        self.check_heard(wanted)
+        return told
+
+    def check_heard(self, wanted: Range) -> None:
+        """Raises LakehouseError where nothing of the transaction topic could be read: it is no such topic."""
+        if self.strays.reasons and self.strays.heard < 0 and not self.reader.before.end:
+            raise self.reader.refused(
+                f"{self.stray(wanted, min(self.strays.reasons))}: correct `transactions`, the topic of the connector's "
+                "transaction metadata, or the registry"
+            )
+
+    def stray(self, of: Range, offset: int) -> str:
+        """Where a message is that cannot be read, and why."""
+        return f"topic {of.topic}, offset {offset}: {self.strays.reasons[offset]}"
+
+    def told(self, wanted: Range, strays: Strays | None = None) -> Iterator[Told]:
+        """The messages of the transaction topic that can be read."""
         forms = {shape.format for shape in self.reader.shapes.values()}
-        opener = self.opener("avro" if "avro" in forms else "json")
+        opener, noted = self.opener("avro" if "avro" in forms else "json"), strays or Strays()
         for _, messages in self.reader.messages([wanted]):
-            if (ends := ends_at_once(opener, messages)) is not None:
+            if messages.num_rows and (ends := ends_at_once(opener, messages)) is not None:
+                noted.heard = messages.column("offset")[-1].as_py()
                 yield from ends
                 continue
             for message in messages.to_pylist():
@@ -96,11 +139,9 @@ class Gathered:
                 try:
                     end = end_of(opener.open(message["value"]))
                 except Unread as reason:
-                    where = f"topic {wanted.topic}, offset {message['offset']}"
-                    raise self.reader.refused(
-                        f"{where}: {reason}: correct `transactions`, the topic of the connector's transaction "
-                        "metadata, or the registry"
-                    ) from None
+                    noted.add(message["offset"], message["at"], str(reason))
+                    continue
+                noted.heard = message["offset"]
                 yield Told(message["offset"], message["at"], end)
 
     def close(self) -> None:
@@ -116,11 +157,17 @@ class Gathered:
                 blocks, found = looked.result()
                 self.spool.extend(blocks)
                 self._take(shape, messages, found)
-        if flat := sorted(set(self.unwrapped) - self.wrapped):
+        passed = {topic for (topic, _), offset in self.reader.before if offset}
+        self.check_envelopes(self.flat | (self.unwrapped.keys() - passed))
+
+    def check_envelopes(self, flat: AbstractSet[str]) -> None:
+        """Raises LakehouseError where topics among these had no event with its envelope in the read."""
+        if flat := flat - self.wrapped:
             raise self.reader.refused(
-                f"topic {', '.join(flat)} has rows without their envelope (no op, no source), which tell "
+                f"topic {', '.join(sorted(flat))} has rows without their envelope (no op, no source), which tell "
                 "neither deletes nor transactions: take the transform "
-                "ExtractNewRecordState from the connector, or declare kind kafka"
+                "ExtractNewRecordState from the connector, or declare kind kafka; if it is a stray message, it becomes "
+                "a dead letter with the next change of its table"
             )
 
     def _messages(self) -> Iterator[tuple[Shape, pa.Table]]:
@@ -217,7 +264,9 @@ class Gathered:
             check_relation(shape, envelope)
         except Unread as reason:
             if isinstance(reason, Unwrapped):
-                self.unwrapped[shape.topic] = index
+                self.unwrapped.setdefault(shape.topic, []).append(index)
+                if reason.names >= {column.name for column in shape.columns}:
+                    self.flat.add(shape.topic)
             self.reasons[index] = str(reason)
             self.heads.add(*place, UNREAD)
             return

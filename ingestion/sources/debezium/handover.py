@@ -53,7 +53,8 @@ def position_after(
     work = Gathered(reader, Spool())
     try:
         told = _Ends(landed)
-        told.read(_checked(reader, work.told(of)))
+        told.read(_checked(reader, work.told(of, work.strays)))
+        work.check_heard(of)
         ahead = [one.end for one in told.behind if one.end]
         reached = max([landed, *(e.lsn for e in ahead if e.lsn <= landed + NEAR and e.xid in recent)])
         seen = _Seen(work, told, reached, told.first - SKEW if told.first and of.first else None)

@@ -43,6 +43,12 @@ def warnings(work: Gathered, joined: Joined) -> Iterator[str]:
     for topic, names in sorted(work.hidden.items()):
         which = f"topic {topic}: a NULL in {', '.join(sorted(names))}" if names else "a NULL in a column with a default"
         yield f"{which} comes as the column's default: {NULLS}"
+    for offset in work.strays.reasons:
+        if offset < joined.told_to and work.reader.told is not None:
+            yield (
+                f"{work.stray(work.reader.told, offset)}: it is passed, and if it was the END of a transaction, what "
+                "there is of that waits, and what is behind it in its topics"
+            )
     if joined.forgotten and work.reader.told is not None:
         yield (
             f"its topics have transactions whose ENDs are not in {work.reader.told.topic} any more: they land, "

@@ -1,9 +1,11 @@
 """Topics of Debezium, read inside a Spark task: the transactions that are whole land, the others wait."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
@@ -13,9 +15,9 @@ from ingestion.schema.transaction_offsets import TransactionOffsets
 from ingestion.sources.base import Keys, Landing, Noticed, Piece, SourceNow
 from ingestion.sources.debezium.at_once.parts import Part
 from ingestion.sources.debezium.at_once.rows import Places, Rows, rows_at_once
-from ingestion.sources.debezium.gathered import Gathered
+from ingestion.sources.debezium.gathered import MILLISECOND, Gathered
 from ingestion.sources.debezium.join.alone import place_alone
-from ingestion.sources.debezium.join.heads import EMPTY, EVENT
+from ingestion.sources.debezium.join.heads import EMPTY, EVENT, identity_of
 from ingestion.sources.debezium.join.joined import (
     SET_BACK,
     SKEW,
@@ -27,17 +29,20 @@ from ingestion.sources.debezium.join.joined import (
     Reached,
     Told,
 )
+from ingestion.sources.debezium.join.rest import FAR
 from ingestion.sources.debezium.join.transactions import join
 from ingestion.sources.debezium.message.envelope import EPOCH, End
 from ingestion.sources.debezium.noticed import warnings
+from ingestion.sources.debezium.problems import shared_key
 from ingestion.sources.debezium.ranges import EnvelopeRanges
-from ingestion.sources.debezium.records import Event, kept
+from ingestion.sources.debezium.records import Event, kept, stray
 from ingestion.sources.debezium.rows import Made, Placed, rows_of
 from ingestion.sources.debezium.shape import Shape
 from ingestion.sources.debezium.spool import Spool
 from ingestion.sources.kafka.reading import Range
 from ingestion.sources.kafka.records import KEPT_SCHEMA
 
+STRAY = 3 * FAR  # places of what is not of a table
 LOOKED_BACK = 1 << 18  # messages of the transaction topic that are looked at again where one goes back
 
 
@@ -65,13 +70,16 @@ class EnvelopeReader(EnvelopeRanges):
             return Noticed()
         work = _Work(self, Spool())
         try:
-            told = list(work.told(self.told)) if self.told else []
+            told = work.listen(self.told) if self.told else []
             work.fetch()
             joined = work.join(told)
+            work.check_envelopes(
+                {topic for topic, some in work.unwrapped.items() if not joined.counted.keys().isdisjoint(some)}
+            )
             reached = SourceNow(_reached(self, joined), self.now, 0)
             noticed = Noticed(reached=reached, warnings=tuple(warnings(work, joined)))
             with closing(joined.placed):
-                for piece in work.pieces(joined, landing):
+                for piece in chain(work.pieces(joined, landing), work.dead_strays(joined, landing)):
                     take(piece)
         finally:
             work.close()
@@ -91,13 +99,16 @@ class _Work(Gathered):
             )
         relations = [reader.shapes[r.topic].captured for r in reader.ranges]
         histories, older = self._history(told, relations)
+        told_to = self._told_to(told, older)
         follows = Follows(
             relations=relations, ends=[r.end for r in reader.ranges], bases=[r.place - r.first for r in reader.ranges],
-            told_to=reader.told.end if reader.told else 0, 
+            told_to=told_to,
             followed=frozenset(s.captured for s in reader.shapes.values()),
             keyed=frozenset(s.captured for s in reader.shapes.values() if s.key),
-            exactly_once=reader.exactly_once, is_whole=reader.is_whole, now=reader.now, histories=histories,
+            exactly_once=reader.exactly_once, now=reader.now, histories=histories,
+            is_whole=reader.is_whole and (reader.told is None or told_to == reader.told.end),
             older=older, forgotten_to=self._forgotten_to(told), earlier=self._earlier(told),
+            content=self._content,
         )  # fmt: skip
         reached = Reached(before.end, before.committed_at, before.bound)
         if reader.told is None:
@@ -108,6 +119,44 @@ class _Work(Gathered):
             raise reader.refused(
                 f"{problem}; `lakehouse ingest --recover {reader.source}` goes on with what is there, in the next epoch"
             ) from None
+
+    def _told_to(self, told: Sequence[Told], older: Collection[int]) -> int:
+        """How far the transaction topic is read: not past a message that cannot be read and may be the END of events
+        that came just before it. Raises LakehouseError where nothing comes behind it for a while."""
+        of, last, now = self.reader.told, self.strays.last, self.reader.now
+        if of is None or not last:
+            return of.end if of else 0
+        came = [self.strays.came[offset] for offset in last]
+        since = (min(came) - EPOCH - STALLED) // MILLISECOND
+        waiting: dict[int, datetime] = {}
+        for events in self._without(told):
+            events = events[(events["at"] >= since) & ~np.isin(events["xid"], [*older])]
+            for xid in np.unique(events["xid"]).tolist() if len(events) else ():
+                newest = EPOCH + MILLISECOND * int(events["at"].max())
+                waiting[xid] = max(newest, waiting.get(xid, newest))
+        if not self.reader.is_whole or now - max(*came, *waiting.values(), EPOCH) <= STALLED:
+            return min(last)
+        if waiting:
+            raise self.reader.refused(
+                f"{self.stray(of, min(last))}, and transaction {min(waiting)} has no END: correct the registry, or "
+                "`transactions`; if it is a stray message, it becomes a dead letter with the next transaction"
+            )
+        return of.end
+
+    def dead_strays(self, joined: Joined, landing: Landing) -> Iterator[Piece]:
+        """Messages of the transaction topic that are passed and cannot be read, beside the records of a table."""
+        of, oids = self.reader.told, landing()
+        shapes = [shape for _, shape in sorted(self.reader.shapes.items()) if shape.oid in oids]
+        passed = [offset for offset in self.strays.reasons if offset < joined.told_to]
+        if of is None or not shapes or not passed:
+            return
+        number = joined.reached.bound
+        reasons = {(number, STRAY + offset): self.strays.reasons[offset] for offset in passed}
+        made = pa.concat_tables(
+            stray(shapes[0], of.topic, offset, number, STRAY + offset, self.strays.came[offset], reason)
+            for offset, reason in zip(passed, reasons.values(), strict=True)
+        )
+        yield Piece([], lambda wanted: made if shapes[0].oid in wanted else made.slice(0, 0), reasons)
 
     def _history(self, told: Sequence[Told], relations: Sequence[str]) -> tuple[Mapping[str, int], dict[int, End]]:
         """The END up to which each relation's events are history, and the ENDs before those of the read that events of
@@ -184,10 +233,28 @@ class _Work(Gathered):
 
     def pieces(self, joined: Joined, landing: Landing) -> Iterator[Piece]:
         """What lands, in the order in which it was fetched."""
+        self._note_sharing(joined)
         for part in self.parts:
             indices = part.first + np.flatnonzero(joined.placed.window(part.first, part.end)["number"] >= 0)
             if len(indices):
                 yield from self._of_part(part, joined, landing, indices.tolist())
+
+    def _content(self, index: int) -> int:
+        return identity_of([json.dumps(self.envelope(index).row, sort_keys=True, default=repr)])
+
+    def _note_sharing(self, joined: Joined) -> None:
+        """A table whose key does not tell its rows apart cannot go on. Rows that are the same in every column may be
+        one that came twice."""
+        told = set[str]()
+        for pair in joined.sharing:
+            shape = self.reader.shapes[self.reader.ranges[self.heads[pair[1]]["partition"]].topic]
+            if shape.topic in told:
+                continue
+            row, other = (self.envelope(index).row for index in pair)
+            if row != other and all(row.get(name) is not None for name in shape.key):
+                told.add(shape.topic)
+                self.sharing.add(pair[1])
+                self.problems.setdefault(shape.topic, shared_key(shape.key, shape.key) or "")
 
     def _of_part(self, part: Part, joined: Joined, landing: Landing, indices: list[int]) -> Iterator[Piece]:
         shape = part.shape
@@ -270,6 +337,7 @@ class _Work(Gathered):
             old=placed.old if placed else None, format=form,
             is_unordered=envelope is not None and envelope.op == "t" and is_alone,
             counted_in=joined.counted.get(index), keyed_by=self.keys.get(shape.topic) if has_no_before else None,
+            shares=shape.key if index in self.sharing else None,
         )  # fmt: skip
 
 

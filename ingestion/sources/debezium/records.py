@@ -14,7 +14,7 @@ from ingestion.sources.base import Keys, OfAnotherKind, UnreadableRecord
 from ingestion.sources.debezium.message.avro import opener_of
 from ingestion.sources.debezium.message.envelope import Row, envelope_of
 from ingestion.sources.debezium.message.opened import JsonOpener, Opener
-from ingestion.sources.debezium.problems import UNORDERED, lacking_key
+from ingestion.sources.debezium.problems import UNORDERED, lacking_key, shared_key
 from ingestion.sources.debezium.rows import Placed, rows_of
 from ingestion.sources.debezium.shape import Shape, decoded
 from ingestion.sources.kafka.records import KEPT_SCHEMA, gone_since
@@ -26,8 +26,9 @@ from lakehouse.errors import LakehouseError
 @dataclass(frozen=True)
 class Event:
     """An event as it is kept, at its place. `is_unordered`: nothing tells which events of other partitions it is after.
-    `keyed_by` are the columns of its topic's keys, of an update that does not tell the row before. `counted_in` is the
-    transaction of one that cannot be read: its place there is what it tells once it can be, if it is of that one."""
+    `keyed_by` are the columns of its topic's keys, of an update that does not tell the row before, `shares` those of a
+    key that another row has, too. `counted_in` is the transaction of one that cannot be read: its place there is what
+    it tells once it can be, if it is of that one. `unread` says why one never can be."""
 
     partition: int
     offset: int
@@ -40,7 +41,9 @@ class Event:
     format: str = "json"
     is_unordered: bool = False
     keyed_by: Collection[str] | None = None
+    shares: Collection[str] | None = None
     counted_in: int | None = None
+    unread: str | None = None
 
 
 def kept(shape: Shape, events: Sequence[Event]) -> pa.Table:
@@ -58,6 +61,14 @@ def kept(shape: Shape, events: Sequence[Event]) -> pa.Table:
         "offset": [event.offset for event in events],
     }
     return pa.table([pa.array(columns[item.name], item.type) for item in KEPT_SCHEMA], schema=KEPT_SCHEMA)
+
+
+def stray(shape: Shape, topic: str, offset: int, number: int, place: int, at: datetime, reason: str) -> pa.Table:
+    """A message of the transaction topic that cannot be read, as a record beside those of a table: what it says stays
+    in Kafka."""
+    event = Event(partition=0, offset=offset, number=number, place=place, xid=None, at=at, value=b"", unread=reason)
+    made = kept(shape, [event])
+    return made.set_column(made.schema.get_field_index("topic"), "topic", pa.array([topic], pa.string()))
 
 
 @dataclass(frozen=True)
@@ -142,8 +153,12 @@ def _message(event: Event) -> bytes:
         told["unordered"] = True
     if event.keyed_by is not None:
         told["keyed_by"] = sorted(event.keyed_by)
+    if event.shares is not None:
+        told["shares"] = sorted(event.shares)
     if event.counted_in is not None:
         told["counted_in"] = event.counted_in
+    if event.unread is not None:
+        told["unread"] = event.unread
     return json.dumps(told).encode() + b"\n" + event.value
 
 
@@ -173,12 +188,15 @@ def _placed(
         form = told.get("format", "json")
         reason, keyed_by = told.get("unread"), told.get("keyed_by")
         problem, counted_in = UNORDERED if told.get("unordered") else None, told.get("counted_in")
+        shares = told.get("shares")
     except (ValueError, TypeError, KeyError, AttributeError):
         raise Unread("it is no kept event") from None
     if reason is not None:
         raise Unread(reason)
     if keyed_by is not None:
         problem = lacking_key(shape.key, keyed_by)
+    if shares is not None and shape.key:
+        problem = shared_key(shape.key, shares)
     envelope = envelope_of(openers.of(form).open(value))
     if envelope.transaction is not None and envelope.transaction.xid == counted_in:
         place = envelope.transaction.order

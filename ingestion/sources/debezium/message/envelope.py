@@ -1,6 +1,6 @@
 """What Debezium says of one change: its operation, its row before and after, and its place in a transaction."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -14,7 +14,12 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Unwrapped(Unread):
-    """A row without its envelope, as the transform ExtractNewRecordState leaves it."""
+    """A row without its envelope, as the transform ExtractNewRecordState leaves it, or some other object; `names` are
+    those of its fields."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        super().__init__("it is a row without an envelope (no op, no source)")
+        self.names = frozenset(names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +111,7 @@ def end_of(opened: Opened) -> End | None:
 def _no_envelope(fields: Mapping[str, Any]) -> Unread:
     if "ddl" in fields or "tableChanges" in fields:
         return Unread("it tells of a change of the schema, and is no row")
-    return Unwrapped("it is a row without an envelope (no op, no source)")
+    return Unwrapped(fields)
 
 
 def _row(given: Any) -> Row | None:
