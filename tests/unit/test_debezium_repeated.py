@@ -122,8 +122,8 @@ def test_rows_of_a_copy_that_share_a_key_all_land(exactly_once: bool) -> None:
 def test_two_rows_that_a_transaction_leaves_with_one_key_are_told(changes: str, shares: bool) -> None:
     """`u2` where no 2 was inserted may be what has become of a 1, where the declared key is not that of the events."""
     topics, given = Topics([A]), changes.split()
-    for order, (op, key) in enumerate(given, start=1):
-        topics.send(0, Event(7, 39_000_000 + order, op, int(key) or 99, order, order))
+    for order, change in enumerate(given, start=1):
+        topics.send(0, Event(7, 39_000_000 + order, change[0], int(change[1]) or 99, order, order))
     topics.end(7, 40_000_000, {A: len(given)})
     lake = Lake(topics)
     assert bool(lake.read().sharing) == shares and len(lake.rows) == len(given)
