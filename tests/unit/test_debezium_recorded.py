@@ -561,7 +561,8 @@ def test_rows_of_one_key_park_the_table_unless_they_are_the_same(delivery: str, 
     assert batch.values.column("id").to_pylist() == [first["id"]], "another key may be one"
     same = found(**first)
     assert not same.parked
-    assert len([r for r in same.rows["items"] if r["id"] == first["id"] and r["_op"] == "c"]) == 5 + is_copy
+    landed = 1 if is_copy and delivery == "at_least_once" else 5 + is_copy  # they may all be one that came again
+    assert len([r for r in same.rows["items"] if r["id"] == first["id"] and r["_op"] == "c"]) == landed
 
 
 def test_an_update_that_changes_another_declared_key_is_a_delete_and_a_create() -> None:

@@ -1,9 +1,10 @@
 """Events that came twice within a transaction, told from rows that only look alike. Pure.
 
 What comes once more after a restart has the same (lsn, relation, operation, key). So have the rows of one COPY that
-share a key, where the declared key is not unique in the database. The numbers tell them apart: what is sent again has
-the one that it had, and no other event has that. Versions of Debezium before 3.7 count on from another number, so that
-two events have the same one. An insert is a repetition then if all that it says is the same.
+share a key, where the declared key is not unique in the database. Where delivery is exactly once the numbers tell them
+apart: what is sent again has the one that it had, and no other event has that. Otherwise Debezium may count on from any
+number, so an insert is a repetition if all that it says is the same: of rows that are the same in every column, one
+lands.
 """
 
 from collections import Counter
@@ -61,10 +62,11 @@ def _of_relation(heads: Loaded, events: Sequence[int], follows: Follows) -> dict
         if first != index and _record(heads, first) != _record(heads, index):
             return _alike(heads, events, follows.content)
         if first != index:
-            again[index] = False
+            again[index] = heads.order[first] != heads.order[index]
     ranked = [numbered[number] for number in sorted(numbered)]
     goes_back = any(heads.lsn[one] > heads.lsn[other] for one, other in pairwise(ranked))
-    return again | _alike(heads, ranked, follows.content if goes_back else lambda index: index)
+    may_repeat = goes_back or not follows.exactly_once
+    return again | _alike(heads, ranked, follows.content if may_repeat else lambda index: index)
 
 
 def _alike(heads: Loaded, events: Sequence[int], content: Callable[[int], int]) -> dict[int, bool]:
