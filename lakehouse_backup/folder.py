@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
+import json
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -13,6 +15,7 @@ import psycopg
 
 from ingestion.state import store
 from lakehouse.errors import LakehouseError
+from lakehouse.files.atomic import write_atomically
 from lakehouse.files.private_files import privately
 from lakehouse.servers.database import CatalogConnection
 from lakehouse.servers.outage import is_full, no_room
@@ -86,7 +89,7 @@ def _value(states: CatalogConnection, table: str, query: LiteralString) -> Any:
     return row[0] if row else None
 
 
-def keep_former(folder: Path) -> None:
+def _keep_former(folder: Path) -> None:
     """Copies the dump that is about to be replaced: a link is not known to every disk that people back up to."""
     if (dump := folder / DUMP).exists():
         part = folder / f"{FORMER}.part"
@@ -95,6 +98,45 @@ def keep_former(folder: Path) -> None:
             part.replace(folder / FORMER)
         finally:
             part.unlink(missing_ok=True)
+
+
+def put_dump(folder: Path, fresh: Path, facts: dict[str, Any]) -> None:
+    """Puts a fresh dump in the place of the former one, with its facts.
+
+    They are written first, beside those of the former dump: whoever is killed in between leaves both right.
+    """
+    former = None
+    with suppress(LakehouseError):
+        former = {**read_facts(folder), "dump": _digest(folder / DUMP)}
+    _keep_former(folder)
+    write_atomically(folder / ABOUT, json.dumps({**facts, "dump": _digest(fresh), "before": former}) + "\n")
+    fresh.replace(folder / DUMP)
+
+
+def read_facts(folder: Path) -> dict[str, Any]:
+    """What is written of the folder's dump; raises LakehouseError where there is none, or it is another one.
+
+    The dump before is one that is written of: it may have been renamed back.
+    """
+    try:
+        facts: dict[str, Any] = json.loads((folder / ABOUT).read_text())
+        dump = _digest(folder / DUMP)
+    except (OSError, ValueError):
+        raise LakehouseError(f"{folder} contains no backup: name a folder written by `lakehouse backup`") from None
+    before = facts.pop("before", None)
+    if facts.get("dump", dump) == dump:  # an earlier release wrote of the dump that is there
+        return facts
+    if before and before["dump"] == dump:
+        return dict(before)
+    raise LakehouseError(
+        f"{folder / DUMP} is none of the dumps that {ABOUT} is about: copy both anew from one backup, or rename "
+        f"{FORMER} to {DUMP}"
+    )
+
+
+def _digest(dump: Path) -> str:
+    with dump.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextmanager

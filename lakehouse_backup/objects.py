@@ -43,6 +43,8 @@ def save_objects(
     """
     root = warehouse.rstrip("/") + "/"
     private_dir(folder)
+    for part in folder.rglob("*.part"):  # of a backup that was killed; the object may have been erased since
+        part.unlink()
     lacking = []
     for stored in {stored.path: stored for stored in (*known, *list_objects(io, warehouse))}.values():
         target = folder / _within(stored.path, root)

@@ -7,7 +7,6 @@ erasure or a dropped table deletes files at once: if an object disappears before
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass
@@ -22,17 +21,16 @@ from ingestion.state import store
 from lakehouse.catalog.objects import list_objects
 from lakehouse.catalog.relations import Relation
 from lakehouse.errors import LakehouseError
-from lakehouse.files.atomic import write_atomically
 from lakehouse.migrations import newer_state, newest_version
 from lakehouse.settings import Settings
 from lakehouse_backup.dump import dump_catalog, load_catalog, state_version
 from lakehouse_backup.folder import (
-    ABOUT,
     DUMP,
     OBJECTS,
     cluster_of,
-    keep_former,
     locked_folder,
+    put_dump,
+    read_facts,
     refuse_another,
     refuse_other_lake,
     unchanged_folder,
@@ -94,17 +92,15 @@ def make_backup(settings: Settings, folder: Path, catalog_only: bool = False, sa
             try:
                 made_at, backup = _consistent_backup(settings, session, folder, fresh, catalog_only, say)
                 save_personal(settings, folder)
-                keep_former(folder)
-                fresh.replace(folder / DUMP)  # the previous dump stays valid until all objects are copied
+                facts = {
+                    "made_at": made_at.isoformat(),
+                    "warehouse": settings.warehouse,
+                    "catalog_only": catalog_only,
+                    "cluster": _cluster(settings),
+                }
+                put_dump(folder, fresh, facts)  # the previous dump stays valid until all objects are copied
             finally:
                 fresh.unlink(missing_ok=True)
-            about = {
-                "made_at": made_at.isoformat(),
-                "warehouse": settings.warehouse,
-                "catalog_only": catalog_only,
-                "cluster": _cluster(settings),
-            }
-            write_atomically(folder / ABOUT, json.dumps(about) + "\n")
             _record(settings, made_at, folder, catalog_only)
     return backup
 
@@ -204,10 +200,7 @@ def restore_backup(
 
 
 def _about(settings: Settings, folder: Path) -> dict[str, Any]:
-    try:
-        about: dict[str, Any] = json.loads((folder / ABOUT).read_text())
-    except (OSError, ValueError):
-        raise LakehouseError(f"{folder} contains no backup: name a folder written by `lakehouse backup`") from None
+    about = read_facts(folder)
     if about["warehouse"].rstrip("/") != settings.warehouse.rstrip("/"):
         raise LakehouseError(
             f"{folder} is of the warehouse {about['warehouse']}, not {settings.warehouse}: "

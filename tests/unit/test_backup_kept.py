@@ -1,12 +1,14 @@
 """What keeps the one good backup: cron backs up a catalog that was lost, and set up anew, before it is restored."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import psycopg
 import pytest
+from killed import kills
 from pydantic import SecretStr
 from throwaway_postgres import throwaway_postgres
 
@@ -16,7 +18,7 @@ from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings, load_settings
 from lakehouse_backup import run
 from lakehouse_backup.dump import count_relations, dump_catalog
-from lakehouse_backup.folder import ABOUT, DUMP, FORMER, locked_folder, refuse_other_lake
+from lakehouse_backup.folder import ABOUT, DUMP, FORMER, locked_folder, read_facts, refuse_other_lake
 from lakehouse_backup.roll_forward import RollForward
 from lakehouse_backup.run import Warehouse, make_backup, restore_backup
 from maintenance.inventory.session import Session
@@ -205,3 +207,50 @@ def test_a_folder_that_can_only_be_read_is_restored(
     monkeypatch.setattr(run, "roll_forward", lambda *_: RollForward())
     restore_backup(mine, folder, Warehouse.KEPT)
     assert {path.name for path in folder.iterdir()} == {DUMP, ABOUT}
+
+
+def test_a_backup_that_is_killed_leaves_the_former_or_the_new_one_and_the_next_one_is_whole(
+    mine: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The facts of the former dump, such as that it came without objects, stayed beside the new one."""
+    monkeypatch.setattr(run, "_refuse_outside", lambda *_: None)  # the tables have no metadata
+    former, folder = tmp_path / "former", tmp_path / "backup"
+    back_up(mine, former)
+    objects = {Path(mine.warehouse.removeprefix("file://")) / f"{n}.parquet": f"rows {n}" for n in range(2)}
+    for path, text in objects.items():
+        path.write_text(text)
+    add(mine, "third")
+
+    def again() -> None:
+        make_backup(mine, folder)
+
+    shutil.copytree(former, folder)
+    seen = list[tuple[int, bool]]()
+    for _ in kills(again, folder):
+        seen.append((count_relations(folder / DUMP), read_facts(folder)["catalog_only"]))
+        assert seen[-1] in ((2, True), (3, False))
+        if seen[-1] == (3, False):
+            assert {path.name for path in (folder / "warehouse").iterdir()} == {path.name for path in objects}
+            (folder / FORMER).replace(folder / DUMP)
+            assert read_facts(folder)["catalog_only"], "the dump before, renamed back, has its own facts"
+        again()
+        assert (count_relations(folder / DUMP), read_facts(folder)["catalog_only"]) == (3, False)
+        assert [path for path in folder.rglob("*") if path.suffix in (".part", ".new")] == []
+        assert {path.read_text() for path in (folder / "warehouse").iterdir()} == {*objects.values()}
+        shutil.rmtree(folder)
+        shutil.copytree(former, folder)
+    assert (2, True) in seen and len(seen) > 10
+
+
+def test_a_dump_that_nothing_is_written_of_is_not_restored_by_the_facts_of_another(
+    mine: Settings, tmp_path: Path
+) -> None:
+    """Such as one that was copied while the next backup replaced it."""
+    for folder in ("one", "another"):
+        back_up(mine, tmp_path / folder)
+        add(mine, folder)
+    shutil.copy(tmp_path / "another" / DUMP, tmp_path / "one" / DUMP)
+    with pytest.raises(
+        LakehouseError, match=r"catalog\.dump is none of the dumps that backup\.json is about: copy both"
+    ):
+        restore_backup(mine, tmp_path / "one", Warehouse.KEPT)
