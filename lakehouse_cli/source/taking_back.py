@@ -25,10 +25,10 @@ def kept_by(settings: Settings, source: str, declared: Relations, only: Relation
     """What the source keeps for the lake, or of `only` one relation; a source of topics keeps nothing.
 
     Of its publication, relations that are `declared` or were ingested are its own; where none is, all of them if the
-    lake has a slot of the source, else none: another project may have prepared it. What other sources of the project
-    have of the same database stays theirs.
+    lake has, or had, a slot of the source, else none: another project may have prepared it. What other sources of the
+    project have of the same database stays theirs.
     """
-    from ingestion.sources.postgres.setup import Kept, kept, relations_met, slot_of
+    from ingestion.sources.postgres.setup import Kept, had_slot, kept, relations_met, slot_of
 
     def known(name: str) -> set[Relation]:
         return {*declared.get(name, ()), *relations_met(settings, name)}
@@ -41,9 +41,9 @@ def kept_by(settings: Settings, source: str, declared: Relations, only: Relation
     theirs = set[Relation]().union(*map(known, beside))
     ours = ({only} if only else known(source)) - theirs
     slots = {slot for name in beside if (slot := slot_of(settings, name))}
-    slot = slot_of(settings, source)
+    is_all = not (ours or theirs) and had_slot(settings, source)
     return kept(
-        settings, source, slot, ours if ours or theirs or slot is None else None,
+        settings, source, slot_of(settings, source), None if is_all else ours,
         whole=only is None and not slots, beside=slots,
     )  # fmt: skip
 
@@ -51,7 +51,7 @@ def kept_by(settings: Settings, source: str, declared: Relations, only: Relation
 def take_back(settings: Settings, source: str, declared: Relations, dry_run: bool) -> "Kept":
     """Drops the slot, and runs or prints what the owner takes back, for whoever keeps the source from being ingested;
     returns what the source kept."""
-    from ingestion.sources.postgres.setup import drop_slot
+    from ingestion.sources.postgres.setup import drop_slot, forget_slot, had_slot
 
     keeps = kept_by(settings, source, declared)
     if keeps.slot is not None:
@@ -59,6 +59,8 @@ def take_back(settings: Settings, source: str, declared: Relations, dry_run: boo
             drop_slot(settings, source, keeps.slot)
         say(f"{source}: slot {keeps.slot} {'would be dropped' if dry_run else 'dropped'}")
     by_owner(settings, source, keeps, dry_run)
+    if not dry_run and settings.connection(source).kind == "postgres" and had_slot(settings, source):
+        forget_slot(settings, source)  # last: whoever is interrupted can run all of it again
     return keeps
 
 

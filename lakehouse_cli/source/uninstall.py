@@ -31,7 +31,8 @@ def uninstall(
 ) -> None:
     """Take back slot, publication and rights in every source, declared or not, and stop the servers of this home.
 
-    Needs the catalog, which knows the slots. A source that does not answer is named, and nothing is stopped or deleted.
+    Needs the catalog, which knows the slots, except of a source that has neither slot nor publication any more. A
+    source that does not answer is named, and nothing is stopped or deleted.
     Slots of sources that have no connection here any more are named, for you to drop.
     """
     from lakehouse_stack.control.start_stop import refuse_precious
@@ -77,8 +78,12 @@ def _take_back_and_end(settings: Settings, sources: Sequence[str], delete_data: 
 
     if not dry_run:
         _refuse_writers(settings)
-    declared = _declared(settings) if sources else {}
-    if failed := [name for name in sources if not _taken_back(settings, name, declared, dry_run)]:
+    if _catalog_answers(settings):
+        declared = _declared(settings) if sources else {}
+        failed = [name for name in sources if not _taken_back(settings, name, declared, dry_run)]
+    else:  # such as after an end that was interrupted
+        failed = [name for name in sources if not _has_nothing(settings, name)]
+    if failed:
         raise LakehouseError(f"{', '.join(failed)}: something stays there, so nothing was stopped: run this again")
     if dry_run:
         say(f"the servers of {settings.home} would be stopped{', and the home deleted' if delete_data else ''}")
@@ -112,6 +117,31 @@ def _declared(settings: Settings) -> Relations:
     with suppress(LakehouseError), waiting("asking dbt for the declarations"):
         return relations_of(declared_alone(settings))
     return {}
+
+
+def _catalog_answers(settings: Settings) -> bool:
+    try:
+        connect_catalog(settings).close()
+    except LakehouseError:
+        return False
+    return True
+
+
+def _has_nothing(settings: Settings, source: str) -> bool:
+    """Whether the source has nothing by the names that the settings have; says what it has."""
+    from ingestion.sources.postgres.setup import named_of
+
+    try:
+        found = named_of(settings, source) if settings.connection(source).kind == "postgres" else []
+    except LakehouseError as error:
+        say(f"{source}: {error}", error=True)
+        return False
+    if found:
+        whose = "the catalog, which knows whether that is this lake's, does not answer: run `lakehouse up`"
+        say(f"{source}: it has {' and '.join(found)}; {whose}", error=True)
+    else:
+        say(f"{source}: it keeps nothing for the lake")
+    return not found
 
 
 def _taken_back(settings: Settings, source: str, declared: Relations, dry_run: bool) -> bool:

@@ -52,9 +52,7 @@ def _count(within: Path, before: int) -> None:
 
     def audited(event: str, given: tuple[Any, ...]) -> None:
         is_write = event == "open" and isinstance(given[2], int) and given[2] & (os.O_WRONLY | os.O_RDWR)
-        if event == "subprocess.Popen":
-            effect()
-        elif (is_write or event in FILES) and _is_below(given, within):
+        if event == "subprocess.Popen" or ((is_write or event in FILES) and _is_below(given, within)):
             effect()
 
     execute = psycopg.Cursor.execute

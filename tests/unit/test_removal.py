@@ -18,7 +18,7 @@ from ingestion.schema.positions import Lsn
 from ingestion.sink.aside import KEPT_IN, kept_aside
 from ingestion.sink.meta_tables import ensure_meta
 from ingestion.sources.kinds import source_of
-from ingestion.sources.postgres.setup import Kept, drop_slot, kept, slot_of
+from ingestion.sources.postgres.setup import Kept, drop_slot, forget_slot, kept, slot_of
 from ingestion.state import lease as leases
 from ingestion.state import live, store
 from ingestion.state.live import LiveTable
@@ -554,6 +554,7 @@ def test_a_recovery_after_a_removal_leaves_the_slot_that_another_lake_has_made_s
     """It was dropped, and with it what the other lake had not read yet."""
     published("SELECT pg_create_logical_replication_slot('lakehouse_shop', 'pgoutput')::text")
     drop_slot(shop, "shop", "lakehouse_shop")
+    forget_slot(shop, "shop")
     published("SELECT pg_create_logical_replication_slot('lakehouse_shop', 'pgoutput')::text")
     with (
         store.connect_catalog(shop) as states,
@@ -599,6 +600,7 @@ def test_a_publication_is_nobodys_to_take_back_who_has_neither_declared_nor_read
     settings = Settings(_env_file=None, sources={"shop": SourceSettings(url=SecretStr("postgresql://reader@db/shop"))})
     monkeypatch.setattr("ingestion.sources.postgres.setup.relations_met", lambda *given: set())
     monkeypatch.setattr("ingestion.sources.postgres.setup.slot_of", lambda *given: slot)
+    monkeypatch.setattr("ingestion.sources.postgres.setup.had_slot", lambda *given: slot is not None)
     monkeypatch.setattr("ingestion.sources.postgres.setup.kept", lambda *given, **more: asked.append(given[3]))
     kept_by(settings, "shop", {})
     assert asked == [whose]

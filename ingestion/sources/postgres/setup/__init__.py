@@ -11,7 +11,10 @@ from ingestion.sources.postgres.setup.prepare import Unfit, prepare
 from ingestion.sources.postgres.setup.removal import (
     Kept,
     drop_slot,
+    forget_slot,
+    had_slot,
     kept,
+    named_of,
     relations_met,
     run_as_owner,
     slot_of,
@@ -19,7 +22,7 @@ from ingestion.sources.postgres.setup.removal import (
 from ingestion.sources.postgres.setup.statements import Existing, existing, setup_statements
 
 __all__ = [
-    "Existing", "Finding", "Kept", "Server", "Unfit", "advice", "check_source", "drop_slot", "existing", "kept",
-    "may_copy_cluster", "once", "prepare", "relations_met", "run_as_owner", "server_of", "setup_statements", "slot_of",
+    "Existing", "Finding", "Kept", "Server", "Unfit", "advice", "check_source", "drop_slot", "existing", "forget_slot",
+    "had_slot", "kept", "may_copy_cluster", "named_of", "once", "prepare", "relations_met", "run_as_owner", "server_of", "setup_statements", "slot_of",
     "unpublishable",
 ]  # fmt: skip

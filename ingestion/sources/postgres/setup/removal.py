@@ -43,19 +43,31 @@ class Kept:
 
 
 def slot_of(settings: Settings, source: str) -> str | None:
-    """The slot that the source keeps for this lake; None where it keeps none.
+    """The slot that the source keeps for this lake; None where it keeps none."""
+    slot, is_there = _slot_of(settings, source)
+    return slot if is_there else None
+
+
+def had_slot(settings: Settings, source: str) -> bool:
+    """Whether the source keeps a slot for this lake, or kept one whose removal did not come to its end."""
+    slot, _ = _slot_of(settings, source)
+    return slot is not None
+
+
+def _slot_of(settings: Settings, source: str) -> tuple[str | None, bool]:
+    """The slot that the lake knows as its own, and whether it is there.
 
     A slot beyond the lake's position was made again since it was dropped, by somebody else.
     """
     with store.connect_catalog(settings) as states:
         store.ensure_state(states)
         stream = store.read_stream(states, source)
-    if stream is None:
-        return None
+    if stream is None or not stream.slot:
+        return None, False
     with connect_source(settings, source) as connection:
         slot = src.read_slot(connection, stream.slot)
     is_of_another = slot is not None and stream.kind == "postgres" and 0 < stream.position < slot.confirmed_lsn
-    return None if slot is None or is_of_another else stream.slot
+    return None if is_of_another else stream.slot, slot is not None
 
 
 def relations_met(settings: Settings, source: str) -> set[Relation]:
@@ -75,8 +87,12 @@ def drop_slot(settings: Settings, source: str, slot: str) -> None:
     with connect_source(settings, source) as connection:
         src.free_slot(connection, source, slot)
         src.drop_slot(connection, slot)
-        with store.connect_catalog(settings) as states:
-            store.note_slot(states, source, "")  # one of that name that is made later is somebody else's
+
+
+def forget_slot(settings: Settings, source: str) -> None:
+    """One of that name that is made from now on is somebody else's. Until then, what is left is known to be ours."""
+    with store.connect_catalog(settings) as states:
+        store.note_slot(states, source, "")
 
 
 def kept(
@@ -96,6 +112,17 @@ def kept(
         readers = possible_readers(settings, source, connection, publication, {slot, *beside})
     statements = taking_back(given, publication, role, ours, whole=whole)
     return Kept(slot, tuple(statements), tuple(readers), tuple(_staying(given, publication, ours, whole)))
+
+
+def named_of(settings: Settings, source: str) -> list[str]:
+    """The slot and the publication that the source has by the names in the settings, whoever made them."""
+    publication = settings.source(source).publication
+    with connect_source(settings, source) as connection:
+        slot = settings.source(source).slot or f"lakehouse_{source}"
+        found = [f"slot {slot}"] if src.read_slot(connection, slot) else []
+        if connection.execute("SELECT FROM pg_publication WHERE pubname = %s", (publication,)).fetchone():
+            found.append(f"publication {publication}")
+    return found
 
 
 def run_as_owner(settings: Settings, source: str, statements: Sequence[str]) -> None:
