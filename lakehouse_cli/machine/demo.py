@@ -51,7 +51,10 @@ def demo() -> None:
             for command in commands:
                 _run(command)
         except KeyboardInterrupt:
-            say(f"in {stage!r}; what was started keeps running. Run it again to go on; `make down` stops", error=True)
+            say(
+                f"in {stage!r}; what was started keeps running. Run it again to go on; `lakehouse down` stops",
+                error=True,
+            )
             raise
         seconds[stage] = time.monotonic() - begun
     say()
@@ -61,7 +64,8 @@ def demo() -> None:
     say(f"  {'all':<16} {sum(seconds.values()):6.1f}")
     home = load_settings().home
     say()
-    say(f"The stack of {home} is running. `make dev` opens the Dagster UI and follows the sources; `make down` stops.")
+    say(f"The stack of {home} is running.")
+    say("`lakehouse dev` opens the Dagster UI and follows the sources; `lakehouse down` stops.")
 
 
 def _run(command: tuple[str, ...]) -> None:
