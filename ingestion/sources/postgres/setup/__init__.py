@@ -23,6 +23,6 @@ from ingestion.sources.postgres.setup.statements import Existing, existing, setu
 
 __all__ = [
     "Existing", "Finding", "Kept", "Server", "Unfit", "advice", "check_source", "drop_slot", "existing", "forget_slot",
-    "had_slot", "kept", "may_copy_cluster", "named_of", "once", "prepare", "relations_met", "run_as_owner", "server_of", "setup_statements", "slot_of",
-    "unpublishable",
+    "had_slot", "kept", "may_copy_cluster", "named_of", "once", "prepare", "relations_met", "run_as_owner", "server_of",
+    "setup_statements", "slot_of", "unpublishable",
 ]  # fmt: skip
