@@ -1,5 +1,6 @@
 """What a managed Postgres does its own way: what switches logical decoding on, and how a role comes to replicate."""
 
+import re
 from typing import NamedTuple
 
 from lakehouse.servers.database import SourceConnection
@@ -40,6 +41,18 @@ PROVIDERS = (
     Provider("supabase_admin", PLAIN_DECODING, "run ALTER ROLE {role} REPLICATION as postgres"),
 )
 PLAIN = Provider("", PLAIN_DECODING, PLAIN_RIGHT)
+
+
+TOKENS = (  # how the password looks that a provider's IAM makes, and how long one lasts
+    (re.compile(r"[?&]X-Amz-Signature="), "of AWS IAM, which ends 15 minutes after it was made"),
+    (re.compile(r"^ya29\."), "of Google Cloud IAM, which ends within an hour"),
+    (re.compile(r"^eyJ[\w-]+\.[\w-]+\.[\w-]+$"), "of Microsoft Entra ID, which ends within about an hour"),
+)
+
+
+def token_of(password: str) -> str | None:
+    """Whose token a password is, and when it ends; None for any other."""
+    return next((whose for form, whose in TOKENS if form.search(password)), None)
 
 
 def provider_of(connection: SourceConnection) -> Provider:

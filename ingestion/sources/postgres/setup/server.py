@@ -6,12 +6,12 @@ from functools import partial
 from ingestion.sources.findings import Finding
 from ingestion.sources.postgres.connection import MAY_REPLICATE, connect_source, standbys_away
 from ingestion.sources.postgres.points.blockers import old_transactions
-from ingestion.sources.postgres.setup.managed import provider_of
+from ingestion.sources.postgres.setup.managed import provider_of, token_of
 from ingestion.sources.postgres.setup.standby import standby_findings
 from lakehouse.declarations import Source
 from lakehouse.servers.database import SourceConnection
 from lakehouse.servers.retry import Unreachable
-from lakehouse.settings import Settings
+from lakehouse.settings import Settings, SourceSettings
 from lakehouse.text.sql import ident
 from lakehouse.text.urls import parse_url
 
@@ -52,6 +52,7 @@ def server_findings(
     row = connection.execute(_SERVER, {"slot": configured.slot or f"lakehouse_{source.name}"}).fetchone()
     assert row is not None
     level, standby, max_slots, slots, max_senders, senders, replicates, has_slot = row
+    yield from _tokens(finding, configured)
     version, provider = connection.info.server_version, provider_of(connection)
     if version < OLDEST:
         yield finding("version", "in the way", f"it is Postgres {version // 10_000}", "upgrade it to 15 or newer")
@@ -83,6 +84,14 @@ def server_findings(
         yield finding(
             "old transaction", "warning", "a new slot, and so the load of a table, has to wait for it", blocker
         )
+
+
+def _tokens(finding: "partial[Finding]", configured: SourceSettings) -> Iterator[Finding]:
+    """The follower connects again for as long as it runs."""
+    for name, url in (("url", configured.url), ("primary_url", configured.primary_url)):
+        if url is not None and (whose := token_of(parse_url(url.get_secret_value()).password)):
+            remedy = f"give the role a password of its own, and keep it in a secret file; then set it in {name}"
+            yield finding("password", "warning", f"the password in {name} is a token {whose}", remedy)
 
 
 def _stream(finding: "partial[Finding]", settings: Settings, source: str) -> Iterator[Finding]:
