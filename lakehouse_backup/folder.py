@@ -17,9 +17,11 @@ from ingestion.state import store
 from lakehouse.errors import LakehouseError
 from lakehouse.files.atomic import write_atomically
 from lakehouse.files.private_files import privately
+from lakehouse.migrations import known_steps
 from lakehouse.servers.database import CatalogConnection
 from lakehouse.servers.outage import is_full, no_room
 from lakehouse.settings import Settings
+from lakehouse.text.sql import literal
 from lakehouse.text.urls import parse_url
 from lakehouse_backup.dump import ICEBERG, STATE, count_relations, state_began
 
@@ -52,14 +54,16 @@ def refuse_other_lake(settings: Settings, folder: Path, cluster: str | None) -> 
     warehouse is the same in every embedded stack. Of what lake a dump of 0.1.0 is is not known.
 
     `cluster`: where the catalog was that was backed up, as `cluster_of` has it. One that was restored elsewhere, such
-    as production's in a test environment, began at the same time and is another lake all the same.
+    as production's in a test environment, began at the same time and is another lake all the same; what was restored
+    here from there goes on here.
     """
     began = state_began(folder / DUMP)
     with store.connect_catalog(settings) as states:
         count = _value(states, ICEBERG[0], "SELECT count(*) FROM iceberg_tables")
         now = _value(states, f"{STATE}.schema_version", BEGAN)
         here = cluster_of(states)
-    is_elsewhere = None not in (cluster, here) and cluster != here
+        came = _value(states, f"{STATE}.restored", "SELECT array_agg(cluster) FROM lakehouse.restored") or []
+    is_elsewhere = None not in (cluster, here) and cluster not in (here, *came)
     if not count or (began in (None, now) and not is_elsewhere):
         return
     url = parse_url(settings.catalog_dsn())
@@ -79,6 +83,14 @@ def cluster_of(states: CatalogConnection) -> str | None:
     except psycopg.errors.InsufficientPrivilege:
         return None
     return str(row[0]) if row else None
+
+
+def noting_restored(cluster: str | None) -> str:
+    """The statements that note, with the load of a dump, from where it came; the dump may be of an earlier release."""
+    if cluster is None:
+        return ""
+    table = next(step.sql.decode() for step in known_steps() if step.name == "restored")
+    return f"{table}INSERT INTO lakehouse.restored (cluster) VALUES ({literal(cluster)}) ON CONFLICT DO NOTHING;\n"
 
 
 def _value(states: CatalogConnection, table: str, query: LiteralString) -> Any:

@@ -29,6 +29,7 @@ from lakehouse_backup.folder import (
     OBJECTS,
     cluster_of,
     locked_folder,
+    noting_restored,
     put_dump,
     read_facts,
     refuse_another,
@@ -189,7 +190,8 @@ def restore_backup(
         load_personal(settings, folder)  # before there is a table that a reader could ask for
         say("restoring the catalog")
         refuse_at_work(settings)  # objects may have taken hours
-        load_catalog(settings, folder / DUMP, first=NOBODY_WRITES, last=holding_off(settings.sources))
+        last = holding_off(settings.sources) + noting_restored(about.get("cluster"))
+        load_catalog(settings, folder / DUMP, first=NOBODY_WRITES, last=last)
         with store.connect_catalog(settings) as states:
             store.ensure_state(states)  # the dump may be from an earlier release
         is_complete = warehouse in (None, Warehouse.KEPT)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import wait
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -21,13 +21,12 @@ from lakehouse.settings import Settings
 from lakehouse.text.shown import shortened
 from lakehouse_page.contents import Chart, Contents, LastCut, Noted, Number, contents
 from lakehouse_page.questions import WITHIN, Question, shown
-from lakehouse_watch.asking import Asking, NoAnswer
+from lakehouse_watch.asking import Asking
 
 FILE = "dashboard.yml"
 MINUTES = 60
 BARS = 30
 SECONDS = 10.0  # for all charts together
-LEAST = 0.5  # of a chart that others have left no more
 CUTS = 10
 CYCLES = 500  # of a source that are looked at; few publish without a cut, such as parts of a first load
 LAST_CYCLES: LiteralString = """
@@ -38,9 +37,14 @@ CROSS JOIN LATERAL (
 ORDER BY stream.source, cycle.published_at DESC
 """
 ROWS_OF_MINUTES: LiteralString = """
-SELECT source, greatest(0, floor(extract(epoch FROM clock_timestamp() - published_at) / 60))::int, sum(rows)::bigint
-FROM lakehouse.cycles
-WHERE published_at > clock_timestamp() - %(minutes)s * interval '1 minute' AND rows > 0
+SELECT source, greatest(0, floor(extract(epoch FROM clock_timestamp() - published_at) / 60))::int,
+  CASE WHEN bool_and(rows IS NOT NULL) THEN sum(rows)::bigint END
+FROM lakehouse.streams
+CROSS JOIN LATERAL (
+  SELECT published_at, rows FROM lakehouse.cycles
+  WHERE cycles.source = streams.source
+    AND published_at > clock_timestamp() - %(minutes)s * interval '1 minute') AS cycle
+WHERE rows IS NULL OR rows > 0
 GROUP BY 1, 2
 """
 SOURCES: LiteralString = """
@@ -77,10 +81,9 @@ class Dashboard(BaseModel):
 
     @model_validator(mode="after")
     def _each_has_a_place(self) -> Dashboard:
-        titles, slugs = [chart.title for chart in self.charts], [question.slug for question in self.questions]
-        for what, names in (("charts", titles), ("questions", slugs)):
-            if again := [name for name, count in Counter(names).items() if count > 1 or not name]:
-                raise ValueError(f"{what}: two have the name {again[0]!r}, or one has none: change a title")
+        slugs = Counter(question.slug for question in self.questions)
+        if again := [slug for slug, count in slugs.items() if count > 1 or not slug]:
+            raise ValueError(f"questions: two have the address {again[0]!r}, or one has none: change a title")
         return self
 
 
@@ -121,7 +124,7 @@ def read_dashboard(settings: Settings) -> Dashboard:
 class FromCatalog:
     """What the catalog's database has: rows per minute of each source, if it answers; the newest cuts; the sources."""
 
-    rows: dict[str, list[int]] | None = None
+    rows: dict[str, list[int] | None] | None = None
     cuts: Sequence[LastCut] = ()
     noted: Mapping[str, Noted] = field(default_factory=dict)
 
@@ -138,11 +141,18 @@ def from_catalog(settings: Settings) -> FromCatalog:
     return FromCatalog(rows_per_minute(minutes), last_cuts(cycles), noted)
 
 
-def rows_per_minute(minutes: Iterable[tuple[str, int, int]]) -> dict[str, list[int]]:
-    """Rows that each source has published in each of the last minutes, oldest first; of source, minutes ago, rows."""
-    found: dict[str, list[int]] = {}
+def rows_per_minute(minutes: Iterable[tuple[str, int, int | None]]) -> dict[str, list[int] | None]:
+    """Rows that each source has published in each of the last minutes, oldest first; of source, minutes ago, rows.
+
+    None where that is not known of a minute: an earlier release was at work then.
+    """
+    found: dict[str, list[int] | None] = {}
     for source, ago, rows in minutes:
-        found.setdefault(source, [0] * MINUTES)[-1 - ago] += rows
+        counted = found.setdefault(source, [0] * MINUTES)
+        if counted is None or rows is None:
+            found[source] = None
+        else:
+            counted[-1 - min(ago, MINUTES - 1)] += rows
     return found
 
 
@@ -168,13 +178,20 @@ def _position(kind: str, lsn: int) -> str:
 
 
 def answered(settings: Settings, charts: Sequence[DeclaredChart], asking: Asking) -> Iterator[Chart]:
-    """The charts with their answers, within some seconds altogether: a Trino that hangs keeps nobody from the page."""
-    until = time.monotonic() + SECONDS
-    for chart in charts:
-        try:
-            yield asking.ask(chart.title, partial(_chart, settings, chart), max(LEAST, until - time.monotonic()))
-        except NoAnswer as error:
-            yield Chart(chart.title, trouble=f"Trino: {error}")
+    """The charts with their answers, within some seconds altogether: a Trino that hangs keeps nobody from the page.
+
+    One whose answer comes later has it the next time, when it is asked anew for the time after that.
+    """
+    keys = [f"{number} {chart.title}" for number, chart in enumerate(charts)]
+    late = {key: answer for key in keys if (answer := asking.late(key)) is not None}
+    asked = {key: asking.begin(key, partial(_chart, settings, chart)) for key, chart in zip(keys, charts, strict=True)}
+    wait([answer for key, answer in asked.items() if key not in late], SECONDS)
+    for key, chart in zip(keys, charts, strict=True):
+        if key in late:
+            yield late[key]
+        else:
+            came = asking.late(key)
+            yield came or Chart(chart.title, trouble="Trino has not answered yet: its answer comes with a later look")
 
 
 def _chart(settings: Settings, chart: DeclaredChart) -> Chart:

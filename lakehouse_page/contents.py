@@ -11,7 +11,7 @@ from lakehouse.metrics import Sample
 from lakehouse_page.questions import Question
 from lakehouse_watch.alerts import Occasion
 
-Rows = Mapping[str, Sequence[int]]
+Rows = Mapping[str, Sequence[int] | None]
 Number = int | float | Decimal
 UNREADABLE = "unreadable/dagster checks"  # the watch says so when it cannot read them
 

@@ -51,7 +51,7 @@ class WithPage:
             async with self.asking:  # one at a time, and a slow one keeps nobody from the page
                 text = await run_in_threadpool(self._answered, request)
         if not text:
-            return Response("There is no such question.\n", 404)
+            return Response("There is no such question, or dashboard.yml is wrong: /lake says so then.\n", 404)
         return HTMLResponse(text, headers={"Content-Security-Policy": POLICY, "Cache-Control": "no-store"})
 
     async def _page(self) -> str:

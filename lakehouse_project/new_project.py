@@ -53,11 +53,17 @@ def _texts(name: str) -> Iterator[tuple[Path, str]]:
 def _others(folder: Path, texts: Mapping[Path, str]) -> str:
     """The first of what is in the folder and is not of a `create_project` that was interrupted; empty without any."""
     there = sorted(path for path in folder.glob("*") if path.name not in MAY_BE_THERE)
-    files = [file.relative_to(folder) for path in there for file in (path, *path.rglob("*")) if file.is_file()]
-    ours = [file for file in files if file in texts and (folder / file).read_text() == texts[file]]
-    if len(files) == len(ours) < len(texts) and not any(file.name == LAST for file in ours):
-        return ""
-    return there[0].name if there else ""
+    is_whole = any(path.name == LAST for path in (folder / "dbt_project").glob("*"))
+    is_ours = all(_is_ours(folder, file, texts) for path in there for file in (path, *path.rglob("*")))
+    return "" if is_ours and not is_whole else there[0].name if there else ""
+
+
+def _is_ours(folder: Path, file: Path, texts: Mapping[Path, str]) -> bool:
+    """Whether it is a folder, one of the files with its text, or a part of one that was being written."""
+    if part := re.fullmatch(r"\.(.+)\.\d+", file.name):
+        return (file.parent / part[1]).relative_to(folder) in texts
+    text = texts.get(file.relative_to(folder))
+    return file.is_dir() or (text is not None and file.read_bytes() == text.encode())
 
 
 def dbt_name(folder: str) -> str:

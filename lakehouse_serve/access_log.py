@@ -7,6 +7,7 @@ bounded number of lines per address. Else whoever reaches the port could have th
 from __future__ import annotations
 
 import json
+import logging
 import os
 import time
 from collections import Counter
@@ -23,6 +24,7 @@ from starlette.requests import Request
 from lakehouse_serve.access.limits import Limit
 from lakehouse_serve.past.moments import warehouse_of
 
+log = logging.getLogger("lakehouse.serve")
 FILE_BYTES, FILES = 20 << 20, 10
 ASIDE_FILES = 1
 MOST_CHARACTERS = 300  # of a name: Postgres and Iceberg have none so long, and headers take 64 KiB
@@ -84,8 +86,11 @@ class AccessLog:
     def _tell(self) -> None:
         with self._lock:
             counted, self._left_out, self._told_at = self._left_out, Counter(), time.monotonic()
-        for address, count in counted.items():
-            self._aside.append({"at": _now(), "address": address, "what": "more refusals", "count": count})
+        try:
+            for address, count in counted.items():
+                self._aside.append({"at": _now(), "address": address, "what": "more refusals", "count": count})
+        except OSError as error:  # it keeps no login from what its own line can be written of
+            log.warning("%s refusals are in no log: %s", f"{counted.total():,}", error)
 
 
 class _Lines:

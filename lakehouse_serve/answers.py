@@ -88,8 +88,10 @@ class Answers:
         moment = self._moment(warehouse)
         prefix = self.catalog if moment is None else prefix_of(f"{self.catalog}@{self._fixed(caller, moment)}")
         if moment is not None and not self._has_any(caller, prefix):
-            text = f"{warehouse} has nothing for the role {caller.rights.role}{self._oldest(self._readable(caller))}"
-            raise Refused(404, "NotFoundException", text)
+            instead = self._oldest(caller, self._readable(caller))
+            raise Refused(
+                404, "NotFoundException", f"{warehouse} has nothing for the role {caller.rights.role}{instead}"
+            )
         endpoints = [f"{method} {PREFIX}{path}" for method, path in READS]
         return {"defaults": {}, "overrides": {"prefix": prefix}, "endpoints": endpoints}
 
@@ -119,7 +121,7 @@ class Answers:
             try:
                 content = json.dumps(at_snapshot(document.metadata, state.chosen)).encode()
             except NoSnapshot:
-                text = f"{_expired(namespace, name)}{self._oldest([document])}"
+                text = f"{_expired(namespace, name)}{self._oldest(caller, [document])}"
                 raise Refused(404, "NoSuchTableException", text) from None
             location = state.location
         keys = self._keys(caller, namespace, name, document)
@@ -242,8 +244,10 @@ class Answers:
                 if is_of_source and (found := self.relations.find(caller.rights, "TABLE", namespace, name)):
                     yield found
 
-    def _oldest(self, documents: Iterable[Document]) -> str:
-        """Says what can be asked for of these tables."""
+    def _oldest(self, caller: Caller, documents: Iterable[Document]) -> str:
+        """Says what the caller can ask for of these tables; whoever reads some namespaces only has no moments."""
+        if caller.rights.namespaces is not None:
+            return ""
         since = min((at for found in documents if (at := kept_since(found.metadata))), default=None)
         return f"; the oldest state that is left is {self.catalog}@{since:%Y-%m-%dT%H:%M:%S}" if since else ""
 

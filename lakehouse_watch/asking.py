@@ -30,13 +30,25 @@ class Asking:
         """The answer. Raises NoAnswer if there is none in time, and at once where one before is still waited for."""
         if name in self._asked and not self._asked[name].done():
             raise NoAnswer("it still does not answer")
-        asked: Future[T] = Future()
-        self._asked[name] = asked
-        Thread(target=_answer, args=(asked, question), name=name, daemon=True).start()
+        self._asked.pop(name, None)
+        asked = self.begin(name, question)
         if not wait([asked], seconds).done:
             raise NoAnswer(f"it does not answer within {seconds:.0f} s")
         del self._asked[name]
         return asked.result()
+
+    def begin(self, name: str, question: Callable[[], T]) -> Future[T]:
+        """Asks, and waits for nothing; what is still being asked is not asked twice."""
+        if name not in self._asked:
+            self._asked[name] = Future()
+            Thread(target=_answer, args=(self._asked[name], question), name=name, daemon=True).start()
+        return self._asked[name]
+
+    def late(self, name: str) -> Any:
+        """The answer to what was begun, once; None while there is none."""
+        if name in self._asked and self._asked[name].done():
+            return self._asked.pop(name).result()
+        return None
 
 
 def _answer(asked: Future[T], question: Callable[[], T]) -> None:

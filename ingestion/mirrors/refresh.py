@@ -26,6 +26,7 @@ from ingestion.mirrors.views import Mirrored, NextView, forget_old, next_views
 from ingestion.pipeline.session import Session
 from ingestion.sink.meta_tables import MIRRORS
 from ingestion.state import refreshes, store
+from ingestion.state.lease import LeaseLost
 from lakehouse.catalog.file_io import open_io
 from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.catalog.next_names import Name
@@ -75,8 +76,11 @@ def refresh(session: Session, states: CatalogConnection) -> RefreshReport:
     try:
         report, reached = _refresh(session, states)
     except Exception as error:
+        if isinstance(error, LeaseLost) or session.stop.is_set():  # another one's row, or nobody's failure
+            raise
         outcome: refreshes.Outcome = "held" if isinstance(error, MirrorInUse) else "failed"
-        why = " ".join((expected(error) or f"{type(error).__name__}: {error}").split())[:SAID]
+        # what was not expected may cite a row: the log has it
+        why = " ".join((expected(error) or f"{type(error).__name__}, see the log").split())[:SAID]
         with suppress(psycopg.Error):  # as where it is the catalog's database that is away
             refreshes.give_up(states, session.name, outcome, why)
         raise

@@ -63,7 +63,10 @@ def check_same_kind(stream: Stream | None, kind: str) -> None:
     if stream is None or stream.kind == kind:
         return
     name, was = stream.source, f"source {stream.source!r}: it was ingested as kind {stream.kind}, and is declared as"
-    anew = f"`lakehouse ingest --recover {name}` begins it anew once `lakehouse remove {name} --drop-tables` was run"
+    anew = (
+        f"`lakehouse ingest --recover {name}` begins it anew once `lakehouse remove {name} --drop-tables` was run with "
+        "the former kind's connection"
+    )
     if (stream.kind, kind) in MOVES:
         says = f"run `lakehouse ingest --move {name}`, or declare the former kind again"
         raise LakehouseError(f"{was} {kind}: {says}; {anew}")

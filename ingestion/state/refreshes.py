@@ -33,7 +33,8 @@ class Refreshes:
     """Where the mirrors of a source stand, which has a cut.
 
     `behind_seconds` have passed since the first publish that they lack; None where they stand at the newest cut.
-    `outcome` is that of the last refresh that has ended, and `said` why it was not done; `begun_seconds` have passed
+    `outcome` is that of the last refresh that has ended, and `said` why it was not done; `failures` came in a row.
+    `begun_seconds` have passed
     since the last one began, which is `at_work` if it has not ended. `was_done` is whether one ever was. `aside` has
     the tables whose mirrors the last one that was done has left as they were: for how many seconds that is so, and why.
     """
@@ -45,6 +46,7 @@ class Refreshes:
     outcome: Outcome | None = None
     said: str | None = None
     was_done: bool = False
+    failures: int = 0
     aside: Mapping[str, tuple[float, str]] = field(default_factory=dict)
 
 
@@ -60,17 +62,18 @@ def begin(connection: CatalogConnection, source: str) -> None:
 def give_up(connection: CatalogConnection, source: str, outcome: Outcome, why: str) -> None:
     """It has ended without success: mirrors are as they were."""
     connection.execute(
-        "UPDATE lakehouse.mirrors SET ended_at = clock_timestamp(), outcome = %s, said = %s WHERE source = %s",
-        (outcome, why, source),
+        "UPDATE lakehouse.mirrors SET ended_at = clock_timestamp(), outcome = %s, said = %s,"
+        " failures = CASE WHEN %s = 'failed' THEN failures + 1 ELSE 0 END WHERE source = %s",
+        (outcome, why, outcome, source),
     )
 
 
 def end(connection: CatalogConnection, source: str, reached: Reached, aside: Mapping[str, str]) -> None:
     """It is done, and has left the mirrors of some tables as they were: since when that is so stays."""
     connection.execute(
-        "UPDATE lakehouse.mirrors SET ended_at = clock_timestamp(), outcome = 'done', said = NULL, seen = %s,"
-        " epoch = %s, cut_lsn = %s, aside = (SELECT coalesce(jsonb_object_agg(key, jsonb_build_object('why', value,"
-        " 'since', coalesce(aside -> key -> 'since', to_jsonb(clock_timestamp())))), '{}') FROM jsonb_each(%s))"
+        "UPDATE lakehouse.mirrors SET ended_at = clock_timestamp(), outcome = 'done', failures = 0, said = NULL,"
+        " seen = %s, epoch = %s, cut_lsn = %s,"
+        " aside = (SELECT coalesce(jsonb_object_agg(key, jsonb_build_object('why', value, 'since', coalesce(aside -> key -> 'since', to_jsonb(clock_timestamp())))), '{}') FROM jsonb_each(%s))"
         " WHERE source = %s",
         (reached.seen, reached.epoch, reached.cut_lsn, Jsonb(dict(aside)), source),
     )
@@ -95,7 +98,8 @@ def read(connection: CatalogConnection) -> dict[str, Refreshes]:
             " (SELECT extract(epoch FROM clock_timestamp() - min(published_at))::float8 FROM lakehouse.cycles"
             " WHERE cycles.source = streams.source AND published_at > coalesce(made.seen, '-infinity')) END"
             " AS behind_seconds, extract(epoch FROM clock_timestamp() - begun_at)::float8 AS begun_seconds,"
-            " coalesce(begun_at > coalesce(ended_at, '-infinity'), false) AS at_work, outcome, said,"
+            " coalesce(begun_at > coalesce(ended_at, '-infinity'), false) AS at_work, outcome,"
+            " coalesce(failures, 0) AS failures, said,"
             " seen IS NOT NULL AS was_done, (SELECT coalesce(jsonb_object_agg(key, jsonb_build_array("
             " extract(epoch FROM clock_timestamp() - (value ->> 'since')::timestamptz), value -> 'why')), '{}')"
             " FROM jsonb_each(aside)) AS aside"

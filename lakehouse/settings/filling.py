@@ -100,7 +100,7 @@ def placed(values: Mapping[str, Any], model: type[BaseModel], folder: Path) -> d
     def at(value: Any, path: Keys) -> Any:
         if isinstance(value, dict):
             return within(value, path)
-        is_path = isinstance(value, str) and Path in kinds_at(model, path) and path != ("home",)
+        is_path = isinstance(value, str) and value and Path in kinds_at(model, path) and path != ("home",)
         return str(folder / Path(value).expanduser()) if is_path else value
 
     return within(values, ())

@@ -3,10 +3,12 @@
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
+from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 from lakehouse.text.shown import say
 from lakehouse.text.sql import literal
 from lakehouse.text.urls import parse_url
+from lakehouse_cli.slots_left import slots_left
 
 if TYPE_CHECKING:
     from ingestion.sources.postgres.setup import Kept
@@ -33,7 +35,8 @@ def kept_by(settings: Settings, source: str, declared: Relations, only: Relation
     def known(name: str) -> set[Relation]:
         return {*declared.get(name, ()), *relations_met(settings, name)}
 
-    if settings.connection(source).kind != "postgres":
+    if (kind := settings.connection(source).kind) != "postgres":
+        _refuse_slot_of_former_kind(settings, source, kind)
         return Kept()
     beside = [
         name for name in settings.databases if name != source and _place(settings, name) == _place(settings, source)
@@ -46,6 +49,20 @@ def kept_by(settings: Settings, source: str, declared: Relations, only: Relation
         settings, source, slot_of(settings, source), None if is_all else ours,
         whole=only is None and not slots, beside=slots,
     )  # fmt: skip
+
+
+def _refuse_slot_of_former_kind(settings: Settings, source: str, kind: str) -> None:
+    """Raises LakehouseError where a source was read by a slot, which its connection of another kind does not reach."""
+    from ingestion.state.store import connect_catalog, kind_of
+
+    if slot := (slots_left(settings) or {}).get(source):
+        with connect_catalog(settings) as states:
+            was = kind_of(states, source)
+        if was == "postgres":
+            raise LakehouseError(
+                f"source {source!r} was read by the slot {slot}, and its connection is of kind {kind} now, by which no "
+                "slot can be dropped: set the former connection, then run this again"
+            )
 
 
 def take_back(settings: Settings, source: str, declared: Relations, dry_run: bool) -> "Kept":

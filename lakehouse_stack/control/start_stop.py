@@ -117,11 +117,11 @@ def refuse_precious(settings: Settings) -> None:
 
 
 def _precious(home: Path) -> Iterator[Path]:
-    """The files of projects and of backups in the home, however deep; the servers' own data has none."""
+    """The files of projects and of backups in the home, however deep; the servers' own folders have none."""
     for folder, folders, files in os.walk(home):
         yield from (Path(folder) / name for name in PRECIOUS if name in folders or name in files)
-        if Path(folder) == home:
-            folders[:] = [name for name in folders if name != "data"]
+        if Path(folder) == home / "data":
+            folders[:] = [name for name in folders if name not in EVERY_SERVER]
 
 
 def delete_home(settings: Settings) -> None:

@@ -56,7 +56,7 @@ def stand_still(source: Source, follower: Follower, at: Refreshes) -> Occasion |
         return None
     lack = f"lack what was published {at.behind_seconds / 60:,.0f} minutes ago" if at.was_done else "were not made yet"
     why, to_do = _why(name, is_followed, at)
-    is_slow = at.outcome != "failed" and (at.at_work or at.outcome == "held")
+    is_slow = not _fails(at) and (at.at_work or at.outcome == "held")
     return Occasion(
         f"mirrors/{name}", f"mirrors of {name} {lack}: {why}", f"{to_do}; until then {UNTIL_THEN}",
         "warning" if is_slow or not is_followed else "error", name,
@@ -66,11 +66,16 @@ def stand_still(source: Source, follower: Follower, at: Refreshes) -> Occasion |
 
 def _is_overdue(source: Source, at: Refreshes) -> bool:
     behind, begun, usual = at.behind_seconds or 0.0, at.begun_seconds or 0.0, _usual(source)
-    if at.outcome == "failed":
+    if _fails(at):
         return behind > usual
     if at.at_work:
         return begun > max(usual, LONG_SECONDS)
     return behind > (max(usual, LONG_SECONDS) if at.outcome == "held" else usual)
+
+
+def _fails(at: Refreshes) -> bool:
+    """Whether refreshes fail; not if one is at work after a single failure, such as that of a follower that ended."""
+    return at.outcome == "failed" and (at.failures > 1 or not at.at_work)
 
 
 def _is_forgotten(at: Refreshes) -> bool:
@@ -84,7 +89,7 @@ def _why(source: str, is_followed: bool, at: Refreshes) -> tuple[str, str]:
             "no follower refreshes them, and nobody has since",
             f"run `lakehouse mirror {source}`, or the job mirror_{source}, after what ingests; or start a follower",
         )
-    if at.outcome == "failed":
+    if _fails(at):
         return f"each refresh fails: {at.said}", "fix the cause: the follower tries again on their interval"
     if at.at_work:
         return f"a refresh has been at work {since}", "see the follower's log; a large mirror takes long to build"

@@ -111,16 +111,16 @@ def refuse_models_as_sources(manifest: Manifest, project_dir: Path) -> None:
     What reads it so does not wait for it, is not loaded after it, and is built of what readers see of it.
     """
     made = {
-        table_of_model(node): node["name"]
+        (node["database"].lower(), *table_of_model(node)): node["name"]
         for node in manifest["nodes"].values()
         if node["resource_type"] in STORED and node["config"]["materialized"] != "ephemeral"
     }
     refuse(
         [
             f"{project_dir.name}/{source['original_file_path']}: the source {source['source_name']}.{source['name']} "
-            f"is {'.'.join(table)}, which this project makes: remove it there, and read it by ref('{made[table]}')"
+            f"is {'.'.join(table[1:])}, which this project makes: remove it there, and read it by ref('{made[table]}')"
             for _, source in sorted(manifest["sources"].items())
-            if (table := (source["schema"].lower(), source["identifier"].lower())) in made
+            if (table := tuple(source[part].lower() for part in ("database", "schema", "identifier"))) in made
         ]
     )
 

@@ -166,14 +166,19 @@ def test_a_lake_that_was_restored_elsewhere_is_not_replaced_by_a_backup_of_its_o
     with throwaway_postgres() as url:
         copy = mine.model_copy(update={"catalog_url": SecretStr(url)})
         set_up(copy)
-        restore_backup(copy, folder, Warehouse.KEPT)  # it has no tables that could be lost
-        with pytest.raises(LakehouseError, match=r"has 2 tables and views of another database than .*; add --replace"):
-            restore_backup(copy, folder, Warehouse.KEPT)
-        restore_backup(copy, folder, Warehouse.KEPT, replace_other_lake=True)
-    about = json.loads((folder / ABOUT).read_text())
+        with monkeypatch.context() as patched:
+            patched.setattr(run, "roll_forward", lambda *_: pytest.fail("killed"))
+            with pytest.raises(pytest.fail.Exception):
+                restore_backup(copy, folder, Warehouse.KEPT)  # it has no tables that could be lost
+        restore_backup(copy, folder, Warehouse.KEPT)  # what came from there may come from there again
+        of_copy = tmp_path / "of_the_copy"
+        back_up(copy, of_copy)
+    with pytest.raises(LakehouseError, match=r"has 2 tables and views of another database than .*; add --replace"):
+        restore_backup(mine, of_copy, Warehouse.KEPT)
+    about = json.loads((of_copy / ABOUT).read_text())
     del about["cluster"]  # a backup of an earlier release
-    (folder / ABOUT).write_text(json.dumps(about))
-    restore_backup(mine, folder, Warehouse.KEPT)
+    (of_copy / ABOUT).write_text(json.dumps(about))
+    restore_backup(mine, of_copy, Warehouse.KEPT)
 
 
 def test_no_backup_replaces_the_dump_while_it_is_restored(

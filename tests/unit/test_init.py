@@ -191,10 +191,16 @@ def test_what_was_interrupted_goes_on(tmp_path: Path, monkeypatch: pytest.Monkey
         with pytest.raises(KeyboardInterrupt):
             create_project(folder)
     assert not is_project(folder)
+    (folder / ".README.md.4711").write_text("a part of")
     made = create_project(folder)
     assert is_project(folder) and all((folder / path).exists() for path in made)
     with pytest.raises(LakehouseError, match="already"):
         create_project(folder)
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "README.md").write_bytes(b"caf\xe9")
+    with pytest.raises(LakehouseError, match=r"holds README.md already"):
+        create_project(other)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ BUILT = {"model.dim": "success", "model.fact": "success", "model.report": "succe
 def model(name: str, *reads: str, materialized: str = "rebuilt_table") -> dict[str, Any]:
     schema = "marts" if materialized == "rebuilt_table" else "vault"
     return {
-        "resource_type": "model", "schema": schema, "alias": name, "columns": {}, "name": name,
+        "resource_type": "model", "database": "lake", "schema": schema, "alias": name, "columns": {}, "name": name,
         "original_file_path": f"models/{name}.sql",
         "config": {"materialized": materialized}, "depends_on": {"nodes": list(reads)},
     }  # fmt: skip

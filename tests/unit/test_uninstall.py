@@ -31,7 +31,9 @@ def test_nothing_is_taken_away_below_a_running_dev(tmp_path: Path, monkeypatch: 
     assert ended == [True]
 
 
-@pytest.mark.parametrize("kept", ["lakehouse.toml", "dbt_project/", "shop/lakehouse.toml", "a/2026/11-29/backup.json"])
+@pytest.mark.parametrize(
+    "kept", ["lakehouse.toml", "dbt_project/", "shop/lakehouse.toml", "a/2026/11-29/backup.json", "data/b/backup.json"]
+)
 def test_a_home_with_a_project_or_a_backup_in_it_is_not_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: str
 ) -> None:

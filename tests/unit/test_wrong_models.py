@@ -277,17 +277,17 @@ def test_a_mart_that_is_declared_as_a_source_is_refused(schema: str) -> None:
     found = manifest()
     found["sources"] = {
         "source.m.dim": {
-            "schema": schema, "identifier": "Dim", "source_name": "m", "name": "d",
+            "database": "lake", "schema": schema, "identifier": "Dim", "source_name": "m", "name": "d",
             "original_file_path": "models/m.yml",
         },
         "source.raw.dim": {
-            "schema": "raw_shop", "identifier": "dim", "source_name": "raw_shop", "name": "dim",
+            "database": "lake", "schema": "raw_shop", "identifier": "dim", "source_name": "raw_shop", "name": "dim",
             "original_file_path": "models/raw.yml",
         },
     }  # fmt: skip
     with pytest.raises(LakehouseError, match=r"project/models/m.yml: the source m.d is marts.dim, .* ref\('dim'\)"):
         refuse_models_as_sources(found, PLACE)
-    del found["sources"]["source.m.dim"]
+    found["sources"]["source.m.dim"]["database"] = "crm"  # a table of another catalog of Trino
     refuse_models_as_sources(found, PLACE)
 
 
