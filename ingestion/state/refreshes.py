@@ -73,7 +73,8 @@ def end(connection: CatalogConnection, source: str, reached: Reached, aside: Map
     connection.execute(
         "UPDATE lakehouse.mirrors SET ended_at = clock_timestamp(), outcome = 'done', failures = 0, said = NULL,"
         " seen = %s, epoch = %s, cut_lsn = %s,"
-        " aside = (SELECT coalesce(jsonb_object_agg(key, jsonb_build_object('why', value, 'since', coalesce(aside -> key -> 'since', to_jsonb(clock_timestamp())))), '{}') FROM jsonb_each(%s))"
+        " aside = (SELECT coalesce(jsonb_object_agg(key, jsonb_build_object('why', value, 'since',"
+        " coalesce(aside -> key -> 'since', to_jsonb(clock_timestamp())))), '{}') FROM jsonb_each(%s))"
         " WHERE source = %s",
         (reached.seen, reached.epoch, reached.cut_lsn, Jsonb(dict(aside)), source),
     )
