@@ -19,6 +19,7 @@ from benchmarks.report import write_report
 from benchmarks.scenarios.changes import huge_transaction, mixed_changes, narrow_inserts
 from benchmarks.scenarios.commit_to_fact import commit_to_fact
 from benchmarks.scenarios.freshness import freshness
+from benchmarks.scenarios.freshness_readers import freshness_readers
 from benchmarks.scenarios.idle import idle
 from benchmarks.scenarios.kills import kills
 from benchmarks.scenarios.maintenance import maintenance
@@ -42,6 +43,7 @@ SCENARIOS: dict[str, tuple[str, Callable[[Bench], Results]]] = {
     "narrow_snapshot": ("Snapshot: narrow", narrow_snapshot),
     "wide_snapshot": ("Snapshot: 20 columns", wide_snapshot),
     "freshness": ("Freshness: 1,000 rows over five tables", freshness),
+    "freshness_readers": ("Freshness by reader: 1,000 rows over five tables", freshness_readers),
     "single_row_transactions": ("Single-row transactions: pgbench TPC-B", single_row_transactions),
     "many_tables": ("A cycle with many declared tables", many_tables),
     "long_history": ("A cycle with a long history", long_history),

@@ -3,6 +3,8 @@
 import random
 import time
 
+import psycopg
+
 from benchmarks.bench import Bench, Measurement, Results
 from benchmarks.workloads import SOURCE, insert
 from lakehouse.errors import LakehouseError
@@ -24,26 +26,39 @@ def freshness(bench: Bench) -> Results:
             returned = Measurement("s", does=f"{rows} rows; from COMMIT's answer until Trino has returned them")
             warm_up = 0 if number else WARM_UP
             for sample in range(warm_up + max(10, int(SAMPLES * bench.scale))):
-                each = rows // len(TABLES)
-                with connection.transaction():
-                    for table in TABLES:
-                        connection.execute(insert(table, first, first + each - 1))
-                committed = time.monotonic()
+                committed = commit_rows(connection, rows, first)
                 bench.wait_for_follower(declarations)  # polling Trino would take CPU from the follower
                 published = time.monotonic() - committed
-                parts = (f"SELECT id FROM raw_{SOURCE}.{table} WHERE id >= {first}" for table in TABLES)
-                if len(cursor.execute(" UNION ALL ".join(parts)).fetchall()) != rows:
+                if len(cursor.execute(select_rows(f"raw_{SOURCE}", first)).fetchall()) != rows:
                     raise LakehouseError("a published cut does not show its rows")
                 if sample >= warm_up:
                     returned.add(time.monotonic() - committed)
                     cut.add(published)
-                first += each
+                first += rows // len(TABLES)
                 time.sleep(1.0 + random.random())
             results |= {f"{rows} rows, returned by Trino": returned, f"{rows} rows, published cut": cut}
         bench.verify(connection, declarations)
+    note_percentiles(results)
+    return results
+
+
+def commit_rows(connection: psycopg.Connection, rows: int, first: int) -> float:
+    """Inserts so many rows in one transaction, as many into each table, with ids from `first` on; when it was done."""
+    with connection.transaction():
+        for table in TABLES:
+            connection.execute(insert(table, first, first + rows // len(TABLES) - 1))
+    return time.monotonic()
+
+
+def select_rows(schema: str, first: int) -> str:
+    """A query for these rows in the tables of a schema."""
+    return " UNION ALL ".join(f"SELECT id FROM {schema}.{table} WHERE id >= {first}" for table in TABLES)
+
+
+def note_percentiles(results: Results) -> None:
+    """Adds percentiles to what was measured, as notes and as a plot."""
     for result in results.values():
         ordered = sorted(result.runs)
         at = {percent: ordered[min(len(ordered) - 1, len(ordered) * percent // 100)] for percent in PERCENTILES}
-        result.notes = {f"p{percent}": round(at[percent], 3) for percent in (50, 95, 99)}
+        result.notes |= {f"p{percent}": round(at[percent], 3) for percent in (50, 95, 99)}
         result.plots["seconds by percentile"] = [(percent, round(seconds, 3)) for percent, seconds in at.items()]
-    return results

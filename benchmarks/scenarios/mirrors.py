@@ -49,14 +49,14 @@ def mirror_publishes(bench: Bench) -> Results:
         refreshed(bench, declarations)
         for _ in range(2):  # in turn, so that neither has the older process
             for name, mirror in PACES.items():
-                paced = _paced(declarations, mirror)
+                turn = paced(declarations, mirror)
                 does = f"{PER_PUBLISH:,} updates of random keys of {bench.rows(1_000_000):,}, a second apart; {name}"
                 result = results.setdefault(name, Measurement("s", does=does))
-                with bench.following(paced):
+                with bench.following(turn):
                     for number in range(max(10, int(PUBLISHES * bench.scale))):
                         update_each(bench, connection, "wide_published", bench.rows(1_000_000), number)
                         committed = time.monotonic()
-                        bench.wait_for_follower(paced)
+                        bench.wait_for_follower(turn)
                         result.add(time.monotonic() - committed)
                         time.sleep(max(0.0, 1.0 - result.runs[-1]))
         refreshed(bench, declarations)
@@ -66,7 +66,8 @@ def mirror_publishes(bench: Bench) -> Results:
     return results
 
 
-def _paced(declarations: Declarations, mirror: Mirror) -> Declarations:
+def paced(declarations: Declarations, mirror: Mirror) -> Declarations:
+    """The same tables, whose mirrors are refreshed on this pace."""
     (source,) = declarations.sources
     tables = (table.model_copy(update={"mirror": mirror}) for table in source.tables)
     return Declarations(sources=(source.model_copy(update={"tables": tuple(tables)}),))
@@ -100,12 +101,13 @@ def _refreshes(bench: Bench, table: str, rows: int) -> Results:
 def mirrored(bench: Bench, table: str, rows: int) -> Iterator[tuple[psycopg.Connection, Declarations]]:
     """A table whose columns are all declared, in the lake."""
     with bench.tables(table, first_rows=(insert(table, 1, rows),)) as (connection, declarations):
-        named = _declaring_columns(declarations)
+        named = declaring_columns(declarations)
         bench.bring_up(named)
         yield connection, named
 
 
-def _declaring_columns(declarations: Declarations) -> Declarations:
+def declaring_columns(declarations: Declarations) -> Declarations:
+    """The same tables with all of their columns declared, as mirrors need them."""
     (source,) = declarations.sources
     tables = (table.model_copy(update={"columns": _columns(table.name)}) for table in source.tables)
     return Declarations(sources=(source.model_copy(update={"tables": tuple(tables)}),))
