@@ -10,6 +10,7 @@ import pytest
 from lakehouse.declarations.access import RELATIONS
 from lakehouse.servers.logins import add_login, change_login, ensure_own_logins
 from lakehouse_serve.past.moments import prefix_of
+from lakehouse_serve.past.snapshots import Chosen
 from lakehouse_serve.reading import Document, Kind
 from tests.unit.test_serve_tokens import Asked
 
@@ -54,8 +55,8 @@ class Rows:
     def live(self, namespace: str, name: str) -> Document | None:
         return described(namespace, name) if (namespace, name) == ("mirror_shop", "orders") else None
 
-    def tagged(self, tag: str) -> dict[tuple[str, str], int]:
-        return dict.fromkeys(TABLES, 5) if tag == "pin_close" else {}
+    def pinned(self, pin: str) -> dict[tuple[str, str], Chosen]:
+        return dict.fromkeys(TABLES, Chosen(5)) if pin == "close" else {}
 
 
 class Lake(Asked):
