@@ -169,7 +169,7 @@ def test_all_settings_of_a_page_are_some(
 
 @pytest.mark.parametrize(("page", "block"), of("sql"))
 def test_every_statement_of_a_page_parses(page: Path, block: str) -> None:
-    dialect = "postgres" if "pg_replication_slots" in block else "duckdb" if "INSTALL" in block else "trino"
+    dialect = "postgres" if "pg_replication_slots" in block else "duckdb" if "ATTACH" in block else "trino"
     text = block.replace("FOR VERSION AS OF …", "FOR VERSION AS OF 1")
     if page.name == "live-tables.md":
         text = re.sub(r"(--.*)?\n", ";\n", text)

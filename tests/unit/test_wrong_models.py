@@ -260,12 +260,18 @@ def test_a_new_project_is_not_refused_and_is_where_its_files_would_mean_somethin
             r"dbt_project/snapshots/kept.yml: kept reads the mart dim_day",
         ),
     }  # fmt: skip
-    for file, (text, said) in models.items():
+    for file, (text, _) in models.items():
         (folder / file).parent.mkdir(exist_ok=True)
         (folder / file).write_text(text)
+    found = project()
+    for file, (_, said) in models.items():
+        others = models.keys() - {file}
+        alone = {
+            part: {key: node for key, node in found[part].items() if node["original_file_path"] not in others}
+            for part in ("nodes", "sources")
+        }
         with pytest.raises(LakehouseError, match=said):
-            refuse_wrong_models(project(), folder)
-        (folder / file).unlink()
+            refuse_wrong_models(found | alone, folder)
     (folder / "macros" / "ref.sql").unlink()
     with pytest.raises(LakehouseError, match=r"dbt_project/dbt_project.yml: the project has no macro `ref`"):
         refuse_wrong_models(project(), folder)
