@@ -37,6 +37,7 @@ from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import CatalogConnection
 from lakehouse.servers.outage import expected
 from lakehouse.servers.table_locks import Held, locked
+from lakehouse.text.shown import shortened
 
 IN_NO_CUT = "it is in no cut now: see `lakehouse status`"
 NOT_AS_DECLARED = "its columns or key are not the declared ones: let the declaration follow the source"
@@ -80,7 +81,7 @@ def refresh(session: Session, states: CatalogConnection) -> RefreshReport:
             raise
         outcome: refreshes.Outcome = "held" if isinstance(error, MirrorInUse) else "failed"
         # what was not expected may cite a row: the log has it
-        why = " ".join((expected(error) or f"{type(error).__name__}, see the log").split())[:SAID]
+        why = shortened(" ".join((expected(error) or f"{type(error).__name__}, see the log").split()), SAID)
         with suppress(psycopg.Error):  # as where it is the catalog's database that is away
             refreshes.give_up(states, session.name, outcome, why)
         raise

@@ -30,22 +30,28 @@ def rotate(log: Path, limit: int = LOG_BYTES, copies: int = LOG_COPIES) -> None:
             return
         if (size := file.seek(0, os.SEEK_END)) < limit:
             return
-        for number in range(copies - 1, 0, -1):
-            older = log.with_name(f"{log.name}.{number}")
-            if older.exists():
-                older.replace(log.with_name(f"{log.name}.{number + 1}"))
         file.seek(max(0, size - 2 * LOG_BYTES))
-        newest = os.open(log.with_name(f"{log.name}.1"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(newest, "wb") as copy:
-            shutil.copyfileobj(file, copy)
+        fresh = log.with_name(f"{log.name}.new")
+        try:  # before the older ones move: where there is no room each look would lose one
+            with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as copy:
+                shutil.copyfileobj(file, copy)
+            for number in range(copies - 1, 0, -1):
+                older = log.with_name(f"{log.name}.{number}")
+                if older.exists():
+                    older.replace(log.with_name(f"{log.name}.{number + 1}"))
+            fresh.replace(log.with_name(f"{log.name}.1"))
+        finally:
+            fresh.unlink(missing_ok=True)
         file.truncate(0)
 
 
 def rotate_all(folder: Path) -> None:
-    """Rotates each log of a home that needs it; of those that cannot be rotated now, the next look will."""
+    """Rotates each log of a home that needs it; of those that cannot be rotated now, the next look will. The catalog
+    service rotates its own."""
     for log in folder.glob("*.log"):
-        with suppress(OSError):
-            rotate(log)
+        if not log.name.startswith("serve-access"):
+            with suppress(OSError):
+                rotate(log)
 
 
 def keep_bounded(log: Path, wait: Callable[[float], object] = time.sleep) -> threading.Thread:

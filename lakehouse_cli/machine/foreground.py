@@ -121,8 +121,8 @@ def _copy(child: _Child, output: IO[bytes]) -> None:
         text = ANSI.sub(b"", line).decode(errors="replace").rstrip()
         with suppress(OSError):
             rotate(child.command.log)
-            with child.command.log.open("ab", buffering=0) as log:
-                log.write(f"{visible(text)}\n".encode())
+        with suppress(OSError), child.command.log.open("ab", buffering=0) as log:
+            log.write(f"{visible(text)}\n".encode())
         if not (child.command.ends_noisily and child.stop.is_set()):
             _say(child, text)
 

@@ -27,16 +27,17 @@ from lakehouse_watch.probes.reading import Reading
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
+AWAY_SECONDS = 900.0  # in which a worker that was away, or a sensor that was late, has caught up
 RECORD, SNAPSHOTS = "lakehouse/loaded", ".dagster/lakehouse_snapshots"
 _MADE: LiteralString = (
     """SELECT asset_key, last_materialization FROM asset_keys WHERE last_materialization IS NOT NULL"""
 )
 _JOBS: LiteralString = "SELECT run_id, pipeline_name FROM runs WHERE run_id = ANY(%s)"
-_READ: LiteralString = """SELECT job, coalesce(start_time, 0),
- (SELECT value FROM run_tags WHERE run_tags.run_id = newest.run_id AND key = %s)
+_READ: LiteralString = """SELECT job, coalesce(newest.start_time, 0), newest.value
  FROM unnest(%s::text[]) AS jobs (job) CROSS JOIN LATERAL (
- SELECT run_id, start_time FROM runs WHERE pipeline_name = job AND status = 'SUCCESS'
- ORDER BY id DESC LIMIT 1) AS newest"""
+ SELECT start_time, value FROM runs JOIN run_tags USING (run_id)
+ WHERE pipeline_name = job AND status IN ('SUCCESS', 'FAILURE') AND key = %s
+ ORDER BY runs.id DESC LIMIT 1) AS newest"""  # of one that fails on a table `run` tells, and others have been loaded
 
 
 class Made(NamedTuple):
@@ -134,6 +135,7 @@ def judge(late: Mapping[str, float], jobs: Mapping[str, str], now: float) -> Ite
             f"{named} lack rows that came {minutes:,.0f} minutes ago: {job} has not read them",
             f"see whether `lakehouse worker` hangs; without one, that the sensor new_data_{job.partition('_')[2]} is on"
             " and no run waits in the queue for ever; a failed check that holds tables back has an alert of its own",
+            patience=AWAY_SECONDS,
         )
 
 
@@ -155,8 +157,8 @@ def _of_event(event: str) -> Made | None:
 
 
 def _reads(connection: psycopg.Connection[Any], made: Mapping[str, Made], jobs: set[str]) -> Reads:
-    """What each job has read, by its last run that succeeded and by what the worker has made."""
-    runs = connection.execute(_READ, (SNAPSHOTS, sorted(jobs - {BY_HAND}))).fetchall()
+    """What each job has read, by its last run that read something and by what the worker has made."""
+    runs = connection.execute(_READ, (sorted(jobs - {BY_HAND}), SNAPSHOTS)).fetchall()
     said: list[tuple[str, float, Mapping[str, int]]] = [
         (job, at, {t: int(s) for t, s in json.loads(tag or "{}").items()}) for job, at, tag in runs
     ]

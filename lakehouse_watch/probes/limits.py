@@ -19,7 +19,7 @@ from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings, check_project
 from lakehouse_watch.probes.still_there import BUILD, Declared, declared_in, is_mart
 
-UNDECLARED_SECONDS = 86_400.0  # of marts: a build may take hours, and rows come all the time
+UNDECLARED_SECONDS = 26 * 3600.0  # of marts, which somebody may build once a day
 
 
 @dataclass(frozen=True)
@@ -161,6 +161,7 @@ def _read(path: Path, written: int, project_dir: Path, connected: frozenset[str]
         declared = declarations_from(manifest, project_dir)
         there = declared_in(manifest, declared.among(connected), project_dir)
         _, wrong = built_by_key(manifest, project_dir)
+        models = tuple(stored_models(manifest))
     except LakehouseError as error:
         return in_one_line(str(error))
     except (OSError, ValueError) as error:
@@ -168,8 +169,7 @@ def _read(path: Path, written: int, project_dir: Path, connected: frozenset[str]
     limits = {s.name: {table.name: table.lag for table in s.tables if table.lag is not None} for s in declared.sources}
     named = tuple((manifest["nodes"][unique_id]["name"], line) for unique_id, line in wrong.items())
     tables = {(table.source, table.name): table for table in declared.tables}
-    models, loads = tuple(stored_models(manifest)), tuple(_loads(manifest, declared))
-    return Project(limits, loads, there, named, declared.sources, tables, models)
+    return Project(limits, tuple(_loads(manifest, declared)), there, named, declared.sources, tables, models)
 
 
 def in_one_line(lines: str) -> str:
@@ -185,7 +185,7 @@ def stored_models(manifest: Mapping[str, Any]) -> Iterator[Stored]:
         if node["resource_type"] == "model" and not is_view(node):
             minutes = {**node.get("meta", {}), **node["config"].get("meta", {})}.get("freshness_minutes")
             if minutes or is_mart(node):
-                seconds, job = minutes * 60.0 if minutes else UNDECLARED_SECONDS, BUILD if is_mart(node) else None
+                seconds, job = float(minutes) * 60 if minutes else UNDECLARED_SECONDS, BUILD if is_mart(node) else None
                 yield Stored((node["schema"], node["alias"]), frozenset(_below(node, nodes)), seconds, job)
 
 

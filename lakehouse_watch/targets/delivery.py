@@ -23,6 +23,7 @@ from lakehouse_watch.targets.refused import Refused
 log = logging.getLogger("lakehouse.watch")
 FIRST_PAUSE, LONGEST_PAUSE = 10.0, 600.0
 TRIES = 3  # of a message that is refused, before a later one is tried in its place
+KIND = "undelivered"
 TOLD_SECONDS = 3600.0  # for which it is told that a message was not taken
 Send = Callable[[Mapping[str, Any]], Sequence[str] | None]
 """It returns who of several did not get the message, and why."""
@@ -72,7 +73,7 @@ class Delivery:
         self._lost = {lost: at for lost, at in self._lost.items() if now - at < TOLD_SECONDS}
         return [
             Occasion(
-                f"undelivered/{target}", f"{target} did not take a message: {'; '.join(mine[:3])}",
+                f"{KIND}/{target}", f"{target} did not take a message: {'; '.join(mine[:3])}",
                 "see what needs attention at the page `/lake`, and correct the target", ends=False, parts=tuple(mine),
             )
             for target in sorted({target for target, _ in self._lost})
@@ -83,7 +84,8 @@ class Delivery:
         target = message.target
         try:
             for lost in self.targets[target](message.body) or ():
-                self._lose(target, lost, now)
+                if message.body.get("kind") != KIND:  # it would tell of itself without end
+                    self._lose(target, lost, now)
         except LakehouseError as error:
             log.warning("%s", error)
             self._refusals[message.id] += isinstance(error, Refused)

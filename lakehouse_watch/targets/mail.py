@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import smtplib
 import ssl
 from collections.abc import Mapping, Sequence
@@ -15,18 +16,24 @@ from lakehouse.text.shown import shortened
 from lakehouse_watch.targets.refused import Refused
 from lakehouse_watch.targets.text import full_text, headline
 
+log = logging.getLogger("lakehouse.watch")
 SECONDS = 20.0
 NOT_ASCII = "host, user and password have to be ASCII"  # what Python says of them shows a letter of the password
 
 
 def send(settings: MailSettings, body: Mapping[str, Any]) -> Sequence[str]:
-    """Sends the message; returns which of several recipients the server has refused, and why. Raises LakehouseError."""
+    """Sends the message; returns which of several recipients the server has refused for good. Raises LakehouseError.
+
+    By their status alone: a server's words may be others each time, and would be news each time.
+    """
     try:
         with _connected(settings) as server:
             if settings.user is not None and settings.password is not None:
                 server.login(settings.user, settings.password.get_secret_value())
             refused = server.send_message(_mail(settings, body)) or {}
-            return [f"{to}: {status} {_said(reason)}" for to, (status, reason) in sorted(refused.items())]
+            for to, (status, said) in sorted(refused.items()):
+                log.warning("the mail server did not take a mail for %s: %s %s", to, status, _said(said))
+            return [f"{to}: {status}" for to, (status, _) in sorted(refused.items()) if status >= 500]
     except (OSError, smtplib.SMTPException, ValueError) as error:  # also an address that is none
         reason = NOT_ASCII if isinstance(error, UnicodeError) else shortened(" ".join(str(error).split()), 200)
         place = f"{settings.host}:{settings.port}"
@@ -36,10 +43,8 @@ def send(settings: MailSettings, body: Mapping[str, Any]) -> Sequence[str]:
 
 
 def _is_final(error: Exception) -> bool:
-    """Whether the server has answered for good: its answers from 500 on are such."""
-    if isinstance(error, smtplib.SMTPRecipientsRefused):
-        return all(status >= 500 for status, _ in error.recipients.values())
-    return isinstance(error, smtplib.SMTPResponseException) and error.smtp_code >= 500
+    """Whether the server has refused this message for good, and not the login or the sender, as of every message."""
+    return isinstance(error, smtplib.SMTPDataError) and error.smtp_code >= 500
 
 
 def _said(reason: bytes | str) -> str:

@@ -13,7 +13,7 @@ from lakehouse_watch.targets.refused import Refused
 from lakehouse_watch.targets.text import full_text
 
 SECONDS = 10.0
-FOR_NOW = (408, 425, 429)  # too slow, too early, too many
+FINAL = (400, 413, 422)  # it does not take this message; other answers tell of the address, or of its state
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -33,6 +33,5 @@ def send(url: str, body: Mapping[str, Any]) -> None:
     except (*BROKEN_OFF, ValueError) as error:  # also an answer other than 2xx, and an address that is none
         reason = getattr(error, "reason", None) or type(error).__name__
         status = f" {error.code}" if hasattr(error, "code") else ""
-        is_final = 400 <= getattr(error, "code", 0) < 500 and getattr(error, "code", 0) not in FOR_NOW
-        kind = Refused if is_final else LakehouseError
+        kind = Refused if getattr(error, "code", 0) in FINAL else LakehouseError
         raise kind(f"the webhook did not take a message:{status} {reason}; check alerts.webhook") from None

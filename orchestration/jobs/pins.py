@@ -111,17 +111,20 @@ def _schedule(job: dg.JobDefinition, kind: str, policy: PinPolicy) -> dg.Schedul
     def scheduled(context: dg.ScheduleEvaluationContext) -> list[dg.RunRequest]:
         now = context.scheduled_execution_time.astimezone(UTC)
         moments = [*missed_moments(context.instance, job.name, policy, now), now]
-        return [dg.RunRequest(run_key=m.isoformat(), tags={tags.MOMENT: m.isoformat()}) for m in moments]
+        every = {tags.EVERY: f"{policy.cron} {policy.timezone}"}
+        return [dg.RunRequest(run_key=m.isoformat(), tags={tags.MOMENT: m.isoformat(), **every}) for m in moments]
 
     return scheduled
 
 
 def missed_moments(instance: dg.DagsterInstance, name: str, policy: PinPolicy, now: datetime) -> list[datetime]:
-    """The moments since the newest one that the schedule has launched a run for, oldest first; none if there is none.
+    """The moments since the newest one that the schedule, as it is declared now, has launched a run for, oldest first;
+    none if there is none.
 
     Of several that have passed while no daemon ran, or the schedule was off, Dagster ticks for the last one alone.
     """
-    launched = instance.get_runs(dg.RunsFilter(job_name=name, tags={LAUNCHED_BY: name}), limit=MOST_MISSED)
+    of_now = {LAUNCHED_BY: name, tags.EVERY: f"{policy.cron} {policy.timezone}"}
+    launched = instance.get_runs(dg.RunsFilter(job_name=name, tags=of_now), limit=MOST_MISSED)
     known = [datetime.fromisoformat(run.tags[tags.MOMENT]) for run in launched if tags.MOMENT in run.tags]
     if not known:
         return []

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import dagster as dg
@@ -84,7 +84,8 @@ def _name(key: dg.AssetKey) -> str:
 def only_progress(log: Path, to_stderr: bool) -> Iterator[Say]:
     """Redirects the output of dbt, Spark and the JVM to `log`; the yielded function still prints to the terminal."""
     private_dir(log.parent)
-    rotate(log)
+    with suppress(OSError):
+        rotate(log)
     saved = os.dup(1), os.dup(2)
     with log.open("ab") as file:
         os.dup2(file.fileno(), 1)

@@ -58,6 +58,9 @@ MAINTENANCE_GROUP = "lakehouse/maintenance_group"
 MOMENT = "lakehouse/moment"
 """The time whose cut a run of `pin_…` keeps."""
 
+EVERY = "lakehouse/every"
+"""The cron expression and time zone of the schedule that has launched it: what was missed is by these alone."""
+
 
 def tag(run: dg.DagsterRun, name: str) -> str | None:
     """The value of a tag, also of a run of release 0.1."""

@@ -485,6 +485,8 @@ def test_what_cannot_be_read_in_the_transaction_topic_is_a_dead_letter() -> None
     with pytest.raises(UnreadableRecord, match="neither begin nor end"):
         list(EnvelopeRecords({of.oid: of}).decode(of.encoded, kept, {}, ()))
     begin = json.dumps({"status": "BEGIN", "id": "900:25000000", "ts_ms": at})
+    with pytest.raises(LakehouseError, match=rf"offset {next_to}: .*: correct `transactions`, .*, or the registry"):
+        seconds(61, foreign("transaction", "\0\0\0\0\7an END by a schema that is lacking for now", begin))
     found = seconds(0, foreign("transaction", "no JSON", begin))
     assert len(found.unread["items"]) == 1 and found.position.by_partition["transaction", 0] == next_to + 2
 

@@ -132,7 +132,10 @@ def test_moments_that_passed_without_a_daemon_are_caught_up_with(tmp_path: Path)
 
         assert requested() == [newest.isoformat()], "the first tick of all"
         by_hand = {tags.MOMENT: (newest - timedelta(hours=1)).isoformat()}
-        for given in ({tags.MOMENT: last.isoformat(), LAUNCHED_BY: "pin_month_end"}, by_hand):
+        launched = {tags.MOMENT: last.isoformat(), LAUNCHED_BY: "pin_month_end"}
+        instance.create_run_for_job(job, tags={**launched, tags.EVERY: "0 0 1 * * UTC"})
+        assert requested() == [newest.isoformat()], "it was declared otherwise then: nothing was missed"
+        for given in ({**launched, tags.EVERY: "0 */8 * * * UTC"}, by_hand):
             instance.create_run_for_job(job, tags=given)
         between = [(last + timedelta(hours=hours)).isoformat() for hours in (8, 16)]
         assert requested() == [*between, newest.isoformat()]

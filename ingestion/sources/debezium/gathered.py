@@ -29,6 +29,7 @@ from ingestion.sources.kafka.events import one_chunk
 from ingestion.sources.kafka.fetching import some_at_once
 from ingestion.sources.kafka.reading import Range
 from ingestion.sources.kafka.values import Unread
+from lakehouse.errors import LakehouseError
 
 OPENED, OPENED_BYTES = 20_000, 16 * 1024 * 1024  # envelopes that are kept as they were opened, and their messages
 TOGETHER = 64  # messages that are read one by one where one of them is unlike the others
@@ -115,10 +116,12 @@ class Gathered:
     def check_heard(self, wanted: Range) -> None:
         """Raises LakehouseError where nothing of the transaction topic could be read: it is no such topic."""
         if self.strays.reasons and self.strays.heard < 0 and not self.reader.before.end:
-            raise self.reader.refused(
-                f"{self.stray(wanted, min(self.strays.reasons))}: correct `transactions`, the topic of the connector's "
-                "transaction metadata, or the registry"
-            )
+            raise self._unheard(self.stray(wanted, min(self.strays.reasons)))
+
+    def _unheard(self, what: str) -> LakehouseError:
+        return self.reader.refused(
+            f"{what}: correct `transactions`, the topic of the connector's transaction metadata, or the registry"
+        )
 
     def stray(self, of: Range, offset: int) -> str:
         """Where a message is that cannot be read, and why."""
@@ -139,6 +142,8 @@ class Gathered:
                 try:
                     end = end_of(opener.open(message["value"]))
                 except Unread as reason:
+                    if message["value"][:1] == b"\0":  # an END whose schema is only lacking for now, and no stray
+                        raise self._unheard(f"topic {wanted.topic}, offset {message['offset']}: {reason}") from None
                     noted.add(message["offset"], message["at"], str(reason))
                     continue
                 noted.heard = message["offset"]
@@ -265,7 +270,7 @@ class Gathered:
         except Unread as reason:
             if isinstance(reason, Unwrapped):
                 self.unwrapped.setdefault(shape.topic, []).append(index)
-                if reason.names >= {column.name for column in shape.columns}:
+                if reason.names >= {*(shape.key or (column.name for column in shape.columns))}:
                     self.flat.add(shape.topic)
             self.reasons[index] = str(reason)
             self.heads.add(*place, UNREAD)

@@ -24,8 +24,6 @@ def warnings(work: Gathered, joined: Joined) -> Iterator[str]:
             f"Debezium {', '.join(old)} may lose rows of a transaction within which Kafka Connect is killed, also "
             "with exactly once: take 3.7 or newer"
         )
-    if (registry := work.reader.registry) is not None:
-        yield from registry.warnings()
     for topic, told in sorted(work.columns.items()):
         missing = [c.name for c in work.reader.shapes[topic].columns if c.name not in told]
         if told and missing:  # deletes alone tell no columns

@@ -74,10 +74,6 @@ class AvroValues:
         """The key of an event: framed as a value is, or JSON, or text."""
         return plain(self.read(key)[1]) if key[:1] == b"\0" else JsonValues().key(key)
 
-    def warnings(self) -> tuple[str, ...]:
-        """As the protocol."""
-        return self.registry.warnings()
-
 
 def plain(value: Any) -> Any:
     """A datum in the terms of JSON."""

@@ -49,10 +49,6 @@ class JsonValues:
             raise Unread("the key has half a surrogate pair, which is no text")
         return found
 
-    def warnings(self) -> tuple[str, ...]:
-        """As the protocol."""
-        return ()
-
 
 def _parsed(given: str) -> Any:
     """The JSON value; raises ValueError. Nearly always nothing stands around it."""

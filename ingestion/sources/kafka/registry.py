@@ -5,8 +5,9 @@ an id always means the same schema. One that the registry later describes otherw
 written by the one schema would be misread by the other. The warehouse keeps what was seen (`ingestion.state.schemas`),
 so that this is noticed on every machine, and for when the registry is down: without it nothing is read.
 
-What is used without asking counts from the moment at which the registry was last asked, whatever it answered then. So
-one that was set up anew is noticed within a minute of its being there.
+What is used without asking counts from the moment at which the registry was last asked. So one that was set up anew is
+noticed within a minute of its being there. What answers and is no registry, or wants another login, may be another one
+too: then nothing is read.
 """
 
 import base64
@@ -40,7 +41,7 @@ DEFAULT = "lake.default"  # and a field its default
 NOT_FOUND = (40403, 40402, 40401)  # schema, version, subject: what the API says, where a proxy says 404 alone
 _known: dict[str, tuple[float, "Schema"]] = {}  # of this process, by the object that keeps it
 _unknown: dict[str, tuple[float, str]] = {}
-_silent: dict[str, tuple[float, LakehouseError]] = {}  # when a registry was last asked in vain, and what came of it
+_silent: dict[str, float] = {}  # when a registry was last asked in vain
 
 
 class UnknownSchema(ValueError):
@@ -49,10 +50,6 @@ class UnknownSchema(ValueError):
 
 class MissingSchema(UnknownSchema):
     """The registry has none of that id."""
-
-
-class NoRegistry(LakehouseError):
-    """What answers is no registry, or wants another login."""
 
 
 @dataclass(frozen=True)
@@ -109,8 +106,8 @@ class SchemaRegistry:
             return meant
         try:
             found = self._fetched(number)
-        except (Unreachable, NoRegistry) as failed:
-            _silent[self.url] = began, failed
+        except Unreachable:
+            _silent[self.url] = began
             meant = self._meant(number, known)
             if meant is None:
                 raise
@@ -133,17 +130,9 @@ class SchemaRegistry:
         """Raises LakehouseError where no registry answers."""
         self._asked("schemas/types")
 
-    def warnings(self) -> tuple[str, ...]:
-        """What people have to mend although events are read."""
-        failed = _silent[self.url][1] if self._silent_since() is not None else None
-        if not isinstance(failed, NoRegistry):
-            return ()
-        says = str(failed).removeprefix(f"source {self.source!r}: ")
-        return (f"{says}; until then events are read by the schemas that are kept, and a new one stops the source",)
-
     def _silent_since(self) -> float | None:
         """When it was asked in vain, a moment ago: each schema that is known would wait for it anew."""
-        asked, _ = _silent.get(self.url, (-AGAIN_SECONDS, None))
+        asked = _silent.get(self.url, -AGAIN_SECONDS)
         return asked if time.monotonic() - asked < AGAIN_SECONDS else None
 
     def _meant(self, number: int, known: Schema | None) -> Schema | None:
@@ -199,13 +188,13 @@ class SchemaRegistry:
             return MissingSchema(f"{path.replace('schemas/ids/', 'schema ')} is not in the registry")
         if status in (401, 403):
             says = f"refuses the login ({status}): correct {self._variable}USER and {self._variable}PASSWORD"
-            return NoRegistry(f"{self._where} {says}")
+            return LakehouseError(f"{self._where} {says}")
         if status >= 500 or status == 429:
             return Unreachable(f"{self._where} fails ({status}): look at its log; nothing was published")
         return self._is_none()
 
-    def _is_none(self) -> NoRegistry:
-        return NoRegistry(f"{self._where} is no schema registry: correct {self._variable}URL")
+    def _is_none(self) -> LakehouseError:
+        return LakehouseError(f"{self._where} is no schema registry: correct {self._variable}URL")
 
     def _keep(self, found: Schema) -> None:
         """Keeps what is not kept yet; raises LakehouseError where the kept one is another.

@@ -30,9 +30,6 @@ class Values(Protocol):
     def key(self, key: bytes) -> Any:
         """The key of an event, which may be any value."""
 
-    def warnings(self) -> tuple[str, ...]:
-        """What people have to mend although values were read."""
-
 
 def no_json(value: bytes) -> str:
     """Why a value is not read that should be JSON."""
