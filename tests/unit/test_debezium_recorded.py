@@ -503,6 +503,11 @@ def test_a_transaction_whose_end_cannot_be_read_waits_and_is_told() -> None:
     assert found.position == before and not found.unread
     with pytest.raises(LakehouseError, match=r"offset 125: the value is no JSON, and transaction 900 has no END"):
         read([*waits, *unread], ITEMS_TABLE, before=before, now=now + timedelta(seconds=61))
+    first, last = foreign("transaction", "no JSON", "no JSON")[len(PLAIN) :]
+    busy = [*waits, first, last | {"at": at + 60_000}]
+    found = read(busy, ITEMS_TABLE, before=before, now=now + timedelta(seconds=65))
+    assert found.position == before and not found.unread
+    assert any("offset 125: the value is no JSON: nothing behind it can be read" in s for s in found.noticed.warnings)
     begin = json.dumps({"status": "BEGIN", "id": "901:26000000", "ts_ms": at})
     behind = foreign("transaction", "no JSON", begin)[len(PLAIN) :]
     found = read([*waits, *behind], ITEMS_TABLE, before=before, now=now + timedelta(seconds=61))

@@ -7,7 +7,7 @@ import numpy as np
 
 from ingestion.sources.debezium.gathered import MILLISECOND, Gathered
 from ingestion.sources.debezium.join.heads import EVENT, LOOSE, SNAPSHOT
-from ingestion.sources.debezium.join.joined import Joined
+from ingestion.sources.debezium.join.joined import STALLED, Joined
 from ingestion.sources.debezium.message.envelope import EPOCH
 
 EXACT = (3, 7)  # from this version of Debezium on nothing is lost with exactly once
@@ -47,6 +47,12 @@ def warnings(work: Gathered, joined: Joined) -> Iterator[str]:
                 f"{work.stray(work.reader.told, offset)}: it is passed, and if it was the END of a transaction, what "
                 "there is of that waits, and what is behind it in its topics"
             )
+    held = min((offset for offset in work.strays.reasons if offset >= joined.told_to), default=None)
+    if held is not None and work.reader.told is not None and work.reader.now - work.strays.came[held] > STALLED:
+        yield (
+            f"{work.stray(work.reader.told, held)}: nothing behind it can be read, so all that has come since waits: "
+            "correct `transactions`, or what writes to that topic"
+        )
     if joined.forgotten and work.reader.told is not None:
         yield (
             f"its topics have transactions whose ENDs are not in {work.reader.told.topic} any more: they land, "
