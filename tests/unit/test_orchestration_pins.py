@@ -82,8 +82,8 @@ def test_each_midnight_pins_the_cut_of_the_day_before_once_its_commits_are_there
     assert isinstance(schedule, dg.ScheduleDefinition)
     assert (schedule.cron_schedule, schedule.execution_timezone) == ("0 0 1 * *", "Europe/Berlin")
     with dg.instance_for_test() as instance:
-        tick = dg.build_schedule_context(instance, scheduled_execution_time=MIDNIGHT)
-        [request] = schedule.evaluate_tick(tick).run_requests or []
+        with dg.build_schedule_context(instance, scheduled_execution_time=MIDNIGHT) as tick:  # it enters the instance
+            [request] = schedule.evaluate_tick(tick).run_requests or []
         assert request.tags[tags.MOMENT] == MIDNIGHT.isoformat()
         for _ in range(2):
             run = defs.resolve_job_def("pin_month_end").execute_in_process(instance=instance, tags=request.tags)
@@ -127,8 +127,8 @@ def test_moments_that_passed_without_a_daemon_are_caught_up_with(tmp_path: Path)
     with dg.instance_for_test() as instance:
 
         def requested() -> list[str | None]:
-            tick = dg.build_schedule_context(instance, scheduled_execution_time=newest)
-            return [request.run_key for request in schedule.evaluate_tick(tick).run_requests or []]
+            with dg.build_schedule_context(instance, scheduled_execution_time=newest) as tick:
+                return [request.run_key for request in schedule.evaluate_tick(tick).run_requests or []]
 
         assert requested() == [newest.isoformat()], "the first tick of all"
         by_hand = {tags.MOMENT: (newest - timedelta(hours=1)).isoformat()}
