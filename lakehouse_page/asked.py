@@ -187,11 +187,8 @@ def answered(settings: Settings, charts: Sequence[DeclaredChart], asking: Asking
     asked = {key: asking.begin(key, partial(_chart, settings, chart)) for key, chart in zip(keys, charts, strict=True)}
     wait([answer for key, answer in asked.items() if key not in late], SECONDS)
     for key, chart in zip(keys, charts, strict=True):
-        if key in late:
-            yield late[key]
-        else:
-            came = asking.late(key)
-            yield came or Chart(chart.title, trouble="Trino has not answered yet: its answer comes with a later look")
+        later = Chart(chart.title, trouble="Trino has not answered yet: its answer comes with a later look")
+        yield late.get(key) or asking.late(key) or later
 
 
 def _chart(settings: Settings, chart: DeclaredChart) -> Chart:
