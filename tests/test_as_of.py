@@ -29,8 +29,9 @@ pytestmark = pytest.mark.stack
 
 DDL = """CREATE TABLE people (id int PRIMARY KEY, name text, email text, at time, note text);
 ALTER TABLE people ALTER note SET STORAGE EXTERNAL;
-CREATE TABLE visits (id int PRIMARY KEY, person int REFERENCES people DEFERRABLE, spent numeric(10,2))"""
+CREATE TABLE visits (id int PRIMARY KEY, person int REFERENCES people DEFERRABLE, spent numeric(10,2), many int)"""
 TABLES = {name: RawPolicy(relation=f"public.{name}", key=("id",)) for name in ("people", "visits")}
+MIRRORED = "SELECT id, name, email, (extract(epoch FROM at) * 1000000)::bigint, note FROM people ORDER BY id"
 JOINED = "SELECT v.id, p.name, v.spent FROM {visits} v JOIN {people} AS p ON p.id = v.person"
 
 
@@ -42,6 +43,7 @@ class Copy:
     at: str
     people: list[Any]
     joined: list[Any]
+    mirrors: dict[str, list[Any]]
 
 
 def change(world: World, rng: random.Random, step: int) -> None:
@@ -50,7 +52,7 @@ def change(world: World, rng: random.Random, step: int) -> None:
     statements = [
         f"INSERT INTO people VALUES ({person}, 'p{step}', 'p{step}@example.com', '12:00', repeat('n', 9000))"
         f" ON CONFLICT (id) DO UPDATE SET name = 'p{step}', at = '24:00'",
-        f"INSERT INTO visits VALUES ({step}, {person}, {step}.5)",
+        f"INSERT INTO visits VALUES ({step}, {person}, {step}.5, {step})",
         f"UPDATE visits SET spent = spent + 1 WHERE id % 3 = {step % 3}",
     ]
     if step % 3 == 0:
@@ -67,7 +69,9 @@ def copied(world: World) -> Copy:
         "SELECT pg_current_wal_lsn()::text, to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.US')"
     )
     people = world.rows("SELECT id, name, email FROM people ORDER BY 1")
-    return Copy(lsn, at, people, world.rows(JOINED.format(visits="visits", people="people") + " ORDER BY 1"))
+    joined = world.rows(JOINED.format(visits="visits", people="people") + " ORDER BY 1")
+    mirrors = {"people": world.rows(MIRRORED), "visits": world.rows("SELECT * FROM visits ORDER BY id")}
+    return Copy(lsn, at, people, joined, mirrors)
 
 
 @contextmanager
@@ -76,8 +80,9 @@ def ruled(settings: Settings, source: str) -> Iterator[None]:
     assert settings.trino.access is not None
     files = [settings.trino.access / name for name in (RULES, RELATIONS)]
     before = [file.read_text() if file.exists() else "" for file in files]
-    made = [Relation("parsed", f"{kind}_{source}__{table}", "reader", frozenset({"email"} if table == "people" else ()))
-            for kind in ("parsed", "current") for table in TABLES]  # fmt: skip
+    made = [Relation(schema, name, "reader", frozenset({"email"} if table == "people" else ())) for table in TABLES
+            for schema, name in (("parsed", f"parsed_{source}__{table}"), ("parsed", f"current_{source}__{table}"),
+                                 (f"mirror_{source}", table))]  # fmt: skip
     write_shared(files[0], json.dumps(rules(made)))
     write_shared(files[1], json.dumps({"relations": [{**r._asdict(), "personal": sorted(r.personal)} for r in made]}))
     try:
@@ -101,10 +106,11 @@ def declared(world: World, table: str) -> Declared:
         vault["satellites"] = {f"{name}_names": ["name", "email"], f"{name}_more": ["at", "note"]}
     else:
         vault |= {
-            "references": {f"{name}_people": "person"}, "satellites": {f"{name}_spent": ["spent"]},
+            "references": {f"{name}_people": "person"}, "satellites": {f"{name}_spent": ["spent", "many"]},
             "links": {f"{name}_who": {"to": [f"{name}_people"]}},
         }  # fmt: skip
-    return Declared(columns_in_source(world, table), {"relation": f"public.{table}", "key": ["id"]}, vault)
+    columns = columns_in_source(world, table) | ({"many": "bigint"} if table == "visits" else {})  # an int in mirrors
+    return Declared(columns, {"relation": f"public.{table}", "key": ["id"]}, vault)
 
 
 @pytest.mark.timeout(1800)
@@ -119,26 +125,35 @@ def test_every_moment_is_answered_as_the_source_was(
 ) -> None:
     """And refused where it is not loaded yet."""
     world, rng, copies = make_world(settings, DDL, TABLES), random.Random(21), list[Copy]()
+    mirrored = declaring_columns(world)
     with project_of(world, tmp_path) as project:
         project.declare({table: declared(world, table) for table in TABLES})
         for step in range(1, moments + 1):
             change(world, rng, step)
             world.ingest(spark)
+            if step % 3 == 1:
+                refreshed(mirrored, spark)
             copies.append(copied(world))
             if step in loaded_at:
                 project.load()
             elif step == loaded_at[0] + 1:
                 assert_refused_until_loaded(project, copies[-1])
-        refreshed(declaring_columns(world), spark)
+        refreshed(mirrored, spark)
         assert all(is_fresh_view(world, table) for table in TABLES), "which has a past too"
         copies = copies[: loaded_at[-1]]
         for number, copy in enumerate(copies):
             forms = (f"{project.name}={copy.lsn}", f"{project.name}=1:{copy.lsn}", copy.at)
             assert_as(project, copy, forms[number % 3])
+            assert_mirrors(project, copy, forms[number // 3 % 3], number % 3 == 0 or number + 1 == moments)
         assert_refusals(project, copies)
         with ruled(project.settings, project.name):
             assert_readers_see_no_personal_columns(project, copies[len(copies) // 2], capsys)
         assert_told_of_what_is_in_a_later_cut_alone(world, spark, rng, capsys)
+        for table in TABLES:
+            name = f"lake.mirror_{world.source.name}.{table}"
+            spark.sql(f"CALL lake.system.expire_snapshots(table => '{name}', older_than => now(), retain_last => 1)")
+        for copy in copies:
+            assert_mirrors(project, copy, f"{project.name}={copy.lsn}", has_snapshot=False)
 
 
 def assert_as(project: Project, copy: Copy, moment: str) -> None:
@@ -158,10 +173,21 @@ def assert_as(project: Project, copy: Copy, moment: str) -> None:
     assert asked(project, by_hand, moment) == copy.people, moment
 
 
+def assert_mirrors(project: Project, copy: Copy, moment: str, has_snapshot: bool) -> None:
+    """By the snapshot of the refresh that was there, or made of parsed: the same rows."""
+    for table, rows in copy.mirrors.items():
+        text = f"SELECT * FROM mirror_{project.name}.{table}"
+        rewritten, cuts = at_moment(project.settings, text, moment_of(project.settings, moment), "writer")
+        assert (" FOR VERSION AS OF " in rewritten) == has_snapshot, rewritten
+        assert [cut.source for cut in cuts] == [project.name]
+        assert sorted(tuple(row) for row in project.rows(rewritten)) == rows, (table, moment)
+
+
 def assert_refused_until_loaded(project: Project, copy: Copy) -> None:
     """The newest cut is in raw, and not in parsed and the vault."""
     name = project.name
-    for table in (f"parsed.current_{name}__visits", f"vault.sat_{name}_spent_v1", f"vault.link_{name}_who"):
+    of_parsed = (f"parsed.current_{name}__visits", f"mirror_{name}.visits")
+    for table in (*of_parsed, f"vault.sat_{name}_spent_v1", f"vault.link_{name}_who"):
         with pytest.raises(LakehouseError, match=r"lacks \d+ changes that are not loaded yet"):
             asked(project, f"SELECT * FROM {table}", f"{name}={copy.lsn}")
 
@@ -192,9 +218,11 @@ def assert_readers_see_no_personal_columns(project: Project, copy: Copy, capsys:
     printed = capsys.readouterr()
     assert [json.loads(line) for line in printed.out.splitlines()] == [{"id": i, "name": n} for i, n, _ in copy.people]
     assert printed.err.startswith(f"as of {project.name}=1:")
-    sql(f"SELECT * FROM {people} ORDER BY id", json=True, as_of_lsn=[moment])
-    assert "email" not in capsys.readouterr().out
-    for asked_for in (people, f"parsed.parsed_{project.name}__people"):
+    mirror = f"mirror_{project.name}.people"
+    for asked_for in (people, mirror):
+        sql(f"SELECT * FROM {asked_for} ORDER BY id", json=True, as_of_lsn=[moment])
+        assert "email" not in capsys.readouterr().out
+    for asked_for in (people, mirror, f"parsed.parsed_{project.name}__people"):
         with pytest.raises(LakehouseError, match=r"email.* cannot be resolved|Access Denied"):
             sql(f"SELECT email FROM {asked_for}", as_of_lsn=[moment])
 

@@ -41,7 +41,7 @@ def sql(
     Runs with the least rights by default: a pasted query drops no table and shows no personal data.
 
     With --as-of or --as-of-lsn every table and view is read as it was at the newest cut until then; with --as-of-cut
-    mirrors too, and the marts that a pin keeps (docs/past.md).
+    at that cut, and the marts that a pin keeps too (docs/past.md).
     FOR TIMESTAMP AS OF and FOR VERSION AS OF are refused on a view, where Trino ignores them.
     """
     settings = load_settings()

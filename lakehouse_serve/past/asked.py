@@ -24,9 +24,11 @@ from lakehouse.settings import Settings
 from lakehouse.text.sql import ident, literal
 from lakehouse_serve.past.cuts import Cut
 from lakehouse_serve.past.loaded import Ask, Loaded, Model
+from lakehouse_serve.past.mirrors import MIRROR, key_of
+from lakehouse_serve.past.mirrors import has_snapshot as mirror_has
 from lakehouse_serve.past.moments import Moment, parse_warehouse
 from lakehouse_serve.past.queries import AsOfCuts, Kind
-from lakehouse_serve.past.states import State, came_later, newest_cuts, said_of_later, state_at
+from lakehouse_serve.past.states import State, came_later, mirrors_at, newest_cuts, said_of_later, state_at
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -53,8 +55,10 @@ def at_moment(settings: Settings, sql: str, moment: Moment, role: Role) -> tuple
     """
     if moment.pin is not None:
         raise LakehouseError(f"pin:{moment.pin} is no time and no position: use --as-of-cut")
-    state = State(newest_cuts(settings, moment), {}, is_of_all=moment.at is not None)
-    return _at(settings, sql, state, role)
+    cuts = newest_cuts(settings, moment)
+    standing = {cut.source: cut for cut in mirrors_at(settings, cuts)}
+    snapshots = {name: found for cut in standing.values() for name, found in cut.tables.items()}
+    return _at(settings, sql, State(cuts, snapshots, is_of_all=moment.at is not None), role, standing)
 
 
 def remarks(settings: Settings, moment: Moment, cuts: Collection[Cut]) -> list[str]:
@@ -65,13 +69,16 @@ def remarks(settings: Settings, moment: Moment, cuts: Collection[Cut]) -> list[s
 
 
 def at_cut(settings: Settings, sql: str, moment: Moment, role: Role) -> tuple[str, tuple[Cut, ...]]:
-    """The same as of a pin, or of positions that are cuts: mirrors have a past there too, and what a pin keeps."""
+    """The same as of a pin, or of positions that are cuts: mirrors as they were there, and what else a pin keeps."""
     state = state_at(settings, moment)
     rewritten, _ = _at(settings, sql, state, role)
     return rewritten, state.cuts
 
 
-def _at(settings: Settings, sql: str, state: State, role: Role) -> tuple[str, tuple[Cut, ...]]:
+def _at(
+    settings: Settings, sql: str, state: State, role: Role, standing: Mapping[str, Cut] | None = None
+) -> tuple[str, tuple[Cut, ...]]:
+    """`standing` are the cuts of mirrors by source, where these have to have what landed late, too."""
     cuts = {cut.source: cut for cut in state.cuts}
 
     def ask(statement: str) -> list[list[Any]]:
@@ -80,7 +87,13 @@ def _at(settings: Settings, sql: str, state: State, role: Role) -> tuple[str, tu
     name, hidden = settings.trino.catalog, _hidden(settings, role)
     with closing(open_catalog(settings)) as catalog:
         kind_of = cache(lambda table: _kind(ask, catalog, name, table))
-        lake = AsOfCuts(cuts, name, kind_of, hidden, state.snapshots, state.is_of_all)
+
+        @cache
+        def has_snapshot(mirror: TableName, snapshot: int) -> bool:
+            of = standing[lake.source_of(mirror) or ""] if standing is not None else None
+            return mirror_has(catalog, mirror, snapshot, of and (cuts[of.source], of))
+
+        lake = AsOfCuts(cuts, name, kind_of, hidden, state.snapshots, state.is_of_all, has_snapshot)
         rewritten = lake.rewrite(sql)
         models, since = cache(lambda: _models(settings)), cache(partial(_stands_since, catalog))
         loaded = Loaded(ask, partial(_remembered, catalog), since, models, lake)
@@ -88,7 +101,7 @@ def _at(settings: Settings, sql: str, state: State, role: Role) -> tuple[str, tu
             _refuse_expired(load_table(catalog, *table), table, state.snapshots[table])
         for table in sorted(lake.tables):
             loaded.check(table)
-    read = {lake.source_of(table) for table in lake.tables}
+    read = {lake.source_of(table) for table in lake.tables | lake.versions}
     return rewritten, tuple(cut for source, cut in sorted(cuts.items()) if source in read or None in read)
 
 
@@ -99,8 +112,7 @@ def _refuse_expired(found: Table | None, name: TableName, snapshot_id: int) -> N
     oldest = min((s.timestamp_ms for s in history(found.metadata)), default=None)
     since = f"{_time(oldest):%Y-%m-%d %H:%M:%S} UTC" if oldest is not None else "now"
     raise LakehouseError(
-        f"{name} has no snapshot of that cut any more: its retention has passed. Ask for a cut that meta.mirrors lists "
-        f"since {since}, or query the current_… view in its place, which has a past of any time"
+        f"{name} has no snapshot of that cut any more: its retention has passed. It has those since {since}"
     )
 
 
@@ -114,18 +126,26 @@ def _hidden(settings: Settings, role: Role) -> dict[TableName, frozenset[str]]:
 def _kind(ask: Ask, lake: LakeCatalog, catalog: str, name: TableName) -> Kind | None:
     where = f"table_schema = {literal(name.namespace)} AND table_name = {literal(name.name)}"
     schema = f"{ident(catalog)}.information_schema"
-    columns = ask(f"SELECT column_name FROM {schema}.columns WHERE {where}")
+    columns = ask(f"SELECT column_name, data_type FROM {schema}.columns WHERE {where} ORDER BY ordinal_position")
     views = ask(f"SELECT view_definition FROM {schema}.views WHERE {where}")
     if not columns:
         return None
-    found = frozenset(column for (column,) in columns)
-    return Kind(found, past_of(views[0][0])) if views else Kind(found, begun_at=_begun_at(lake, name))
+    types = dict(columns)
+    if views:
+        return Kind(frozenset(types), past_of(views[0][0]), types=types)
+    return Kind(frozenset(types), None, _begun_at(lake, name), types, _key(lake, name))
 
 
 def _begun_at(catalog: LakeCatalog, name: TableName) -> datetime | None:
     """When a raw table was begun; None for another table, and one of a release that did not say so."""
     table = load_table(catalog, *name) if name.namespace.startswith("raw_") else None
     return begun_at(table.properties) if table else None
+
+
+def _key(catalog: LakeCatalog, name: TableName) -> tuple[str, ...]:
+    """The columns of a mirror's key; none of another table."""
+    table = load_table(catalog, *name) if name.namespace.startswith(MIRROR) else None
+    return key_of(table.properties) if table else ()
 
 
 def _remembered(catalog: LakeCatalog, table: TableName) -> frozenset[LoadedInput]:

@@ -1,9 +1,9 @@
 """Rewrites a query so that it reads the lake as of cuts of its sources.
 
 Views are replaced by their text, and tables by those of their rows that come from commits until the cut: `_epoch` and
-`_commit_lsn` tell in raw and parsed, `source_seq` and `record_source` in the vault. A table that is rebuilt with each
-load has a past only where its snapshot is known, and is refused otherwise. Only names of relations are replaced in the
-text; the rest of it stays as it is.
+`_commit_lsn` tell in raw and parsed, `source_seq` and `record_source` in the vault. A mirror is read at its snapshot of
+the cut, or made of parsed. Any other table that is rebuilt with each load has a past only where its snapshot is known,
+and is refused otherwise. Only names of relations are replaced in the text; the rest of it stays as it is.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
+from types import MappingProxyType
 
 import sqlglot
 from sqlglot import exp
@@ -23,6 +24,7 @@ from lakehouse.errors import LakehouseError
 from lakehouse.text.shown import shortened
 from lakehouse.text.sql import ident, literal, relation
 from lakehouse_serve.past.cuts import Cut
+from lakehouse_serve.past.mirrors import MIRROR, newest_versions, parsed_of
 from lakehouse_serve.past.states import MARTS
 
 BY_COMMIT, BY_POSITION = frozenset({"_epoch", "_commit_lsn"}), frozenset({"source_seq", "record_source"})
@@ -32,11 +34,16 @@ DEEPEST = 20
 
 @dataclass(frozen=True)
 class Kind:
-    """What a relation is: a table with these columns, or a view with this text; of a raw table, when it was begun."""
+    """What a relation is: a table with these columns, or a view with this text; of a raw table, when it was begun.
+
+    `types` are those of the columns, in their order; `key` names those that tell a mirror's rows apart, if it says so.
+    """
 
     columns: frozenset[str]
     view: str | None = None
     begun_at: datetime | None = None
+    types: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    key: tuple[str, ...] = ()
 
 
 @dataclass
@@ -44,9 +51,10 @@ class AsOfCuts:
     """The lake at one cut of each source, for one role. `kind_of` says what a relation is; None where it is none.
 
     `hidden` are the columns that the role may not read, by relation: the text of a view asks for all of them.
-    `snapshots` are those of tables that are known at the cuts, such as mirrors. `is_of_all`: a source that has no cut
-    there was not in the lake yet; else its position was not given. `tables` are those that were read by rewritten
-    queries so far, by commit; `versions` those that were read at their snapshot alone.
+    `snapshots` are those of tables that are known at the cuts, such as mirrors; `has_snapshot` says whether a mirror is
+    read at its own. `is_of_all`: a source that has no cut there was not in the lake yet; else its position was not
+    given. `tables` are those that were read by rewritten queries so far, by commit; `versions` those that were read at
+    their snapshot alone.
     """
 
     cuts: Mapping[str, Cut]
@@ -55,6 +63,7 @@ class AsOfCuts:
     hidden: Mapping[TableName, Collection[str]] = field(default_factory=dict)
     snapshots: Mapping[TableName, int] = field(default_factory=dict)
     is_of_all: bool = False
+    has_snapshot: Callable[[TableName, int], bool] = lambda *_: True
     tables: set[TableName] = field(default_factory=set)
     versions: set[TableName] = field(default_factory=set)
 
@@ -95,6 +104,9 @@ class AsOfCuts:
             raise LakehouseError(f"there is no table or view {name}")
         rows = f"SELECT * FROM {ident(self.catalog)}.{relation(*name)}"
         version = f" FOR VERSION AS OF {self.snapshots[name]}" if name in self.snapshots else ""
+        is_mirror = name.namespace.startswith(MIRROR)
+        if is_mirror and not (version and self.has_snapshot(name, self.snapshots[name])):
+            return self._of_parsed(name, kind, within)
         if version and not tells(name, kind.columns):
             self.versions.add(name)
             return f"{rows}{version}"
@@ -106,6 +118,17 @@ class AsOfCuts:
             raise LakehouseError(f"{name} is a view that reads itself")
         return self._rewritten(without_columns(kind.view, self.hidden.get(name, ())), (*within, name)) + "\n"
 
+    def _of_parsed(self, mirror: TableName, kind: Kind, within: tuple[TableName, ...]) -> str:
+        """A mirror's rows at the cut, whatever it has a snapshot of."""
+        there = self.kind_of(parsed := parsed_of(mirror))
+        if there is None:
+            raise LakehouseError(
+                f"{mirror} has no snapshot of that cut, and there is no {parsed}, of which its past is made: run the "
+                "load of its source, or ask with --as-of-cut for a cut that meta.mirrors lists"
+            )
+        rows, hidden = self._relation(parsed, within), self.hidden.get(mirror, ())
+        return newest_versions(mirror, rows, kind.types, there.types, kind.key, hidden)
+
     def condition(self, name: TableName, columns: Collection[str]) -> str:
         """Which rows of a table were there. Raises LakehouseError where it has none that tells."""
         if set(columns) >= BY_COMMIT and (source := self.source_of(name)):
@@ -115,28 +138,18 @@ class AsOfCuts:
             return below(cut)
         if tells(name, columns) and set(columns) >= BY_POSITION:
             return of_sources({source: position_after(cut) for source, cut in self.cuts.items()})
-        is_mirror = name.namespace.startswith("mirror_")
-        if is_mirror and self.snapshots:
-            raise LakehouseError(
-                f"{name} has no past there: the pin or cut that you ask has no mirror of it, because it was not "
-                "refreshed up to that cut, or came later: query the current_… view in its place"
-            )
-        if is_mirror:
-            raise LakehouseError(
-                f"{name} has no past but at a pin and at the cuts of meta.mirrors, with --as-of-cut, while its "
-                "snapshots are kept: query the current_… view in its place"
-            )
-        is_pin = any(not kept.namespace.startswith("mirror_") for kept in self.snapshots)  # it keeps raw tables too
+        is_pin = any(not kept.namespace.startswith(MIRROR) for kept in self.snapshots)  # it keeps raw tables too
         raise LakehouseError(
-            f"{name} has no past: it is rebuilt with each load, or says nothing of commits. Query current_… views, "
-            "parsed, and hubs, links, satellites and their _v1 views; or "
+            f"{name} has no past: it is rebuilt with each load, or says nothing of commits. Query mirrors, current_… "
+            "views, parsed, and hubs, links, satellites and their _v1 views; or "
             + ("another pin, as this one was made without it" if is_pin else "a pin, with --as-of-cut")
         )
 
     def source_of(self, name: TableName) -> str | None:
-        """The source of a raw or parsed table."""
-        if name.namespace.startswith("raw_"):
-            return name.namespace.removeprefix("raw_")
+        """The source of a raw or parsed table, or of a mirror."""
+        for own in ("raw_", MIRROR):
+            if name.namespace.startswith(own):
+                return name.namespace.removeprefix(own)
         if name.namespace != "parsed" or not name.name.startswith("parsed_"):
             return None
         meant = raw_tables_of(name.name.removeprefix("parsed_"))
@@ -186,7 +199,7 @@ def tells(name: TableName, columns: Collection[str]) -> bool:
     A mart may have kept the columns that say it, and a source may have columns of these names itself: a mart and a
     mirror are made of the newest rows alone.
     """
-    is_of_now = name.namespace == MARTS or name.namespace.startswith("mirror_")
+    is_of_now = name.namespace == MARTS or name.namespace.startswith(MIRROR)
     return not is_of_now and (set(columns) >= BY_COMMIT or set(columns) >= BY_POSITION)
 
 

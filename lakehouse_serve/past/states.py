@@ -252,9 +252,14 @@ def state_at(settings: Settings, moment: Moment) -> State:
             f"no cut is exactly there: the newest until then is {positions_of(cuts)}; "
             "--as-of and --as-of-lsn take any moment"
         )
+    return State(cuts, {name: found for cut in mirrors_at(settings, cuts) for name, found in cut.tables.items()})
+
+
+def mirrors_at(settings: Settings, cuts: Collection[Cut]) -> list[Cut]:
+    """The cuts of mirrors that are exactly at these of raw tables, which may be none."""
     exact = {cut.position for cut in cuts}
-    mirrors = (cut for cut in Cuts(settings, "mirror").newest(moment) if cut.position in exact)
-    return State(cuts, {name: found for cut in mirrors for name, found in cut.tables.items()})
+    found = Cuts(settings, "mirror").newest(Moment(positions=tuple(exact)))
+    return [cut for cut in found if cut.position in exact]
 
 
 def _pinned(settings: Settings, pin: str) -> State:

@@ -1,5 +1,6 @@
 """A query of the past: only names of relations change, views become their text, and every table is bounded."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -7,17 +8,20 @@ from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, cast
 
+import pyarrow as pa
 import pytest
 from pyiceberg.schema import Schema
 
 from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.catalog.loads.remembered import MADE_ANEW, LoadedInput
+from lakehouse.catalog.open import MIRROR_STATE
 from lakehouse.catalog.pins import Pinned
 from lakehouse.catalog.relations import BEGUN_AT, TableName
 from lakehouse.errors import LakehouseError
 from lakehouse_serve.past import asked, states
 from lakehouse_serve.past.cuts import Cut
 from lakehouse_serve.past.loaded import Loaded, Model
+from lakehouse_serve.past.mirrors import has_snapshot, key_of
 from lakehouse_serve.past.moments import Moment
 from lakehouse_serve.past.queries import AsOfCuts, Kind, below, position_after, select_list, without_columns
 
@@ -125,36 +129,112 @@ def test_what_is_made_of_the_newest_rows_is_read_at_its_snapshot_whatever_its_co
         f'SELECT * FROM (SELECT * FROM "lake"."{name.namespace}"."{name.name}" FOR VERSION AS OF 5) m'
     )
     assert at.versions == {name} and not at.tables
-    with pytest.raises(LakehouseError, match="has no past"):
+    with pytest.raises(LakehouseError, match=r"has no past|does not say which columns are its key"):
         AsOfCuts(CUTS, "lake", kinds.get).rewrite(f"SELECT * FROM {name}")
 
 
-def test_a_mirror_whose_snapshot_of_then_has_expired_is_refused_with_what_is_left(tmp_path: Path) -> None:
+MIRROR, OF_MIRROR = TableName("mirror_s", "t"), {"email": "varchar", "id": "integer", "at": "date"}
+OF_PARSED = {"id": "integer", "email": "varchar", "at": "timestamp(6)"} | dict.fromkeys(("_epoch", "_commit_lsn"), "")
+MIRRORED = {
+    MIRROR: Kind(frozenset(OF_MIRROR), types=OF_MIRROR, key=("id",)),
+    TableName("parsed", "parsed_s__t"): Kind(frozenset(OF_PARSED), types=OF_PARSED),
+    TableName("mine", "over"): Kind(frozenset(), "SELECT id FROM lake.mirror_s.t"),
+}
+
+
+def test_a_mirror_without_a_snapshot_of_the_cut_is_made_of_parsed_with_its_own_columns() -> None:
+    """It was refused. A value that is not the same in the mirror's type fails in place of being changed."""
+    at = AsOfCuts(CUTS, "lake", MIRRORED.get, snapshots={MIRROR: 5}, has_snapshot=lambda *_: False)
+    day = 'CAST("at" AS date)'
+    says = "a value of at is timestamp(6), and not the same as date"
+    expected = (
+        f'SELECT "email", "id", IF(CAST({day} AS timestamp(6)) IS DISTINCT FROM "at",'
+        f""" CAST(fail('{says}') AS date), {day}) AS "at" FROM (SELECT *, row_number() OVER (PARTITION BY "id" """
+        f"ORDER BY _epoch DESC, _commit_lsn DESC, _seq DESC) AS _lh_version FROM {BOUND})"
+        " WHERE _lh_version = 1 AND NOT _is_deleted"
+    )
+    assert at.rewrite("SELECT * FROM mirror_s.t m") == f"SELECT * FROM ({expected}) m"
+    assert at.rewrite("SELECT * FROM mine.over") == f'SELECT * FROM (SELECT id FROM ({expected}) AS "t"\n) AS "over"'
+    assert at.tables == {TableName("parsed", "parsed_s__t")} and not at.versions, "parsed has to be loaded until then"
+    for_readers = AsOfCuts(CUTS, "lake", MIRRORED.get, {MIRROR: {"email"}})
+    assert for_readers.rewrite("SELECT * FROM mirror_s.t") == (
+        f'SELECT * FROM ({expected.replace(chr(34) + "email" + chr(34) + ", ", "")}) AS "t"'
+    )
+
+
+@pytest.mark.parametrize(
+    ("mirror", "parsed", "says"),
+    [
+        (
+            Kind(frozenset(OF_MIRROR), types=OF_MIRROR),
+            Kind(frozenset(OF_PARSED)),
+            r"refresh it \(`lakehouse mirror s`\)",
+        ),
+        (MIRRORED[MIRROR], None, r"there is no parsed\.parsed_s__t, of which its past is made"),
+        (MIRRORED[MIRROR], Kind(OF_COMMITS, types={"id": "integer"}), "has no column email, at yet: run its load"),
+    ],
+)
+def test_a_mirror_that_cannot_be_made_of_parsed_is_refused(mirror: Kind, parsed: Kind | None, says: str) -> None:
+    kinds = {MIRROR: mirror, TableName("parsed", "parsed_s__t"): parsed}
+    with pytest.raises(LakehouseError, match=says):
+        AsOfCuts(CUTS, "lake", kinds.get).rewrite("SELECT * FROM mirror_s.t")
+
+
+def test_the_key_of_a_mirror_is_what_its_state_says() -> None:
+    """As a refresh has stored it: ids of raw's fields, and names as the source has them."""
+    state = {"key": [3, 1], "columns": {"Id": 1, "note": 2, "part": 3}}
+    assert key_of({MIRROR_STATE: json.dumps(state)}) == ("id", "part")
+    for unknown in ({}, {MIRROR_STATE: "{}"}, {MIRROR_STATE: json.dumps(state | {"key": [1, 4]})}):
+        assert key_of(unknown) == ()
+
+
+def test_a_snapshot_of_a_mirror_answers_where_raw_got_nothing_of_its_cut_since(tmp_path: Path) -> None:
+    """What `ingest --replay` brings is in the source's state of then, and not in a snapshot of before."""
+    catalog = LakeCatalog("lake", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{tmp_path}/warehouse")
+    for namespace in ("mirror_s", "raw_s"):
+        catalog.create_namespace(namespace)
+    mirror = catalog.create_table(MIRROR, Schema())
+    with mirror.transaction() as transaction, transaction.update_snapshot().fast_append():
+        pass
+    snapshot = mirror.metadata.current_snapshot_id
+    assert snapshot is not None
+    published = datetime(2026, 1, 1, tzinfo=UTC)
+    cut = replace(CUTS["s"], published_at=published)
+    standing = replace(cut, layer="mirror", published_at=published + timedelta(seconds=9))
+    assert has_snapshot(catalog, MIRROR, snapshot, None) and not has_snapshot(catalog, MIRROR, snapshot + 1, None)
+    assert has_snapshot(catalog, MIRROR, snapshot, (cut, standing)), "raw was dropped"
+    assert not has_snapshot(catalog, MIRROR, snapshot, (standing, cut)), "the mirror is of before that cut"
+    rows = pa.table({
+        "_epoch": pa.array([2, 2], pa.int32()), "_commit_lsn": [77, 78], "_seq": [1, 2],
+        "_ingested_at": [published, published + timedelta(days=1)],
+    })  # fmt: skip
+    raw = catalog.create_table(("raw_s", "t"), rows.schema)
+    raw.append(rows)
+    assert has_snapshot(catalog, MIRROR, snapshot, (cut, standing)), "what came later is of a later cut"
+    raw.append(rows.slice(0, 1).set_column(3, "_ingested_at", pa.array([published + timedelta(days=2)])))
+    assert not has_snapshot(catalog, MIRROR, snapshot, (cut, standing))
+    assert has_snapshot(catalog, MIRROR, snapshot, None), "a pin keeps it as it was"
+
+
+def test_a_mart_of_a_pin_whose_snapshot_has_expired_is_refused_with_what_is_left(tmp_path: Path) -> None:
     """Trino said that an Iceberg snapshot does not exist."""
     catalog = LakeCatalog("lake", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{tmp_path}/warehouse")
-    catalog.create_namespace("mirror_s")
-    table, name = catalog.create_table(("mirror_s", "t"), Schema()), TableName("mirror_s", "t")
+    catalog.create_namespace("marts")
+    table, name = catalog.create_table(("marts", "t"), Schema()), TableName("marts", "t")
     with table.transaction() as transaction, transaction.update_snapshot().fast_append():
         pass
     kept = table.current_snapshot()
     assert kept is not None
     asked._refuse_expired(table, name, kept.snapshot_id)
     asked._refuse_expired(None, name, 1)
-    with pytest.raises(
-        LakehouseError, match=rf"mirror_s.t has no snapshot of that cut .* since {datetime.now(UTC):%Y-}"
-    ):
+    with pytest.raises(LakehouseError, match=rf"marts.t has no snapshot of that cut .* since {datetime.now(UTC):%Y-}"):
         asked._refuse_expired(table, name, kept.snapshot_id + 1)
 
 
 def test_what_a_pin_does_not_keep_is_told_as_missing_in_it() -> None:
-    """Who asked a pin without mirrors was told that a mirror has a past at a pin."""
     at = AsOfCuts(CUTS, "lake", KINDS.get, snapshots={TableName("raw_s", "t"): 5})
-    for name, says in {
-        "mirror_s.t": "mirror_s.t has no past there: the pin or cut that you ask has no mirror of it",
-        "marts.dim_t": "or another pin, as this one was made without it",
-    }.items():
-        with pytest.raises(LakehouseError, match=says):
-            at.rewrite(f"SELECT * FROM {name}")
+    with pytest.raises(LakehouseError, match="or another pin, as this one was made without it"):
+        at.rewrite("SELECT * FROM marts.dim_t")
 
 
 def test_a_raw_table_that_a_pin_keeps_is_read_without_what_landed_later() -> None:
@@ -219,7 +299,7 @@ def test_the_select_list_of_a_query_without_from_is_not_told() -> None:
     ("query", "message"),
     [
         ("SELECT * FROM marts.dim_t", "marts.dim_t has no past: it is rebuilt"),
-        ("SELECT * FROM mirror_s.t", "mirror_s.t has no past but at a pin and at the cuts of meta.mirrors"),
+        ("SELECT * FROM mirror_s.t", "mirror_s.t has no snapshot of that cut, and does not say which columns"),
         (
             "SELECT * FROM parsed.parsed_s__late",
             "the cut s=2:0/4D does not cover late, which was not loaded yet, or was parked, paused or being resynced",
