@@ -16,6 +16,7 @@ from lakehouse.errors import LakehouseError
 from lakehouse.files.private_files import write_shared
 from lakehouse.servers.trino import query
 from lakehouse.settings import Settings
+from lakehouse_cli.lake.show import show
 from lakehouse_cli.lake.sql import sql
 from lakehouse_serve.past.asked import at_moment, moment_of
 from tests.fresh import is_fresh_view
@@ -238,6 +239,9 @@ def assert_told_of_what_is_in_a_later_cut_alone(
     sql(count, json=True, role="writer", as_of_lsn=[f"{name}={at_cut.lsn}"])
     before = capsys.readouterr()
     change(world, rng, 13)
+    [(xid,)] = world.rows("INSERT INTO visits VALUES (900, NULL, 1, 1) RETURNING pg_current_xact_id()::text")
+    with pytest.raises(LakehouseError, match="not in the lake yet, or changed no table"):
+        show(cut_of=f"{name}=xid:{xid}")
     between = copied(world)
     change(world, rng, 14)
     world.ingest(spark)
@@ -248,3 +252,8 @@ def assert_told_of_what_is_in_a_later_cut_alone(
         assert printed.out == before.out and printed.err.startswith(before.err), moment
         told = printed.err.removeprefix(before.err).replace("\n", " ")
         assert f"visits of {name} had changes until then that are not in it" in told, moment
+    show(json=True, cut_of=f"{name}=xid:{xid}")
+    [found] = json.loads(capsys.readouterr().out)
+    assert found["rows"] == {"visits": 1} and not found["left_out"]
+    sql(f"{count} WHERE id = 900", json=True, role="writer", as_of_cut=found["cut"])
+    assert json.loads(capsys.readouterr().out) == {"n": 1}, "the first cut that has the transaction"

@@ -1,5 +1,6 @@
-"""`lakehouse show`: what is where, from the catalog's metadata; no data file is read."""
+"""`lakehouse show`: what is where, from the catalog's metadata; no data file is read, but for what `--cut-of` asks."""
 
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
@@ -10,7 +11,7 @@ from lakehouse.catalog.open import newest_data_snapshot, open_catalog
 from lakehouse.declarations.yaml_files import declared_sources
 from lakehouse.migrations import refuse_former_state
 from lakehouse.settings import Settings, load_settings
-from lakehouse.text.shown import console, say_json, table
+from lakehouse.text.shown import console, say, say_json, table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -40,10 +41,26 @@ class LakeCut:
     age_seconds: float
 
 
-def show(json: Annotated[bool, typer.Option("--json", help="print JSON")] = False) -> None:
-    """Show the lake: rows per table and layer, and the age of each source's cut."""
+def show(
+    json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    cut_of: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SOURCE=WHAT",
+            help="the first cut that has a transaction (retail=xid:7345), an LSN (retail=0/3C87757), or all that was "
+            "committed until a time (retail=2026-11-20T10:00)",
+        ),
+    ] = None,
+) -> None:
+    """Show the lake: rows per table and layer, and the age of each source's cut.
+
+    With --cut-of nothing but that cut; it ends with an error that says so if the lake has none, yet or any more.
+    """
     settings = load_settings()
     refuse_former_state(settings)
+    if cut_of is not None:
+        _show_first(settings, cut_of, json)
+        return
     tables, cuts = lake_tables(settings), newest_cuts(settings)
     if json:
         shown = {"tables": [asdict(t) for t in tables], "cuts": [asdict(c) for c in cuts]}
@@ -52,6 +69,32 @@ def show(json: Annotated[bool, typer.Option("--json", help="print JSON")] = Fals
     out = console()
     out.print(_tables(tables))
     out.print(_cuts(cuts))
+
+
+def _show_first(settings: Settings, asked: str, json: bool) -> None:
+    """The first cut of something that happened in a source."""
+    from lakehouse_serve.past.commits import first_cuts
+
+    with closing(open_catalog(settings)) as catalog:
+        found = first_cuts(catalog, asked)
+    if json:
+        named = [{"cut": str(f.cut.position), "commit": f.commit and str(f.commit)} for f in found]
+        whole = [asdict(f) for f in found]
+        say_json([{**of, **name} for of, name in zip(whole, named, strict=True)], indent=2)
+        return
+    rows = [
+        (
+            str(f.cut.position), f.cut.said_at, str(f.cut.published_at or ""), str(f.commit or ""),
+            str(f.committed_at or ""), ", ".join(f"{name} {count:,}" for name, count in sorted(f.rows.items())),
+        )
+        for f in found
+    ]  # fmt: skip
+    console().print(table(("cut", "is of", "published at", "commit", "committed at", "rows in raw"), rows))
+    for f in found:
+        if f.left_out:
+            say(
+                f"{f.cut.position} does not cover {', '.join(f.left_out)}, parked, paused or being resynced", error=True
+            )
 
 
 def lake_tables(settings: Settings) -> list[LakeTable]:

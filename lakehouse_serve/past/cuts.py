@@ -188,7 +188,7 @@ def _newest(table: Table, moment: Moment, layer: Layer, check: Check) -> tuple[C
         newer = reduce(And, _beyond(newest), _until(moment, back))
         newest |= newest_keys(table.scan(newer, ("source", *ORDER)).to_arrow())
     check(table, moment, newest)
-    return tuple(_cut(table, source, key, layer) for source, key in sorted(newest.items()))
+    return tuple(at_key(table, source, key, layer) for source, key in sorted(newest.items()))
 
 
 def _until(moment: Moment, back: Back) -> BooleanExpression:
@@ -267,7 +267,8 @@ def _refuse_ambiguous(table: Table, lsn: int, source: str, found: CutKey) -> Non
         )
 
 
-def _cut(table: Table, source: str, key: CutKey, layer: Layer) -> Cut:
+def at_key(table: Table, source: str, key: CutKey, layer: Layer) -> Cut:
+    """The cut of a source that is listed by this key."""
     conditions = (
         EqualTo(term="source", value=source),
         EqualTo(term="epoch", value=key.epoch),
