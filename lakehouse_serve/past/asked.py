@@ -90,8 +90,9 @@ def _at(
 
         @cache
         def has_snapshot(mirror: TableName, snapshot: int) -> bool:
-            of = standing[lake.source_of(mirror) or ""] if standing is not None else None
-            return mirror_has(catalog, mirror, snapshot, of and (cuts[of.source], of))
+            source = mirror.namespace.removeprefix(MIRROR)
+            landed = (cuts[source], standing[source]) if standing is not None else None
+            return mirror_has(catalog, mirror, snapshot, landed)
 
         lake = AsOfCuts(cuts, name, kind_of, hidden, state.snapshots, state.is_of_all, has_snapshot)
         rewritten = lake.rewrite(sql)

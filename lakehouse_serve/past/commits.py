@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThan, GreaterThanOrEqual
+from pyiceberg.types import LongType
 
 from lakehouse.catalog.open import load_table
 from lakehouse.catalog.relations import LISTED, TableName
@@ -84,15 +85,15 @@ def _of_transaction(catalog: LakeCatalog, cuts: Table, source: str, xid: int) ->
         landed = max(row["_ingested_at"] for row in every)
         of_epoch = And(EqualTo(term="epoch", value=epoch), GreaterThanOrEqual(term="cut_lsn", value=lsn))
         published = GreaterThanOrEqual(term="published_at", value=landed.isoformat())  # or it came late
-        found = _first_of_each_epoch(cuts, source, And(of_epoch, published))
-        if not found:
+        first = _first_of_each_epoch(cuts, source, And(of_epoch, published))
+        if not first:
             raise LakehouseError(
                 f"transaction {xid} of {source} is in raw, at {commit}, and in no cut yet: the newest is "
                 f"{_newest(cuts, source)}"
             )
         there = {name: len(of_table) for name, of_table in own.items() if of_table}
-        left_out = tuple(sorted(there.keys() - found[0].snapshots.keys()))
-        yield Found(found[0], commit, every[0]["_committed_at"], there, left_out)
+        left_out = tuple(sorted(there.keys() - first[0].snapshots.keys()))
+        yield Found(first[0], commit, every[0]["_committed_at"], there, left_out)
 
 
 def _commit(row: dict[str, Any]) -> tuple[int, int]:
@@ -129,11 +130,11 @@ def _why_not(catalog: LakeCatalog, cuts: Table, source: str, xid: int) -> str:
 def _bounds(raw: Table) -> Iterator[int]:
     from pyiceberg.conversions import from_bytes
 
-    field = raw.schema().find_field("_xid")
+    field = raw.schema().find_field("_xid").field_id
     for task in raw.scan(selected_fields=("_xid",)).plan_files():
         for bounds in (task.file.lower_bounds, task.file.upper_bounds):
-            if bounds and (stored := bounds.get(field.field_id)) is not None:
-                yield int(from_bytes(field.field_type, stored))
+            if bounds and (stored := bounds.get(field)) is not None:
+                yield int(from_bytes(LongType(), stored))
 
 
 def _raws(catalog: LakeCatalog, source: str) -> Iterator[tuple[str, Table]]:
