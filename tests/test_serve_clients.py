@@ -1,6 +1,7 @@
 """Real clients of the catalog service, each in an environment of its own, by what `lakehouse env --for` prints.
 
-Each reads a table with every usual type and with delete files, and compares with the same query over the source.
+Each reads a table with every usual type and with delete files, and compares with the same query over the source; and
+a mirror at a cut, with the source's copy of that moment.
 """
 
 import json
@@ -23,6 +24,7 @@ from lakehouse.servers.trino import query
 from lakehouse.settings import ServeSettings, Settings
 from lakehouse_cli.machine.clients import client_text
 from lakehouse_stack.control.start_stop import running, up
+from tests.mirrored import declaring_columns, refreshed
 from tests.serving import PASSWORDS, Served, served
 from tests.world import _MADE, drop_worlds, make_world
 
@@ -39,19 +41,26 @@ n / 7.0::float8, n * 10000000000 FROM generate_series(1, {ROWS}) n"""
 LEFT_OUT = "id % 7 <> 0"
 COLUMNS = "id, item, amount, at, day, paid, weight, big"
 # as each engine writes it: integers, text, decimals as text, microseconds, days as text, booleans, doubles as text
-ORACLE = f"""SELECT id, item, amount::text, (extract(epoch FROM at) * 1000000)::bigint, day::text, paid,
-weight, big FROM orders WHERE {LEFT_OUT} ORDER BY id"""
+ORACLE = """SELECT id, item, amount::text, (extract(epoch FROM at) * 1000000)::bigint, day::text, paid,
+weight, big FROM orders WHERE {} ORDER BY id"""
+CHANGED = "INSERT INTO orders VALUES (-2, 'before', 1.50, '2026-01-01 00:00:00+00', '2026-01-01', true, 0.5, 1)"
 
 
 @dataclass(frozen=True)
 class Lake:
-    """What clients are told, and what they shall find."""
+    """What clients are told, and what they shall find: `rows` in the table, `mirrored` in the mirror at `lsn`."""
 
     settings: Settings
     service: Served
     source: str
     lsn: str
     rows: list[list[Any]]
+    mirrored: list[list[Any]]
+
+    @property
+    def cut(self) -> str:
+        """The warehouse of that cut."""
+        return f"lake@{self.source}={self.lsn}"
 
     def text(self, client: str, role: str = "reader", warehouse: str = "lake") -> str:
         """What `lakehouse env --for CLIENT` prints for this service."""
@@ -68,14 +77,18 @@ class Lake:
 
 @pytest.fixture(scope="module")
 def lake(settings: Settings, spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
-    world = make_world(settings, DDL, TABLES)
+    world = declaring_columns(make_world(settings, DDL, TABLES))
     _MADE.remove(world.source.name)  # it lives for all tests of the module
     raw = f"lake.raw_{world.source.name}"
-    world.sql(FILL, "INSERT INTO lines SELECT n, n FROM generate_series(1, 10) n")
+    world.sql(FILL, CHANGED, "INSERT INTO lines SELECT n, n FROM generate_series(1, 10) n")
     world.ingest(spark)
+    refreshed(world, spark)
     [(lsn,)] = world.rows("SELECT pg_current_wal_lsn()::text")
+    mirrored = [list(row) for row in world.rows(ORACLE.format("true"))]
     world.sql("INSERT INTO lines VALUES (11, 11)", "INSERT INTO orders (id) VALUES (0)")
+    world.sql("UPDATE orders SET item = 'after' WHERE id = -2")
     world.ingest(spark)
+    refreshed(world, spark)
     query(settings, "CREATE SCHEMA IF NOT EXISTS lake.parsed")
     for name in ("client_orders", "client_people"):  # of a run that was killed, in a home that was kept
         query(settings, f"DROP TABLE IF EXISTS lake.parsed.{name}")
@@ -89,11 +102,12 @@ def lake(settings: Settings, spark: Any, tmp_path_factory: pytest.TempPathFactor
     relations = [
         {"schema": "parsed", "name": "client_orders", "least": "reader", "personal": []},
         {"schema": "parsed", "name": "client_people", "least": "reader", "personal": ["email"]},
+        {"schema": f"mirror_{world.source.name}", "name": "orders", "least": "reader", "personal": []},
     ]
-    world.sql("DELETE FROM orders WHERE id = 0")
-    rows = [list(row) for row in world.rows(ORACLE)]
+    world.sql("DELETE FROM orders WHERE id <= 0")
+    rows = [list(row) for row in world.rows(ORACLE.format(LEFT_OUT))]
     with served(settings, tmp_path_factory.mktemp("access"), relations) as service:
-        yield Lake(settings, service, world.source.name, lsn, rows)
+        yield Lake(settings, service, world.source.name, lsn, rows, mirrored)
     for name in ("client_orders", "client_people"):
         query(settings, f"DROP TABLE lake.parsed.{name}")
     _MADE.append(world.source.name)
@@ -129,10 +143,17 @@ def assert_rows(found: list[list[Any]], lake: Lake) -> None:
     assert sorted(found) == lake.rows
 
 
+def assert_mirror(found: list[list[Any]], lake: Lake) -> None:
+    """The rows of the mirror at the cut, and none of after it."""
+    assert len(found) == len(lake.mirrored) == ROWS + 1
+    assert sorted(found) == lake.mirrored
+
+
 PYICEBERG = """
 import json, sys, time
 {connect}
 {writer}
+{then}
 begun = time.perf_counter()
 table = lake.load_table("parsed.client_orders")
 load = time.perf_counter() - begun
@@ -140,16 +161,22 @@ frame = table.scan().to_{kind}()
 seconds = time.perf_counter() - begun
 rows = table.scan().to_arrow().to_pylist()
 {rows}
+first = rows
+table_then = then.load_table("mirror_{source}.orders")
+frame = table_then.scan().to_{kind}()
+rows = table_then.scan().to_arrow().to_pylist()
+{rows}
+mirrored, rows = rows, first
 few = table.scan(row_filter="id >= 100 and id < 200", selected_fields=("id",)).to_arrow().num_rows
 try:
     lake.load_table("parsed.client_people")
     refused = ""
 except Exception as error:
     refused = str(error)
-count = past.load_table("{raw}.lines").scan().to_arrow().num_rows
+count = past.load_table("raw_{source}.lines").scan().to_arrow().num_rows
 tables = [".".join(name) for name in lake.list_tables("parsed")]
 print(json.dumps({{"rows": rows, "few": few, "refused": refused, "tables": tables, "past": count,
-    "seconds": seconds, "seconds_load": load}}))
+    "mirrored": mirrored, "seconds": seconds, "seconds_load": load}}))
 """
 PLAIN = """
 from calendar import timegm
@@ -174,8 +201,9 @@ def pyiceberg(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_pyiceberg_reads_the_table_as_a_frame(lake: Lake, pyiceberg: Path, tmp_path: Path, kind: str) -> None:
     code = PYICEBERG.format(
         connect=lake.text("pyiceberg"),
-        writer=lake.text("pyiceberg", "writer", f"lake@{lake.source}={lake.lsn}").replace("lake = ", "past = "),
-        kind=kind, rows=FRAMES[kind] + PLAIN, raw=f"raw_{lake.source}",
+        writer=lake.text("pyiceberg", "writer", lake.cut).replace("lake = ", "past = "),
+        then=lake.text("pyiceberg", "reader", lake.cut).replace("lake = ", "then = "),
+        kind=kind, rows=FRAMES[kind] + PLAIN, source=lake.source,
     )  # fmt: skip
     found = run(pyiceberg, code, tmp_path)
     assert_rows(found["rows"], lake)
@@ -183,6 +211,7 @@ def test_pyiceberg_reads_the_table_as_a_frame(lake: Lake, pyiceberg: Path, tmp_p
     assert "personal columns (email)" in found["refused"]
     assert found["tables"] == ["parsed.client_orders", "parsed.client_people"]
     assert found["past"] == 10
+    assert_mirror(found["mirrored"], lake)
 
 
 def test_polars_scans_the_table_lazily(lake: Lake, pyiceberg: Path, tmp_path: Path) -> None:
@@ -193,13 +222,20 @@ import polars as pl
 {lake.text("pyiceberg")}
 begun = time.perf_counter()
 table = lake.load_table("parsed.client_orders")
-keys = {{name: value for name, value in table.io.properties.items() if name.startswith("s3.")}}
-frame = pl.scan_iceberg(table, storage_options=keys).filter(pl.col("id") < 1000)
+def scanned(table):
+    keys = {{name: value for name, value in table.io.properties.items() if name.startswith("s3.")}}
+    return pl.scan_iceberg(table, storage_options=keys)
+frame = scanned(table).filter(pl.col("id") < 1000)
 rows = [[row["id"], str(row["amount"])] for row in frame.select("id", "amount").collect().to_dicts()]
-print(json.dumps({{"seconds": time.perf_counter() - begun, "rows": rows}}))
+seconds = time.perf_counter() - begun
+{lake.text("pyiceberg", "reader", lake.cut)}
+rows_then = scanned(lake.load_table("mirror_{lake.source}.orders")).collect().to_dicts()
+{PLAIN.replace("in rows]", "in rows_then]").replace("rows = [", "mirrored = [")}
+print(json.dumps({{"seconds": seconds, "rows": rows, "mirrored": mirrored}}))
 """
     found = run(pyiceberg, code, tmp_path)
     assert sorted(found["rows"]) == [[row[0], row[2]] for row in lake.rows if row[0] < 1000]
+    assert_mirror(found["mirrored"], lake)
 
 
 DUCKDB = """
@@ -215,8 +251,8 @@ for statement in {connect!r}.split(";"):
     if statement.strip():
         lake.execute(statement)
 attach = time.perf_counter() - begun
-rows = lake.execute('SELECT id, item, amount::varchar, epoch_us("at"), day::varchar, paid, weight, big '
-                    "FROM lake.parsed.client_orders").fetchall()
+columns = 'id, item, amount::varchar, epoch_us("at"), day::varchar, paid, weight, big'
+rows = lake.execute(f"SELECT {{columns}} FROM lake.parsed.client_orders").fetchall()
 seconds = time.perf_counter() - begun
 def refusal(statement):
     try:
@@ -226,39 +262,37 @@ def refusal(statement):
         return str(error)
 refused = [refusal(s) for s in (
     "SELECT * FROM lake.parsed.client_people",
-    "SELECT * FROM lake.{raw}.lines",
+    "SELECT * FROM lake.raw_{source}.lines",
     "DELETE FROM lake.parsed.client_orders",
     "INSERT INTO lake.parsed.client_orders (id) VALUES (-1)",
     "DROP TABLE lake.parsed.client_orders",
     "CREATE TABLE lake.parsed.mine (id int)")]
 again = lake.execute("SELECT count(*), min(id) FROM lake.parsed.client_orders").fetchall()
-for statement in {past!r}.split(";"):
+for statement in ({past!r} + ";" + {mirrored!r}).split(";"):
     if statement.strip():
         lake.execute(statement)
-past = [lake.execute(f"SELECT count(*) FROM past.{raw}.{{name}}").fetchone()[0] for name in ("lines", "orders")]
-print(json.dumps({{"rows": rows, "refused": refused, "again": again, "past": past, "seconds": seconds,
-    "seconds_attach": attach}}))
+past = [lake.execute(f"SELECT count(*) FROM past.raw_{source}.{{name}}").fetchone()[0] for name in ("lines", "orders")]
+mirrored = lake.execute(f"SELECT {{columns}} FROM mirrored.mirror_{source}.orders").fetchall()
+print(json.dumps({{"rows": rows, "refused": refused, "again": again, "past": past, "mirrored": mirrored,
+    "seconds": seconds, "seconds_attach": attach}}))
 """
 
 
 def test_duckdb_attaches_the_lake(lake: Lake, tmp_path: Path) -> None:
     extensions = [f"duckdb-extension-{name}==1.5.5" for name in ("iceberg", "avro", "httpfs")]
     python = environment(tmp_path / "duckdb", "duckdb==1.5.5", *extensions)
-    past = (
-        lake.text("duckdb", "writer")
-        .replace("SECRET lake", "SECRET past")
-        .replace("ATTACH 'lake'", f"ATTACH 'lake@{lake.source}={lake.lsn}'")
-    )
-    texts = {
-        "connect": installed(lake.text("duckdb")),
-        "past": past.split("\n", 1)[1].replace(" AS lake ", " AS past "),
-    }
-    found = run(python, DUCKDB.format(**texts, raw=f"raw_{lake.source}"), tmp_path)
+    texts = {"connect": installed(lake.text("duckdb"))}
+    for name, role in (("past", "writer"), ("mirrored", "reader")):
+        text = lake.text("duckdb", role).replace("SECRET lake", f"SECRET {name}")
+        text = text.replace("ATTACH 'lake'", f"ATTACH '{lake.cut}'").replace(" AS lake ", f" AS {name} ")
+        texts[name] = text.split("\n", 1)[1]
+    found = run(python, DUCKDB.format(**texts, source=lake.source), tmp_path)
     assert_rows(found["rows"], lake)
     print(found["refused"])
     assert all(found["refused"]), found["refused"]
     assert found["again"] == [[len(lake.rows), 1]]
-    assert found["past"] == [10, ROWS]
+    assert found["past"] == [10, ROWS + 1]
+    assert_mirror(found["mirrored"], lake)
     assert query(lake.settings, "SELECT count(*) FROM lake.parsed.client_orders") == [[len(lake.rows)]]
 
 
@@ -273,13 +307,14 @@ from pyspark.sql import SparkSession
 builder = SparkSession.builder.master("local[2]").config("spark.jars", {jars!r}).config("spark.ui.enabled", "false")
 for line in {properties!r}.splitlines():
     builder = builder.config(*line.split("=", 1))
-for line in {past!r}.splitlines():
-    if "catalog.lake" in line:
-        builder = builder.config(*line.replace("catalog.lake", "catalog.past").split("=", 1))
+for name, lines in {{"past": {past!r}, "mirrored": {mirrored!r}}}.items():
+    for line in lines.splitlines():
+        if "catalog.lake" in line:
+            builder = builder.config(*line.replace("catalog.lake", "catalog." + name).split("=", 1))
 spark = builder.config("spark.sql.session.timeZone", "UTC").getOrCreate()
 begun = time.perf_counter()
-rows = [list(row) for row in spark.sql("SELECT id, item, cast(amount AS string), unix_micros(at), "
-    "cast(day AS string), paid, weight, big FROM lake.parsed.client_orders").collect()]
+select = "SELECT id, item, cast(amount AS string), unix_micros(at), cast(day AS string), paid, weight, big FROM "
+rows = [list(row) for row in spark.sql(select + "lake.parsed.client_orders").collect()]
 seconds = time.perf_counter() - begun
 def refusal(statement):
     try:
@@ -289,14 +324,16 @@ def refusal(statement):
         return str(error)[:300]
 refused = [refusal(s) for s in (
     "SELECT * FROM lake.parsed.client_people",
-    "SELECT * FROM lake.{raw}.lines",
+    "SELECT * FROM lake.raw_{source}.lines",
     "DELETE FROM lake.parsed.client_orders WHERE id = 1",
     "INSERT INTO lake.parsed.client_orders (id) VALUES (-1)",
     "DROP TABLE lake.parsed.client_orders",
     "CREATE TABLE lake.parsed.mine (id int) USING iceberg")]
-past = [spark.table("past.{raw}.lines").count(), spark.table("past.{raw}.orders").count()]
+past = [spark.table("past.raw_{source}.lines").count(), spark.table("past.raw_{source}.orders").count()]
+mirrored = [list(row) for row in spark.sql(select + "mirrored.mirror_{source}.orders").collect()]
 tables = [row[1] for row in spark.sql("SHOW TABLES IN lake.parsed").collect()]
-print(json.dumps({{"rows": rows, "refused": refused, "past": past, "tables": tables, "seconds": seconds}}))
+print(json.dumps({{"rows": rows, "refused": refused, "past": past, "tables": tables, "mirrored": mirrored,
+    "seconds": seconds}}))
 """
 
 
@@ -305,13 +342,17 @@ def test_spark_without_anything_of_ours(lake: Lake, tmp_path: Path) -> None:
 
     settings = lake.settings
     jars = ",".join(str(settings.artifacts / "jars" / jar) for jar in JARS)
-    past = lake.text("spark", "writer").replace(".warehouse=lake", f".warehouse=lake@{lake.source}={lake.lsn}")
-    code = SPARK.format(jars=jars, properties=lake.text("spark"), past=past, raw=f"raw_{lake.source}")
+    past, mirrored = (
+        lake.text("spark", role).replace(".warehouse=lake", f".warehouse={lake.cut}") for role in ("writer", "reader")
+    )
+    texts = {"properties": lake.text("spark"), "past": past, "mirrored": mirrored}
+    code = SPARK.format(jars=jars, **texts, source=lake.source)
     found = run(sys.executable, code, tmp_path, JAVA_HOME=str(spark_java_home(settings)))
     assert_rows(found["rows"], lake)
     print(found["refused"])
     assert all(found["refused"]), found["refused"]
-    assert found["past"] == [10, ROWS]
+    assert found["past"] == [10, ROWS + 1]
+    assert_mirror(found["mirrored"], lake)
     assert query(settings, "SELECT count(*) FROM lake.parsed.client_orders") == [[len(lake.rows)]]
 
 
@@ -319,24 +360,28 @@ def test_trino_by_its_rest_catalog(lake: Lake) -> None:
     """A second catalog of the running Trino, which starts anew for it."""
     settings = lake.settings
     catalogs = trino_catalogs(settings)
-    past = lake.text("trino", "writer").replace(".warehouse=lake", f".warehouse=lake@{lake.source}={lake.lsn}")
-    files = {"served": lake.text("trino"), "past": past}
+    past, mirrored = (
+        lake.text("trino", role).replace(".warehouse=lake", f".warehouse={lake.cut}") for role in ("writer", "reader")
+    )
+    files = {"served": lake.text("trino"), "past": past, "mirrored": mirrored}
+    select = (
+        "SELECT id, item, cast(amount AS varchar), cast(to_unixtime(at) * 1000000 AS bigint), "
+        "cast(day AS varchar), paid, weight, big FROM "
+    )
     for name, text in files.items():
         (catalogs / f"{name}.properties").write_text(text)
     try:
         restart_trino(settings)
         begun = time.perf_counter()
-        rows = query(
-            settings,
-            "SELECT id, item, cast(amount AS varchar), cast(to_unixtime(at) * 1000000 AS bigint), "
-            "cast(day AS varchar), paid, weight, big FROM served.parsed.client_orders",
-        )
+        rows = query(settings, f"{select} served.parsed.client_orders")
         print(f"{time.perf_counter() - begun:.2f} s")
         assert_rows([list(row) for row in rows], lake)
+        then = query(settings, f"{select} mirrored.mirror_{lake.source}.orders")
+        assert_mirror([list(row) for row in then], lake)
         raw = f"raw_{lake.source}"
         assert query(
             settings, f"SELECT (SELECT count(*) FROM past.{raw}.lines), (SELECT count(*) FROM past.{raw}.orders)"
-        ) == [[10, ROWS]]
+        ) == [[10, ROWS + 1]]
         for statement in (
             "SELECT * FROM served.parsed.client_people",
             f"SELECT * FROM served.{raw}.lines",
@@ -377,9 +422,11 @@ begun = time.perf_counter()
 for statement in {connect!r}.split(";"):
     if statement.strip():
         lake.query(statement)
-found = lake.query('''SELECT id, item, toDecimalString(amount, 2), toUnixTimestamp64Micro(at), toString(day),
-paid, weight, big FROM lake.`parsed.client_orders` FORMAT JSONCompactEachRow''').bytes().decode()
-rows = [json.loads(line) for line in found.splitlines()]
+def rows_of(table):
+    found = lake.query(f'''SELECT id, item, toDecimalString(amount, 2), toUnixTimestamp64Micro(at), toString(day),
+    paid, weight, big FROM {{table}} FORMAT JSONCompactEachRow''').bytes().decode()
+    return [json.loads(line) for line in found.splitlines()]
+rows = rows_of("lake.`parsed.client_orders`")
 seconds = time.perf_counter() - begun
 def refusal(statement):
     try:
@@ -389,25 +436,31 @@ def refusal(statement):
         return str(error)[:300]
 refused = [refusal(s) for s in (
     "SELECT * FROM lake.`parsed.client_people`",
-    "SELECT * FROM lake.`{raw}.lines`",
+    "SELECT * FROM lake.`raw_{source}.lines`",
     "INSERT INTO lake.`parsed.client_orders` (id) VALUES (-1)",
     "DROP TABLE lake.`parsed.client_orders`")]
-for statement in {past!r}.split(";"):
+for statement in ({past!r} + ";" + {mirrored!r}).split(";"):
     if statement.strip():
         lake.query(statement)
-past = [int(lake.query(f"SELECT count(*) FROM past.`{raw}.{{name}}`").bytes()) for name in ("lines", "orders")]
-print(json.dumps({{"rows": rows, "refused": refused, "past": past, "seconds": seconds}}))
+past = [int(lake.query(f"SELECT count(*) FROM past.`raw_{source}.{{name}}`").bytes()) for name in ("lines", "orders")]
+mirrored = rows_of("mirrored.`mirror_{source}.orders`")
+print(json.dumps({{"rows": rows, "refused": refused, "past": past, "mirrored": mirrored, "seconds": seconds}}))
 """
 
 
 def test_clickhouse_reads_the_table(lake: Lake, tmp_path: Path) -> None:
     python = environment(tmp_path / "chdb", "chdb==4.4.0")
-    past = lake.text("clickhouse", "writer").replace("DATABASE lake", "DATABASE past")
-    past = past.replace("warehouse = 'lake'", f"warehouse = 'lake@{lake.source}={lake.lsn}'")
-    code = CHDB.format(connect=lake.text("clickhouse"), past=past, raw=f"raw_{lake.source}")
-    found = run(python, code, tmp_path)
-    assert_rows([[int(r[0]), *r[1:3], int(r[3]), *r[4:7], int(r[7])] for r in found["rows"]], lake)
+    texts = {"connect": lake.text("clickhouse")}
+    for name, role in (("past", "writer"), ("mirrored", "reader")):
+        text = lake.text("clickhouse", role).replace("DATABASE lake", f"DATABASE {name}")
+        texts[name] = text.replace("warehouse = 'lake'", f"warehouse = '{lake.cut}'")
+    found = run(python, CHDB.format(**texts, source=lake.source), tmp_path)
+    rows, mirrored = (
+        [[int(r[0]), *r[1:3], int(r[3]), *r[4:7], int(r[7])] for r in found[name]] for name in ("rows", "mirrored")
+    )
+    assert_rows(rows, lake)
+    assert_mirror(mirrored, lake)
     print(found["refused"])
     assert all(found["refused"]), found["refused"]
-    assert found["past"] == [10, ROWS]
+    assert found["past"] == [10, ROWS + 1]
     assert query(lake.settings, "SELECT count(*) FROM lake.parsed.client_orders") == [[len(lake.rows)]]
