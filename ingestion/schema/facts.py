@@ -71,7 +71,7 @@ class TableFacts:
     row from another one's declared key at once; a description of an earlier version names none.
     `format` is how the values of a topic are written; a table of a database has none, and it says nothing there.
     `is_partition` says that it is one of another table.
-    `captured` is the relation whose changes Debezium writes to a topic, as it names it.
+    `captured` is the relation whose changes Debezium writes to a topic, as `split_relation` reads it.
     `keyed_by` are the numbers of the columns that rows were last declared to be told apart by, in their order: none
     where they never were; None of an earlier version, which does not tell.
     """

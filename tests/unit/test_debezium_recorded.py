@@ -535,6 +535,30 @@ def test_events_of_another_relation_are_dead_letters() -> None:
     assert not found.rows and "of another relation than public.others" in found.unread["items"][0]
 
 
+def called(schema: str, name: str) -> list[dict[str, Any]]:
+    """The recording, if the relation of the items had that name."""
+    found = []
+    for message in PLAIN:
+        value = json.loads(message["value"]) if message["value"] else {}
+        if value.get("source", {}).get("table") == "items":
+            value["source"] |= {"schema": schema, "table": name}
+        for part in value.get("data_collections") or ():
+            if part["data_collection"] == "public.items":
+                part["data_collection"] = f"{schema}.{name}"
+        found.append(message | {"value": json.dumps(value) if value else None})
+    return found
+
+
+def test_relations_that_differ_in_the_place_of_a_dot_are_told_apart() -> None:
+    """Debezium writes both to one topic, and counts both by one name: rows of the one landed in the table of the
+    other."""
+    late = datetime(2027, 1, 1, tzinfo=UTC)
+    of = table("items", ITEMS, relation='"a.b".c')
+    assert read(called("a.b", "c"), of, now=late).rows == read(PLAIN, ITEMS_TABLE, now=late).rows
+    found = read(called("a", "b.c"), of, now=late)
+    assert not found.rows and 'of another relation than "a.b".c' in found.unread["items"][0]
+
+
 def test_a_declared_key_that_events_do_not_tell_parks_the_table() -> None:
     found = read(PLAIN, table("items", ITEMS, ("name",)))
     assert "key column name is not in its events' key (id)" in found.parked["items"]

@@ -137,23 +137,23 @@ class _Seen:
     def count_left(self, of: Range) -> None:
         """Counts what is there of each transaction."""
         for topic, messages in self._work.reader.messages([of] if of.first < of.end else []):
-            captured, found = self._work.reader.shapes[topic].captured, self._scanned(topic, messages)
+            relation, found = self._work.reader.shapes[topic].counted_as, self._scanned(topic, messages)
             if found is not None and not found.is_odd.any():
                 xids, counts = np.unique(found.xid[found.kind == EVENT], return_counts=True)
-                self.left[captured].update(dict(zip(xids.tolist(), counts.tolist(), strict=True)))
+                self.left[relation].update(dict(zip(xids.tolist(), counts.tolist(), strict=True)))
                 continue
             for message in messages.to_pylist():
                 if message["value"] is not None:
-                    self._count(topic, captured, message["value"])
+                    self._count(topic, relation, message["value"])
 
-    def _count(self, topic: str, captured: str, value: bytes) -> None:
+    def _count(self, topic: str, relation: str, value: bytes) -> None:
         try:
             envelope = envelope_of(self._work.opener(self._work.reader.shapes[topic].format).open(value))
         except Unread:
-            self.unread[captured] += 1
+            self.unread[relation] += 1
             return
         if envelope.transaction is not None:
-            self.left[captured][envelope.transaction.xid] += 1
+            self.left[relation][envelope.transaction.xid] += 1
 
     def _scanned(self, topic: str, messages: pa.Table) -> Scanned | None:
         """Messages in columns, None where each has to be looked at."""
@@ -238,7 +238,7 @@ def _check_whole(reader: EnvelopeRanges, seen: _Seen, told: Sequence[Told], reac
     """Raises LakehouseError where an END of what the slot has not brought counts events that are not there: retention
     or compaction has taken them. What has just been sent may not be visible yet, and where Connect was restarted within
     a transaction, its counts are void."""
-    followed = {shape.captured for shape in reader.shapes.values()}
+    followed = {shape.counted_as for shape in reader.shapes.values()}
     for one in told:
         end = one.end
         if end is None or end.lsn <= reached or reader.now - one.at <= STALLED:

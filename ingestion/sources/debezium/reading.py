@@ -97,14 +97,14 @@ class _Work(Gathered):
                 f"there is no transaction topic {reader.told.topic}, although transactions have come: correct "
                 f"LAKEHOUSE_SOURCES__{reader.source.upper()}__TRANSACTIONS, which is <prefix>.transaction"
             )
-        relations = [reader.shapes[r.topic].captured for r in reader.ranges]
+        relations = [reader.shapes[r.topic].counted_as for r in reader.ranges]
         histories, older = self._history(told, relations)
         told_to = self._told_to(told, older)
         follows = Follows(
             relations=relations, ends=[r.end for r in reader.ranges], bases=[r.place - r.first for r in reader.ranges],
             told_to=told_to,
-            followed=frozenset(s.captured for s in reader.shapes.values()),
-            keyed=frozenset(s.captured for s in reader.shapes.values() if s.key),
+            followed=frozenset(s.counted_as for s in reader.shapes.values()),
+            keyed=frozenset(s.counted_as for s in reader.shapes.values() if s.key),
             exactly_once=reader.exactly_once, now=reader.now, histories=histories,
             is_whole=reader.is_whole and (reader.told is None or told_to == reader.told.end),
             older=older, forgotten_to=self._forgotten_to(told), earlier=self._earlier(told),

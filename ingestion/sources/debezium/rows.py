@@ -248,5 +248,5 @@ def fitted(values: pa.Array, source: SourceType) -> tuple[pa.Array, list[int]]:
 
 def check_relation(shape: Shape, envelope: Envelope) -> None:
     """Raises Unread for an event of another relation than its topic is declared to have."""
-    if ".".join(envelope.relation) != shape.captured:
+    if envelope.relation != shape.of:
         raise Unread(f"it is of another relation than {shape.captured}: correct meta.raw.relation")

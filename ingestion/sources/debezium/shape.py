@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import astuple, dataclass, replace
+from functools import cached_property
 
 from ingestion.schema.changes import Relation
 from ingestion.schema.facts import TableFacts
@@ -11,7 +12,9 @@ from ingestion.sources.debezium.message.columns import Modes, Typed
 from ingestion.sources.kafka.shape import Field, relation_of
 from ingestion.sources.kafka.shape import facts_of as facts_of_topic
 from lakehouse.declarations import RawTable
+from lakehouse.declarations.policies import RawPolicy, split_relation
 from lakehouse.settings import DebeziumSettings
+from lakehouse.text.sql import ident
 
 AVRO_NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 UNSENT = {  # types of which Debezium does not say what the database has
@@ -33,7 +36,8 @@ class Column(Field):
 
 @dataclass(frozen=True)
 class Shape:
-    """The envelopes of one topic; `oid` is the number of the topic as it was created, `captured` their relation."""
+    """The envelopes of one topic; `oid` is the number of the topic as it was created, `captured` their relation, as
+    `split_relation` reads it."""
 
     topic: str
     oid: int
@@ -42,6 +46,16 @@ class Shape:
     key: tuple[str, ...]
     modes: Modes
     format: str = "json"
+
+    @cached_property
+    def of(self) -> tuple[str, str]:
+        """Schema and name of their relation."""
+        return _parts(self.captured)
+
+    @property
+    def counted_as(self) -> str:
+        """Their relation as ENDs name it."""
+        return counted_as(self.captured)
 
     @property
     def relation(self) -> Relation:
@@ -62,6 +76,24 @@ def decoded(encoded: bytes) -> Shape:
     return Shape(topic, oid, captured, tuple(Column(*c) for c in columns), tuple(key), Modes(*modes), *form)
 
 
+def counted_as(captured: str) -> str:
+    """A relation as ENDs name it: where a part has a dot, another relation may be called so, too."""
+    return ".".join(_parts(captured))
+
+
+def _parts(captured: str) -> tuple[str, str]:
+    try:
+        return split_relation(captured)
+    except ValueError:  # kept before a part with a dot was quoted
+        schema, _, name = captured.partition(".")
+        return schema, name
+
+
+def captured_by(raw: RawPolicy) -> str:
+    """The relation whose changes a topic has, as `split_relation` reads it; nothing where it is not known."""
+    return ".".join(ident(part) if set(part) & {".", '"'} else part for part in raw.captured)
+
+
 def modes_of(of: DebeziumSettings) -> Modes:
     """How the connector of a source writes values."""
     return Modes(of.decimals, of.times, of.binary, of.unavailable_value)
@@ -77,7 +109,7 @@ def shape_of(facts: TableFacts, modes: Modes) -> Shape:
 
 def facts_of(table: RawTable, oid: int, of: DebeziumSettings) -> TableFacts:
     """A declared table whose topic has this number; raises TableProblem."""
-    captured = ".".join(table.raw.captured)
+    captured = captured_by(table.raw)
     if not captured:
         says = f"topic {table.raw.topic} does not end with a schema and a table: declare meta.raw.relation"
         raise TableProblem(table.source, table.name, says)

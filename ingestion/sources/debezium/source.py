@@ -21,7 +21,7 @@ from ingestion.sources.debezium.forms import brought
 from ingestion.sources.debezium.handover import position_after
 from ingestion.sources.debezium.reading import EnvelopeReader
 from ingestion.sources.debezium.records import EnvelopeRecords
-from ingestion.sources.debezium.shape import facts_of, modes_of, shape_of
+from ingestion.sources.debezium.shape import captured_by, counted_as, facts_of, modes_of, shape_of
 from ingestion.sources.kafka.connection import Topic, of_topics, present
 from ingestion.sources.kafka.formats import check_format
 from ingestion.sources.kafka.reading import Range
@@ -107,7 +107,7 @@ class OpenDebezium(OpenKafka):
         """By table, the topic as it was created, its relation, and the declared types."""
         declared = list(tables)
         found = super().fingerprints(declared)
-        return {t.name: f"{found[t.name]}/{'.'.join(t.raw.captured)}/{self._of.delivery}" for t in declared}
+        return {t.name: f"{found[t.name]}/{captured_by(t.raw)}/{self._of.delivery}" for t in declared}
 
     def inspect(self, table: RawTable, oid: int | None) -> tuple[TableFacts | None, TableProblem | None]:
         """A table's facts, as they are declared, and what is in the way of it."""
@@ -136,12 +136,12 @@ class OpenDebezium(OpenKafka):
             self._tell_late([topic for topic, shape in shapes.items() if shape.key], before, now.position)
         told = self._told(before, now.position)
         positions = store.read_positions(self._states, self._name).values()
-        began = {p.facts.captured: p.point.end for p in positions if p.versions and p.point.end}
+        began = {counted_as(p.facts.captured): p.point.end for p in positions if p.versions and p.point.end}
         midway: dict[str, int] = {}
         if told is not None and told.end:
             of = told.topic, told.partition
             told = replace(told, place=self._brokers.starts([of])[of])
-            first = {p.facts.captured: p.point.by_partition.get(of, 0) for p in positions if p.versions}
+            first = {counted_as(p.facts.captured): p.point.by_partition.get(of, 0) for p in positions if p.versions}
             midway = {name: at for name, at in first.items() if name not in began and at > told.place}
         return EnvelopeReader(
             source=self._name,

@@ -106,7 +106,8 @@ def _is_odd(
 ) -> np.ndarray:
     """Those whose operation, source block or transaction is not that of a change, and the first rows of a snapshot."""
     found = ops == ord(" ")
-    found |= ~_flags(pc.equal(pc.binary_join_element_wise(of["schema"], of["table"], "."), shape.captured))
+    for part, named in zip(("schema", "table"), shape.of, strict=True):
+        found |= ~_flags(pc.equal(of[part], named))
     found |= ~_flags(pc.and_(pc.greater_equal(at, 0), pc.less_equal(at, LAST_MOMENT)))
     found |= _is_negative(of["lsn"]) | _is_negative(xid)
     for part in (xid, place["total_order"], place["data_collection_order"]):
