@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from lakehouse.declarations import Column, RawTable, Source
 from lakehouse.declarations.policies import LoadPolicy, RawPolicy
 from lakehouse.servers.java import spark_java_home
 from lakehouse.settings import KafkaSettings, Settings
+from lakehouse_stack.home.certificate import make_certificate
 from lakehouse_stack.home.ports import plan_ports
 from lakehouse_stack.processes.process import stop
 from lakehouse_stack.servers.kafka import broker_properties, format_command, java_command, kafka_classes, lines
@@ -40,6 +42,8 @@ class Broker:
     folder: Path
     server: str
     logins: str  # where logins are asked for
+    tls: str
+    tls_logins: str
     process: psutil.Process | None = None
 
     @cached_property
@@ -110,15 +114,22 @@ class Broker:
         assert producer.flush(60) == 0
 
 
-MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
+SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
+PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 USER, PASSWORD = "lake", "scram-3b9d2c"
 LOGINS = """
-listeners=PLAINTEXT://127.0.0.1:{broker},CONTROLLER://127.0.0.1:{controller},SASL_PLAINTEXT://127.0.0.1:{logins}
-advertised.listeners=PLAINTEXT://127.0.0.1:{broker},SASL_PLAINTEXT://127.0.0.1:{logins}
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT
+listeners=PLAINTEXT://127.0.0.1:{broker},CONTROLLER://127.0.0.1:{controller},SASL_PLAINTEXT://127.0.0.1:{logins},SSL://127.0.0.1:{tls},SASL_SSL://127.0.0.1:{tls_logins}
+advertised.listeners=PLAINTEXT://127.0.0.1:{broker},SASL_PLAINTEXT://127.0.0.1:{logins},SSL://127.0.0.1:{tls},SASL_SSL://127.0.0.1:{tls_logins}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,SSL:SSL,SASL_SSL:SASL_SSL
 inter.broker.listener.name=PLAINTEXT
+ssl.keystore.type=PEM
+ssl.keystore.location={folder}/server.pem
 sasl.enabled.mechanisms=SCRAM-SHA-256
-listener.name.sasl_plaintext.scram-sha-256.sasl.jaas.config={module} required;
+listener.name.sasl_plaintext.scram-sha-256.sasl.jaas.config={SCRAM} required;
+listener.name.sasl_ssl.sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256,SCRAM-SHA-512
+listener.name.sasl_ssl.scram-sha-256.sasl.jaas.config={SCRAM} required;
+listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config={SCRAM} required;
+listener.name.sasl_ssl.plain.sasl.jaas.config={PLAIN} required user_{USER}="{PASSWORD}";
 authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
 super.users=User:ANONYMOUS
 """  # the test itself comes without a login, and may do everything
@@ -126,20 +137,27 @@ super.users=User:ANONYMOUS
 
 @contextmanager
 def running_broker(settings: Settings, *, logins: bool = False) -> Iterator[Broker]:
-    """A broker with no topics; with `logins`, USER may come to a listener of its own, and has no rights yet."""
+    """A broker with no topics; with `logins`, USER may come to listeners of their own, and has no rights yet. Those by
+    TLS have a certificate for 127.0.0.1, by the authority of `authority.pem` in its folder."""
     classes, java_home = kafka_classes(settings), spark_java_home(settings)
     java = list(java_command(java_home / "bin" / "java", classes, 512, "kafka.Kafka"))
-    ports = plan_ports(("broker", "controller", "logins"), {}, {}, {})
+    ports = plan_ports(("broker", "controller", "logins", "tls", "tls_logins"), {}, {}, {})
     with tempfile.TemporaryDirectory(prefix="lakehouse-kafka-") as name:
         folder = Path(name)
         properties = folder / "broker.properties"
         text = lines(broker_properties(folder, ports["broker"], ports["controller"])) + HASTY
-        properties.write_text(text + (LOGINS.format(**ports, module=MODULE) if logins else ""))
+        given = {"folder": folder, "SCRAM": SCRAM, "PLAIN": PLAIN, "USER": USER, "PASSWORD": PASSWORD}
+        properties.write_text(text + (LOGINS.format(**ports, **given) if logins else ""))
         storage = [*format_command(Path(java[0]), classes, properties)]
         if logins:
-            storage += ["--add-scram", f"SCRAM-SHA-256=[name={USER},password={PASSWORD}]"]
+            server, authority = make_certificate(("127.0.0.1",), datetime.now(UTC))
+            (folder / "server.pem").write_text(server)
+            (folder / "authority.pem").write_text(authority)
+            for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
+                storage += ["--add-scram", f"{mechanism}=[name={USER},password={PASSWORD}]"]
         subprocess.run(storage, check=True, capture_output=True)
-        broker = Broker(java, folder, f"127.0.0.1:{ports['broker']}", f"127.0.0.1:{ports['logins']}")
+        reached = {place: f"127.0.0.1:{port}" for place, port in ports.items()}
+        broker = Broker(java, folder, reached["broker"], reached["logins"], reached["tls"], reached["tls_logins"])
         try:
             broker.start()
             yield broker

@@ -45,8 +45,6 @@ def prepare(
 
     Refuses a table if publishing it would make the application's UPDATE and DELETE fail. In Kafka nothing is created.
     """
-    from ingestion.sources.debezium.check import rights as rights_of_debezium
-    from ingestion.sources.kafka.check import rights
     from ingestion.sources.postgres.setup import Server, advice, may_copy_cluster, server_of
     from ingestion.sources.postgres.setup import prepare as prepare_source
 
@@ -61,9 +59,7 @@ def prepare(
         return
     told = set[Server]()
     for name in _chosen(settings, declarations, sources):
-        declared = declarations.source(name)
-        if declared.kind != "postgres":
-            needs = rights(declared) if declared.kind == "kafka" else rights_of_debezium(settings, declared)
+        if (needs := _rights(settings, declarations.source(name))) is not None:
             say(f"-- source {name}: {needs}")
             continue
         statements, done = prepare_source(settings, declarations.source(name), revoke=revoke)
@@ -73,6 +69,16 @@ def prepare(
         if (server := server_of(settings, name)) not in told and may_copy_cluster(settings, name):
             told.add(server)
             say("-- " + ": ".join(advice(settings, name)))
+
+
+def _rights(settings: Settings, source: Source) -> str | None:
+    """What the login needs in Kafka, for people; None of a source that is elsewhere."""
+    from ingestion.sources.debezium.check import rights as rights_of_debezium
+    from ingestion.sources.kafka.check import rights
+
+    if source.kind == "postgres":
+        return None
+    return rights(source) if source.kind == "kafka" else rights_of_debezium(settings, source)
 
 
 def _check(settings: Settings, declarations: Declarations, names: list[str], as_json: bool) -> None:
@@ -85,6 +91,9 @@ def _check(settings: Settings, declarations: Declarations, names: list[str], as_
     if as_json:
         say_json([finding.as_dict() for finding in found])
     else:
+        for name in names:
+            if (needs := _rights(settings, declarations.source(name))) is not None:
+                say(f"-- source {name}: {needs}")
         for finding in found:
             say(f"{finding.weight:<11} {finding.line}")
         for name in [name for name in names if name not in {f.source for f in found if f.weight == "in the way"}]:

@@ -1,11 +1,14 @@
 """A schema registry that breaks off, stays silent, is moved, or has schemas that only writers check."""
 
+import base64
 import json
 import pickle
 import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,12 +20,14 @@ from ingestion.sources.debezium.message.opened import JsonOpener
 from ingestion.sources.kafka import registry as module
 from ingestion.sources.kafka.avro_values import AvroValues
 from ingestion.sources.kafka.json_values import JsonValues
-from ingestion.sources.kafka.registry import SchemaRegistry
+from ingestion.sources.kafka.registry import SchemaRegistry, registry_of
 from ingestion.sources.kafka.values import Unread
 from ingestion.state.schemas import KeptSchemas
 from lakehouse.catalog.private_pyiceberg import LakeFileIO
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.retry import Unreachable
+from lakehouse.settings import Settings
+from lakehouse_stack.home.certificate import make_certificate
 from tests.registry import Registry, framed, keeping, record, running_registry
 
 EVENT = record("event", id="long")
@@ -99,6 +104,72 @@ def test_an_answer_that_breaks_off_or_is_none_is_told_and_is_no_dead_letter(
     with answering(answer) as url, pytest.raises(LakehouseError, match=says) as refused:
         decoded_by(client(url, tmp_path), {"id": "bigint"}, framed(7, EVENT, {"id": 1}))
     assert isinstance(refused.value, Unreachable) == ("no schema registry" not in says), "those are tried again"
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `server.pem` for 127.0.0.1, `authority.pem`, which signed it, `other.pem`, and no certificate."""
+    folder = tmp_path_factory.mktemp("certificates")
+    names = iter(("authority", "other"))
+    for server, authority in (make_certificate(("127.0.0.1",), datetime.now(UTC)) for _ in range(2)):
+        (folder / f"{next(names)}.pem").write_text(authority)
+        if not (folder / "server.pem").exists():
+            (folder / "server.pem").write_text(server)
+    (folder / "text.pem").write_text("no certificate\n")
+    return folder
+
+
+@pytest.fixture
+def by_tls(certificates: Path) -> Iterator[Registry]:
+    with running_registry(certificates / "server.pem") as running:
+        running.register(7, EVENT)
+        running.login = f"Basic {base64.b64encode(b'lake:secret-2e').decode()}"
+        yield running
+
+
+def secure(folder: Path, url: str, ca: Path | None, password: str = "secret-2e") -> AvroValues:
+    of = {"url": url, "user": "lake", "password": password, "ca": ca}
+    given = {"kind": "kafka", "bootstrap_servers": "a:1", "schema_registry": of}
+    settings = Settings(home=folder, sources={"web": given})  # type: ignore[dict-item]
+    registry = registry_of(settings, "web", settings.kafka("web"))
+    assert registry is not None
+    return AvroValues(replace(registry, kept=keeping(folder, "web")))
+
+
+def test_a_registry_by_tls_is_read_by_the_declared_authority_and_login(
+    by_tls: Registry, certificates: Path, tmp_path: Path
+) -> None:
+    avro = secure(tmp_path, by_tls.url, certificates / "authority.pem")
+    assert not decoded_by(avro, {"id": "bigint"}, framed(7, EVENT, {"id": 1})).unread
+    avro.registry.check()
+
+
+@pytest.mark.parametrize(
+    ("authority", "host", "password", "says"),
+    [
+        ("other.pem", "127.0.0.1", "secret-2e", r"certificate that is not trusted \(.*\): correct \w+__CA or URL$"),
+        (None, "127.0.0.1", "secret-2e", r"certificate that is not trusted \(.*\): correct"),
+        ("authority.pem", "localhost", "secret-2e", r"not trusted \(Hostname mismatch, .*'localhost'\): correct"),
+        ("text.pem", "127.0.0.1", "secret-2e", r"text\.pem holds no certificates that can be read here: .*__CA$"),
+        ("lacking.pem", "127.0.0.1", "secret-2e", r"lacking\.pem holds no certificates that can be read here: .*__CA$"),
+        ("authority.pem", "127.0.0.1", "wrong-3a", r"refuses the login \(401\): correct \w+__USER and \w+__PASSWORD$"),
+    ],
+)
+def test_a_registry_that_is_not_trusted_is_told_and_nothing_is_read(
+    by_tls: Registry, certificates: Path, tmp_path: Path, authority: str | None, host: str, password: str, says: str
+) -> None:
+    """What is behind another certificate may be another registry: it was said to be down, and what was known used."""
+    value = framed(7, EVENT, {"id": 1})
+    decoded_by(secure(tmp_path, by_tls.url, certificates / "authority.pem"), {"id": "bigint"}, value)
+    forget()
+    before = len(by_tls.asked)
+    ca = certificates / authority if authority else None
+    avro = secure(tmp_path, by_tls.url.replace("127.0.0.1", host), ca, password)
+    with pytest.raises(LakehouseError, match=says) as refused:
+        decoded_by(avro, {"id": "bigint"}, value)
+    assert not isinstance(refused.value, Unreachable) and password not in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert password == "wrong-3a" or len(by_tls.asked) == before, "the login was sent to nobody"
 
 
 def test_a_silent_registry_is_waited_for_once_not_once_for_each_schema(registry: Registry, tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from ingestion.sources.debezium.behind import check_behind
 from ingestion.sources.debezium.shape import facts_of
 from ingestion.sources.debezium.source import OpenDebezium
 from ingestion.sources.findings import Finding, Weight, known_positions, of_stream
-from ingestion.sources.kafka.check import of_compaction, of_registry, of_tables
-from ingestion.sources.kafka.connection import Brokers, Topic
+from ingestion.sources.kafka.check import READ, of_compaction, of_registry, of_tables, rights_on
+from ingestion.sources.kafka.connection import UNREADABLE, Brokers, Topic
 from ingestion.sources.kafka.formats import check_format, formats_of
 from lakehouse.declarations import RawTable, Source
 from lakehouse.errors import LakehouseError
@@ -17,6 +17,7 @@ from lakehouse.settings import DebeziumSettings, Settings
 
 WRITE = "let the connector write it, grant Describe and Read on it, or correct meta.raw.topic"
 KEEP = "set cleanup.policy=delete, or raise min.compaction.lag.ms beyond the longest time for which nothing may be read"
+BEFORE = "before its tombstone takes its place"
 ONCE = (
     "set exactly.once.source.support of Kafka Connect, with Debezium 3.7 or newer, then DELIVERY=exactly_once: a "
     "restart of Connect sends events twice, which are dropped by their keys, and older versions can lose some"
@@ -25,11 +26,11 @@ ONCE = (
 
 def check_source(settings: Settings, source: Source) -> list[Finding]:
     """What is in the way of ingestion."""
-    of, brokers = settings.debezium(source.name), Brokers(settings, source.name)
+    of = settings.debezium(source.name)
     try:
+        brokers = Brokers(settings, source.name)
         found = brokers.topics(_topics(source, of))
-        # with transactions, their ENDs count what is lost
-        compacted = brokers.compacted(table.raw.topic for table in source.tables if of.transactions is None)
+        compacted = brokers.compacted(_configured(source, of))
     except LakehouseError as error:
         says = str(error).removeprefix(f"source {source.name!r}: ")
         return [Finding(source.name, None, "connection", "in the way", "it cannot be looked at", says)]
@@ -44,23 +45,27 @@ def check_source(settings: Settings, source: Source) -> list[Finding]:
 
     transactions = list(_of_source(source, of, found))
     is_in_the_way = any(finding.weight == "in the way" for finding in transactions)
+    lost = {topic: None if kept_ms is None else BEFORE for topic, kept_ms in compacted.items()}
     return [
         *transactions,
         *(() if is_in_the_way else of_stream(settings, source.name, check)),
         *of_tables(source, found, WRITE, describe, known_positions(settings, source.name)),
         *of_registry(settings, source),
-        *of_compaction(source, dict.fromkeys(compacted, "before its tombstone takes its place"), KEEP),
+        *of_compaction(source, lost, KEEP),
         *check_behind(settings, source),
     ]
 
 
 def rights(settings: Settings, source: Source) -> str:
     """What the login needs, for people; nothing is set up in Kafka."""
-    topics = sorted(_topics(source, settings.debezium(source.name)))
-    return (
-        f"the login needs Describe and Read on topic {', '.join(topics)}; nothing is created in Kafka, no consumer "
-        "group either. The connector needs provide.transaction.metadata=true and skipped.operations=none"
-    )
+    of = settings.debezium(source.name)
+    told = rights_on(_topics(source, of), _configured(source, of))
+    return f"{told}. The connector needs provide.transaction.metadata=true and skipped.operations=none"
+
+
+def _configured(source: Source, of: DebeziumSettings) -> list[str]:
+    """The topics that lose deletes without a word if they are compacted: transactions count what they have."""
+    return [table.raw.topic for table in source.tables] if of.transactions is None else []
 
 
 def _topics(source: Source, of: DebeziumSettings) -> set[str]:
@@ -77,6 +82,7 @@ def _of_source(source: Source, of: DebeziumSettings, found: Mapping[str, Topic |
         topic = found.get(of.transactions, "it does not exist, unless no transaction has come yet")
     if isinstance(topic, str):
         remedy = "set provide.transaction.metadata=true of the connector, grant Describe and Read, or correct its name"
+        remedy = READ if topic == UNREADABLE else remedy
         says = f"transaction topic {of.transactions}: {topic}"
         weight: Weight = "warning" if of.transactions not in found else "in the way"
         yield Finding(source.name, None, "transactions", weight, says, remedy)

@@ -1,13 +1,13 @@
 """`lakehouse prepare --check` of a source in Kafka: whether its topics can be read; changes nothing."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from ingestion.schema.evolve import name_columns
 from ingestion.schema.facts import TableFacts
 from ingestion.schema.names import check_names
 from ingestion.schema.problem import TableProblem
 from ingestion.sources.findings import Finding, Positions, in_two, known_positions, of_stream
-from ingestion.sources.kafka.connection import Brokers, Topic
+from ingestion.sources.kafka.connection import UNREADABLE, Brokers, Topic
 from ingestion.sources.kafka.formats import check_format, formats_of
 from ingestion.sources.kafka.history import a_time
 from ingestion.sources.kafka.registry import UnknownSchema, registry_of
@@ -18,13 +18,14 @@ from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 
 LONGER = "raise delete.retention.ms beyond the longest time for which nothing may be read"
+READ = "grant Read on it"
 CREATE = "create it, grant Describe and Read on it, or correct meta.raw.topic of its declaration"
 
 
 def check_source(settings: Settings, source: Source) -> list[Finding]:
     """What is in the way of ingestion."""
-    brokers = Brokers(settings, source.name)
     try:
+        brokers = Brokers(settings, source.name)
         found = brokers.topics(table.raw.topic for table in source.tables)
         compacted = brokers.compacted(table.raw.topic for table in source.tables if table.key)
     except LakehouseError as error:
@@ -36,7 +37,10 @@ def check_source(settings: Settings, source: Source) -> list[Finding]:
         check_format(table, formats)
         return facts_of(table, topic.id)
 
-    lost = {topic: f"within {a_time(kept_ms)} (delete.retention.ms)" for topic, kept_ms in compacted.items()}
+    lost = {
+        topic: None if kept_ms is None else f"within {a_time(kept_ms)} (delete.retention.ms)"
+        for topic, kept_ms in compacted.items()
+    }
     return [
         *of_stream(settings, source.name, lambda states: OpenKafka(settings, source.name, states).check_only(states)),
         *of_tables(source, found, CREATE, describe, known_positions(settings, source.name)),
@@ -47,17 +51,34 @@ def check_source(settings: Settings, source: Source) -> list[Finding]:
 
 def rights(source: Source) -> str:
     """What the login needs, for people; nothing is set up in Kafka."""
-    topics = ", ".join(sorted(table.raw.topic for table in source.tables))
-    return f"the login needs Describe and Read on topic {topics}; nothing is created in Kafka, no consumer group either"
+    return rights_on([table.raw.topic for table in source.tables], [t.raw.topic for t in source.tables if t.key])
 
 
-def of_compaction(source: Source, lost: Mapping[str, str], correction: str) -> Iterator[Finding]:
-    """The tables whose topics lose deletes; `lost` says by topic which: those that are not read so soon."""
+def rights_on(topics: Collection[str], configured: Collection[str]) -> str:
+    """The same of topics, and of those whose configuration is looked at."""
+    wanted = f"the login needs Describe and Read on topic {', '.join(sorted(topics))}"
+    if configured:
+        wanted += f"; DescribeConfigs on {', '.join(sorted(configured))}, to be told where compaction loses deletes"
+    return f"{wanted}; nothing is created in Kafka, no consumer group either"
+
+
+def of_compaction(source: Source, lost: Mapping[str, str | None], correction: str) -> Iterator[Finding]:
+    """The tables whose topics lose deletes; `lost` says by topic which: those that are not read so soon, None where
+    that cannot be told."""
     for table in source.tables:
-        if (soon := lost.get(table.raw.topic)) is not None:
+        if (topic := table.raw.topic) not in lost:
+            continue
+        if (soon := lost[topic]) is None:
             yield Finding(
                 source.name, table.name, "compaction", "warning",
-                f"topic {table.raw.topic} is compacted: a delete that is not read {soon} is lost, and its row stays "
+                f"topic {topic}: the login may not describe its configuration, so nobody tells whether compaction "
+                "loses deletes",
+                "grant DescribeConfigs on it, or see to it that it is not compacted",
+            )  # fmt: skip
+        else:
+            yield Finding(
+                source.name, table.name, "compaction", "warning",
+                f"topic {topic} is compacted: a delete that is not read {soon} is lost, and its row stays "
                 "current",
                 correction,
             )  # fmt: skip
@@ -83,7 +104,8 @@ def of_tables(
     for table in source.tables:
         topic = found.get(table.raw.topic, "it does not exist")
         if isinstance(topic, str):
-            yield Finding(source.name, table.name, "topic", "in the way", f"topic {table.raw.topic}: {topic}", remedy)
+            help = READ if topic == UNREADABLE else remedy
+            yield Finding(source.name, table.name, "topic", "in the way", f"topic {table.raw.topic}: {topic}", help)
             continue
         try:
             position = positions.get(table.name)

@@ -1,13 +1,16 @@
 """The brokers of a source: which cluster they are, its topics, and how far these reach."""
 
 import logging
+import re
+import socket
+import ssl
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource, OffsetSpec
@@ -28,6 +31,10 @@ ANOTHER_LEADER = (
     KafkaError.LEADER_NOT_AVAILABLE, KafkaError.REPLICA_NOT_AVAILABLE, KafkaError.OFFSET_NOT_AVAILABLE,
 )  # fmt: skip
 """Codes of a partition whose leader is another one, or does not know it yet: brokers agree within seconds."""
+OF_ANOTHER, OUTDATED = (62, 64), 10  # of OpenSSL: the certificate is for other names, or addresses; it has expired
+CA = "ssl.ca.location"
+UNREADABLE = "the login may describe it, but not read it"
+REFUSED, UNMET = (KafkaError._AUTHENTICATION, KafkaError._SSL), (KafkaError._TRANSPORT, KafkaError._RESOLVE)
 READS = {AclOperation.READ, AclOperation.ALL}
 T = TypeVar("T")
 log = logging.getLogger("lakehouse.kafka")
@@ -49,7 +56,10 @@ class Brokers:
     def __init__(self, settings: Settings, source: str) -> None:
         self._source, self._of = source, settings.kafka(source)
         self._said: KafkaError | None = None  # what the brokers said: calls only tell that no answer came
-        self._admin = AdminClient(client_properties(self._of) | {"error_cb": self._heard}, logger=log)
+        try:
+            self._admin = AdminClient(client_properties(self._of) | {"error_cb": self._heard}, logger=log)
+        except KafkaException as error:
+            raise refused(source, client_properties(self._of), error.args[0]) from None
 
     @cached_property
     def cluster_id(self) -> str:
@@ -77,9 +87,7 @@ class Brokers:
                 rights = told.authorized_operations  # not every server tells them
                 may_read = not rights or not READS.isdisjoint(rights)
                 partitions = tuple(sorted(part.id for part in told.partitions))
-                found[name] = (
-                    Topic(name, number, partitions) if may_read else "the login may describe it, but not read it"
-                )
+                found[name] = Topic(name, number, partitions) if may_read else UNREADABLE
             except KafkaException as error:
                 code = error.args[0].code()
                 if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
@@ -104,17 +112,19 @@ class Brokers:
         """The offset of the first event of each partition from that moment on; -1 where there is none."""
         return self._offsets(partitions, OffsetSpec.for_timestamp(int(moment.timestamp() * 1000)))
 
-    def compacted(self, names: Iterable[str]) -> dict[str, int]:
-        """By name, for how many milliseconds those of the topics that are compacted keep deletes, as far as the login
-        may describe their configuration, and the brokers can."""
+    def compacted(self, names: Iterable[str]) -> dict[str, int | None]:
+        """By name, for how many milliseconds those of the topics that are compacted keep deletes; None where the login
+        may not describe their configuration."""
         wanted = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in sorted(set(names))]
         asked = self._admin.describe_configs(wanted, request_timeout=ANSWER_SECONDS) if wanted else {}
-        found = {}
+        found = dict[str, int | None]()
         for resource, future in asked.items():
             try:
                 told = {name: entry.value for name, entry in future.result().items()}
             except KafkaException as error:
-                if error.args[0].code() not in (*MAY_NOT, *CANNOT, *NOT_THERE):
+                if error.args[0].code() in MAY_NOT:
+                    found[resource.name] = None
+                elif error.args[0].code() not in (*CANNOT, *NOT_THERE):
                     raise self._refused(error) from None
                 continue
             kept_ms = told.get("delete.retention.ms")  # what speaks Kafka's protocol may leave settings out
@@ -149,29 +159,60 @@ class Brokers:
             raise self._refused(error) from None
 
     def _heard(self, error: KafkaError) -> None:
-        if error.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL):
+        if error.code() in REFUSED or (error.code() in UNMET and self._said is None):
             self._said = error
 
     def _refused(self, error: KafkaException) -> LakehouseError:
         self._admin.poll(0)
-        return refused(self._source, self._of.bootstrap_servers, self._said or error.args[0])
+        told: KafkaError = error.args[0]
+        return refused(self._source, client_properties(self._of), self._said or told if told.code() < 0 else told)
 
 
-def refused(source: str, servers: str, error: KafkaError) -> LakehouseError:
-    """The error for people, with what to do."""
-    variable = f"LAKEHOUSE_SOURCES__{source.upper()}__"
+def refused(source: str, properties: Mapping[str, Any], error: KafkaError) -> LakehouseError:
+    """The error for people, with what to do; `properties` are those of the client."""
+    variable, servers = f"LAKEHOUSE_SOURCES__{source.upper()}__", properties["bootstrap.servers"]
     where, says = f"source {source!r}: Kafka at {servers}", error.str().strip().rstrip(".")
     if error.code() == KafkaError._AUTHENTICATION:
-        return LakehouseError(f"{where} refuses the login ({says}): correct {variable}USER and {variable}PASSWORD")
+        wrong = f"{variable}SASL" if "supported mechanisms" in says else f"{variable}USER and {variable}PASSWORD"
+        return LakehouseError(f"{where} refuses the login ({says}): correct {wrong}")
     if error.code() == KafkaError._SSL:
-        return LakehouseError(f"{where}: no connection by TLS ({says}): correct {variable}TLS and {variable}CA")
+        return LakehouseError(f"{where}: no connection by TLS {_untrusted(says, properties, variable)}")
+    if error.code() == KafkaError._INVALID_ARG and (ca := properties.get(CA)) and CA in says:
+        return LakehouseError(f"{where}: {ca} holds no certificates that can be read here: correct {variable}CA")
     if error.code() in MAY_NOT:
         return LakehouseError(f"{where}: {says}: grant the login Describe and Read on the topics that are declared")
     if error.code() in ANOTHER_LEADER:
         return Unreachable(f"{where} has no leader for a partition ({says}): look at its brokers, one may be down")
     if error.code() > 0:  # those below are the client's own
         return Unreachable(f"{where} answers with an error ({says}): look at the brokers' logs")
-    return Unreachable(f"{where} does not answer ({says}): start it, or correct {variable}BOOTSTRAP_SERVERS")
+    correct = f"{variable}BOOTSTRAP_SERVERS, {variable}TLS or {variable}SASL"
+    return Unreachable(f"{where} does not answer ({says}): start it, or correct {correct}")
+
+
+def _untrusted(says: str, properties: Mapping[str, Any], variable: str) -> str:
+    """Why no connection was made, and what to do; the client has one text for whatever is wrong with a certificate."""
+    correct = f"correct {variable}TLS and {variable}CA"
+    if "certificate verify failed" not in says or (at := re.search(r"ssl://([^/\s]+):(\d+)/", says)) is None:
+        return f"({says}): {correct}"
+    host, port = at[1].strip("[]"), int(at[2])
+    try:
+        trust = ssl.create_default_context(cafile=properties.get(CA))
+        with (
+            socket.create_connection((host, port), timeout=ANSWER_SECONDS) as plain,
+            trust.wrap_socket(plain, server_hostname=host),
+        ):
+            return f"({says}): {correct}"
+    except ssl.SSLCertVerificationError as error:
+        says = error.verify_message.strip().rstrip(".")
+        if error.verify_code in OF_ANOTHER:
+            correct = f"name the brokers in {variable}BOOTSTRAP_SERVERS, and in their advertised.listeners, as it does"
+        elif error.verify_code == OUTDATED:
+            correct = "renew it"
+        else:
+            correct = f"correct {variable}CA, the authorities that are trusted"
+        return f"(certificate of {host}:{port}: {says}): {correct}"
+    except OSError:
+        return f"({says}): {correct}"
 
 
 def of_topics(topics: Iterable[Topic | str], take: Callable[[Topic], bool] = lambda topic: True) -> list[Partition]:

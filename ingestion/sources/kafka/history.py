@@ -126,7 +126,7 @@ def read_late(
         return
     at, ends = reached.by_partition, end.by_partition
     for topic, kept_ms in sorted(brokers.compacted(topics).items()):
-        if (now - read_at) / MILLISECOND <= kept_ms:
+        if kept_ms is None or (now - read_at) / MILLISECOND <= kept_ms:
             continue
         unread = [p for p, offset in at.items() if p[0] == topic and offset < ends.get(p, 0)]
         starts, young = brokers.starts(unread), brokers.since(unread, now - kept_ms * MILLISECOND)

@@ -75,7 +75,10 @@ class TopicReader:
 
     def fetched(self) -> Iterator[Fetched]:
         """All events of the ranges, a batch of one topic at a time."""
-        consumer = Consumer(dict(self.properties) | READING, logger=log)
+        try:
+            consumer = Consumer(dict(self.properties) | READING, logger=log)
+        except KafkaException as error:
+            raise self.failed(error.args[0]) from None
         try:
             fetch = Fetch(self.source, consumer, self.ranges, self.at, self.batch_bytes, self.failed)
             yield from ahead(fetch.events())
@@ -91,7 +94,7 @@ class TopicReader:
                 f"source {self.source!r}: events were deleted while they were read ({error.str()}); nothing was "
                 "published: raise retention.ms of the topic, then ingest again"
             )
-        return refused(self.source, str(self.properties["bootstrap.servers"]), error)
+        return refused(self.source, self.properties, error)
 
 
 def spread(ranges: Sequence[Range]) -> list[tuple[Range, ...]]:

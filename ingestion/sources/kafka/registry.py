@@ -6,8 +6,8 @@ written by the one schema would be misread by the other. The warehouse keeps wha
 so that this is noticed on every machine, and for when the registry is down: without it nothing is read.
 
 What is used without asking counts from the moment at which the registry was last asked. So one that was set up anew is
-noticed within a minute of its being there. What answers and is no registry, or wants another login, may be another one
-too: then nothing is read.
+noticed within a minute of its being there. What answers and is no registry, wants another login, or has a certificate
+that is not trusted, may be another one too: then nothing is read.
 """
 
 import base64
@@ -169,12 +169,19 @@ class SchemaRegistry:
             request.add_header("Authorization", f"Basic {login}")
         try:
             trust = urllib.request.HTTPSHandler(context=ssl.create_default_context(cafile=self.ca))
+        except OSError:
+            says = f"source {self.source!r}: {self.ca} holds no certificates that can be read here"
+            raise LakehouseError(f"{says}: correct {self._variable}CA") from None
+        try:
             with urllib.request.build_opener(_NoRedirect, trust).open(request, timeout=SECONDS) as answer:
                 return json.loads(answer.read())
         except urllib.error.HTTPError as error:
             raise self._refused(error.code, _body(error), path) from None
         except BROKEN_OFF as error:
             reason = getattr(error, "reason", error)
+            if isinstance(reason, ssl.SSLCertVerificationError):  # another one may answer there
+                says = f"has a certificate that is not trusted ({reason.verify_message.rstrip('.')})"
+                raise LakehouseError(f"{self._where} {says}: correct {self._variable}CA or URL") from None
             says = f"{self._where} does not answer ({reason}): start it, or correct {self._variable}URL"
             raise Unreachable(says) from None
         except ValueError:
