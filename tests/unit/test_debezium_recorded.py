@@ -443,7 +443,7 @@ def test_one_foreign_object_alone_is_a_dead_letter(is_told: bool) -> None:
     messages = foreign("public.items", '{"test": true}')
     messages = messages if is_told else untold(messages)
     found = read(messages, ITEMS_TABLE, given=given, before=before, now=datetime(2027, 1, 1, tzinfo=UTC))
-    assert found.unread == {"items": ["0/49: it is a row without an envelope (no op, no source)"]}
+    assert found.unread == {"items": ["0/49: it is a row without an envelope"]}
     assert found.position.by_partition["public.items", 0] == 50
 
 
@@ -461,6 +461,50 @@ def test_rows_of_a_connector_that_unwraps_from_now_on_are_refused() -> None:
     change = json.dumps(json.loads(next(m["value"] for m in PLAIN if m["value"] and '"op":"r"' in m["value"])))
     stray = foreign("public.items", json.dumps(row), change)
     assert len(read(stray, ITEMS_TABLE, before=before, now=late).unread["items"]) == 1, "the next event frees it"
+
+
+UNWRAPPED = [
+    {"name": "g", "price": "ASw="},
+    {"name": "g", "op": "c", "source": {"schema": "public", "table": "items", "ts_ms": 1}},
+]
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+@pytest.mark.parametrize("row", UNWRAPPED, ids=["without the key", "with the fields that it can add"])
+def test_rows_of_a_connector_that_unwraps_and_leaves_out_the_key_are_refused(row: Any, is_told: bool) -> None:
+    """Each of them became a dead letter, for as long as the connector did so."""
+    given = settings() if is_told else settings(transactions=None)
+    columns = table("items", ITEMS, key=())
+    for of in (ITEMS_TABLE, columns):
+        before = read(PLAIN if is_told else untold(PLAIN), of, given=given).position
+        at = max(m["at"] for m in PLAIN)
+        change = next(m["value"] for m in PLAIN if m["value"] and '"op":"r"' in m["value"])
+        for values in ((json.dumps(row),), (change, json.dumps(row))):
+            messages = foreign("public.items", *values)
+            messages[-1] |= {"at": at + 1}
+            with pytest.raises(LakehouseError, match=r"public\.items has rows without their envelope"):
+                read(messages if is_told else untold(messages), of, given=given, before=before)
+        messages.append(messages[-1] | {"value": change, "at": at + 2, "offset": messages[-1]["offset"] + 1})
+        found = read(messages if is_told else untold(messages), of, given=given, before=before,
+                     now=datetime(2027, 1, 1, tzinfo=UTC))  # fmt: skip
+        assert found.unread == {"items": ["0/50: it is a row without an envelope"]}, "the next change frees it"
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_change_that_does_not_tell_its_row_is_no_row(is_there: bool) -> None:
+    """A table without a key got a row of NULLs."""
+    at, event = (
+        max(m["at"] for m in PLAIN),
+        json.loads(next(m["value"] for m in PLAIN if '"op":"c"' in (m["value"] or ""))),
+    )
+    event |= {"before": None, "after": None}
+    event = event if is_there else {name: event[name] for name in event.keys() - {"before", "after"}}
+    given, of = settings(transactions=None), table("items", ITEMS, key=())
+    before = read(untold(PLAIN), of, given=given).position
+    change = next(m["value"] for m in PLAIN if m["value"] and '"op":"r"' in m["value"])
+    found = read(untold(foreign("public.items", json.dumps(event), change, at=at)), of, given=given, before=before)
+    says = "it does not tell its row" if is_there else "it is a row without an envelope"
+    assert found.unread == {"items": [f"0/49: {says}"]} and [r["_offset"] for r in found.rows["items"]] == [50]
 
 
 def test_what_cannot_be_read_in_the_transaction_topic_is_a_dead_letter() -> None:

@@ -1,8 +1,7 @@
 """The messages of a read, opened once: what each is, and what people are told of them."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -10,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ingestion.sources.debezium.at_once.ends import ends_at_once
 from ingestion.sources.debezium.at_once.parts import Part, heads_of, part_of, runs
@@ -84,8 +84,8 @@ class Gathered:
     problems: dict[str, str] = field(default_factory=dict)
     keys: dict[str, frozenset[str]] = field(default_factory=dict)  # by topic, the columns of its events' keys
     unwrapped: dict[str, list[int]] = field(default_factory=dict)  # by topic, what has no envelope
-    flat: set[str] = field(default_factory=set)  # topics where something without one has all columns of the table
-    wrapped: set[str] = field(default_factory=set)
+    flat: dict[str, int] = field(default_factory=dict)  # by topic, when the last came that has columns of the table
+    wrapped: dict[str, int] = field(default_factory=dict)  # and when the last came that has one
     strays: Strays = field(default_factory=Strays)
     sharing: set[int] = field(default_factory=set)  # inserts whose key another row has
     snapshots: dict[str, str] = field(default_factory=dict)
@@ -163,11 +163,18 @@ class Gathered:
                 self.spool.extend(blocks)
                 self._take(shape, messages, found)
         passed = {topic for (topic, _), offset in self.reader.before if offset}
-        self.check_envelopes(self.flat | (self.unwrapped.keys() - passed))
+        self.check_envelopes({topic: some for topic, some in self.unwrapped.items() if topic not in passed})
+        self.check_since(self.flat)
 
-    def check_envelopes(self, flat: AbstractSet[str]) -> None:
-        """Raises LakehouseError where topics among these had no event with its envelope in the read."""
-        if flat := flat - self.wrapped:
+    def check_envelopes(self, unwrapped: Mapping[str, Sequence[int]]) -> None:
+        """Raises LakehouseError where these events, by topic, came after all that have their envelope."""
+        self.check_since(
+            {topic: max(int(self.heads[index]["at"]) for index in some) for topic, some in unwrapped.items()}
+        )
+
+    def check_since(self, last: Mapping[str, int]) -> None:
+        """The same of topics whose last such event came at a moment."""
+        if flat := [topic for topic, at in last.items() if at > self.wrapped.get(topic, -1)]:
             raise self.reader.refused(
                 f"topic {', '.join(sorted(flat))} has rows without their envelope (no op, no source), which tell "
                 "neither deletes nor transactions: take the transform "
@@ -244,7 +251,8 @@ class Gathered:
         """What people are told of messages that are not looked at one by one."""
         if found.is_odd.all():
             return
-        self.wrapped.add(shape.topic)
+        came = messages.filter(messages.column("value").is_valid()).column("at").filter(pa.array(~found.is_odd))
+        self._note_wrapped(shape, (pc.max(came).as_py() - EPOCH) // MILLISECOND)
         self.versions.update(found.versions)
         told = self.columns.setdefault(shape.topic, set())
         if any(column.name not in told for column in shape.columns):
@@ -270,12 +278,12 @@ class Gathered:
         except Unread as reason:
             if isinstance(reason, Unwrapped):
                 self.unwrapped.setdefault(shape.topic, []).append(index)
-                if reason.names >= {*(shape.key or (column.name for column in shape.columns))}:
-                    self.flat.add(shape.topic)
+                if {column.name for column in shape.columns} & reason.names:
+                    self.flat[shape.topic] = max(at, self.flat.get(shape.topic, at))
             self.reasons[index] = str(reason)
             self.heads.add(*place, UNREAD)
             return
-        self.wrapped.add(shape.topic)
+        self._note_wrapped(shape, at)
         self.versions.add(envelope.version)
         if envelope.after:
             self.columns.setdefault(shape.topic, set()).update(envelope.after)
@@ -310,6 +318,9 @@ class Gathered:
                 "placed, so let it write to topics of another prefix, or leave out `transactions` of the source, where "
                 "a cut for each table alone is enough"
             )
+
+    def _note_wrapped(self, shape: Shape, at: int) -> None:
+        self.wrapped[shape.topic] = max(at, self.wrapped.get(shape.topic, at))
 
     def _note_defaults(self, shape: Shape, types: Types | None) -> None:
         """The columns whose NULLs come as their default, as far as messages tell."""

@@ -74,7 +74,7 @@ class EnvelopeReader(EnvelopeRanges):
             work.fetch()
             joined = work.join(told)
             work.check_envelopes(
-                {topic for topic, some in work.unwrapped.items() if not joined.counted.keys().isdisjoint(some)}
+                {topic: some for topic, some in work.unwrapped.items() if not joined.counted.keys().isdisjoint(some)}
             )
             reached = SourceNow(_reached(self, joined), self.now, 0)
             noticed = Noticed(reached=reached, warnings=tuple(warnings(work, joined)))

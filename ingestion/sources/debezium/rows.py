@@ -86,7 +86,8 @@ def _lines(shape: Shape, index: int, event: Placed) -> Iterator[_Line]:
     if envelope.op == "t":
         yield _Line(index, "t", {})
         return
-    row = envelope.row
+    if (row := envelope.before if envelope.op == "d" else envelope.after) is None:
+        raise Unread("it does not tell its row")
     if missing := [name for name in key if row.get(name) is None]:
         raise Unread(f"it does not tell {', '.join(missing)}, which the declared key has")
     if envelope.op == "d":

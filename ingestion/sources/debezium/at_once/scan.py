@@ -82,6 +82,7 @@ def scanned(shape: Shape, readers: Readers, values: Bodies, *, told: bool, alone
     is_odd = _is_odd(shape, ops, of, place, in_one, xid, at)
     is_odd |= (~in_one & (ops != ord("r"))) if told else in_one
     is_odd |= (ops == ord("t")) & (alone | _flags(after.is_valid()))
+    is_odd |= (ops != ord("t")) & _flags(pc.if_else(pa.array(ops == ord("d")), before, after).is_null())
     loose = np.where(_flags(pc.equal(of["snapshot"], "incremental")), LOOSE, SNAPSHOT)
     moments = at.view(pa.timestamp("us", "UTC"))
     kept = {"op": op, "xid": xid, "at": moments, "alone": transaction.is_null(), "after": after}

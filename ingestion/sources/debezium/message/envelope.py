@@ -15,10 +15,10 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 class Unwrapped(Unread):
     """A row without its envelope, as the transform ExtractNewRecordState leaves it, or some other object; `names` are
-    those of its fields."""
+    those of its fields. The transform may add fields, so that it has an `op` all the same."""
 
     def __init__(self, names: Iterable[str]) -> None:
-        super().__init__("it is a row without an envelope (no op, no source)")
+        super().__init__("it is a row without an envelope")
         self.names = frozenset(names)
 
 
@@ -75,7 +75,7 @@ def envelope_of(opened: Opened) -> Envelope:
     """The envelope that a message is; raises Unread, and Unwrapped for a row that has none."""
     fields = opened.fields
     op, source = fields.get("op"), fields.get("source")
-    if op is None and not isinstance(source, dict):
+    if fields.keys().isdisjoint(("before", "after")) or (op is None and not isinstance(source, dict)):
         raise _no_envelope(fields)
     if not isinstance(op, str) or op not in OPERATIONS or not isinstance(source, dict):
         raise Unread("its operation is none of a row's (r, c, u, d, t)")
