@@ -8,14 +8,16 @@ Nothing is overwritten: who finds no meaning writes its own and goes by what is 
 have no write that fails for an object which is there, so of two tasks that find none at the same moment the later one
 wins. Both mean the same unless the registry was set up anew between their two questions.
 
-A further object names the id that the registry has described otherwise than it is kept. While it is there, nobody reads
-by what is kept alone: the registry may be down because somebody mends it, and its new events are in the topics.
+A further object names the ids that the registry has described otherwise than they are kept. While it is there, nobody
+reads by what is kept alone: the registry may be down because somebody mends it, and its new events are in the topics.
+But for ids that the registry has been asked for since, and has described as they are kept: these mean the same in both.
 """
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from pathlib import Path
 
@@ -59,21 +61,40 @@ class KeptSchemas:
 
     def doubt(self, number: int) -> None:
         """Keeps that the registry gives another text for that id; raises Unreachable."""
-        with self._reached(number), file_io(self.io_properties).new_output(self._doubt).create(True) as stream:
-            stream.write(str(number).encode())
+        with self._reached(number):
+            known = self._doubts()
+            if known is None or number not in known.other:
+                self._put(_Doubts([*(known.other if known else ()), number], []))
 
-    def trust(self, number: int) -> None:
-        """The registry gives for that id what is kept: a doubt that it has raised is none; raises Unreachable."""
-        with self._reached(number), suppress(FileNotFoundError):
-            if self._content(self._doubt) == str(number):
+    def trust(self, number: int) -> bool:
+        """The registry gives for that id what is kept: a doubt that it has raised is none. Returns whether others are
+        left; raises Unreachable."""
+        with self._reached(number):
+            known = self._doubts()
+            if known is None:
+                return False
+            left = _Doubts([n for n in known.other if n != number], [*{*known.same, number}])
+            if not left.other:
                 file_io(self.io_properties).delete(self._doubt)
+            elif left.other != known.other or number not in known.same:
+                self._put(left)
+            return bool(left.other)
 
     def is_doubted(self, number: int) -> bool:
-        """Whether that id, too, may mean something else by now: another one was given another text, and has not been
-        given again what is kept; raises Unreachable."""
-        with self._reached(number), suppress(FileNotFoundError):
-            return bool(self._content(self._doubt))
-        return False
+        """Whether that id may mean something else by now: it, or another one, was given another text, and the registry
+        has not given for it since what is kept; raises Unreachable."""
+        with self._reached(number):
+            known = self._doubts()
+        return known is not None and number not in known.same
+
+    def _doubts(self) -> "_Doubts | None":
+        with suppress(FileNotFoundError):
+            return _Doubts(**json.loads(self._content(self._doubt)))
+        return None
+
+    def _put(self, doubts: "_Doubts") -> None:
+        with file_io(self.io_properties).new_output(self._doubt).create(True) as stream:
+            stream.write(json.dumps(asdict(doubts)).encode())
 
     def places(self, number: int, url: str) -> list[str]:
         """All that has to be removed for an id to mean nothing again, as far as this machine sees."""
@@ -104,6 +125,14 @@ class KeptSchemas:
                 f"source {self.source!r}: what schema {number} means is kept in the object store, in "
                 f"{self.location(number)}: {said(error)}; nothing is lost, the next run goes on from here"
             ) from None
+
+
+@dataclass(frozen=True)
+class _Doubts:
+    """The ids that the registry has described otherwise, and those that it has described as before since."""
+
+    other: list[int]
+    same: list[int]
 
 
 def _text(file: Path) -> str | None:

@@ -282,10 +282,44 @@ def test_no_id_is_trusted_unasked_once_the_registry_was_seen_to_be_set_up_anew(
     registry.status = None
     registry.register(7, EVENT)  # it was restored
     decoded_by(avro, {"id": "bigint"}, framed(8, EVENT, {"id": 2}))
-    assert avro.registry.kept.is_doubted(8), "an id that means the same in both says nothing"
+    assert avro.registry.kept.is_doubted(9), "an id that means the same in both says nothing of others"
     decoded_by(avro, {"id": "bigint"}, framed(7, EVENT, {"id": 2}))
     registry.status = 503
     assert not decoded_by(avro, {"id": "bigint"}, framed(8, EVENT, {"id": 3})).unread
+
+
+def test_an_id_that_the_registry_describes_as_before_since_waits_for_no_outage(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody asked for the id that was doubted any more, and so each outage stopped the source, for ever."""
+    avro = client(registry.url, tmp_path)
+    ids = (7, 8, 9)
+    for number in ids:
+        registry.register(number, EVENT)
+        decoded_by(avro, {"id": "bigint"}, framed(number, EVENT, {"id": 1}))
+    monkeypatch.setattr(module, "AGAIN_SECONDS", 0.0)
+    registry.register(7, record("event", a="string", id="long"))
+    with pytest.raises(LakehouseError, match="another schema for id 7 than before"):
+        decoded_by(avro, {"id": "bigint"}, framed(7, EVENT, {"id": 2}))
+    decoded_by(avro, {"id": "bigint"}, framed(8, EVENT, {"id": 2}))
+    registry.status = 503
+    for process in (avro, client(registry.url, tmp_path, "another machine")):
+        assert not decoded_by(process, {"id": "bigint"}, framed(8, EVENT, {"id": 3})).unread
+        for number in (7, 9):
+            with pytest.raises(LakehouseError, match="the schema registry at"):
+                decoded_by(process, {"id": "bigint"}, framed(number, EVENT, {"id": 3}))
+        forget()
+    registry.status = None
+    registry.register(9, record("event", a="string", id="long"))
+    with pytest.raises(LakehouseError, match="another schema for id 9 than before"):
+        decoded_by(avro, {"id": "bigint"}, framed(9, EVENT, {"id": 2}))
+    assert avro.registry.kept.is_doubted(8), "since then it was not asked for"
+    registry.register(7, EVENT)
+    decoded_by(avro, {"id": "bigint"}, framed(7, EVENT, {"id": 2}))
+    assert avro.registry.kept.is_doubted(8) and not avro.registry.kept.is_doubted(7)
+    registry.register(9, EVENT)
+    decoded_by(avro, {"id": "bigint"}, framed(9, EVENT, {"id": 2}))
+    assert not avro.registry.kept.is_doubted(8)
 
 
 def test_a_schema_that_was_known_is_read_by_where_the_registry_has_lost_it(

@@ -42,6 +42,7 @@ NOT_FOUND = (40403, 40402, 40401)  # schema, version, subject: what the API says
 _known: dict[str, tuple[float, "Schema"]] = {}  # of this process, by the object that keeps it
 _unknown: dict[str, tuple[float, str]] = {}
 _silent: dict[str, float] = {}  # when a registry was last asked in vain
+_doubting: set[str] = set()  # of what schemas mean, those who keep that an id means something else
 
 
 class UnknownSchema(ValueError):
@@ -123,6 +124,8 @@ class SchemaRegistry:
             if known is None or not known.means(found):
                 _known.pop(place, None)
                 self._keep(found)
+            elif self._whose in _doubting:
+                self._trust(found)
         _known[place] = began, found
         return found
 
@@ -138,7 +141,14 @@ class SchemaRegistry:
     def _meant(self, number: int, known: Schema | None) -> Schema | None:
         """What an id meant, for when the registry cannot be asked; None where nothing is known of it, and where the
         registry was seen to be set up anew: its events may be in the topics."""
-        return None if self.kept.is_doubted(number) else known or self._kept(number)
+        if self.kept.is_doubted(number):
+            _doubting.add(self._whose)
+            return None
+        return known or self._kept(number)
+
+    def _trust(self, found: Schema) -> None:
+        if not self.kept.trust(found.id):
+            _doubting.discard(self._whose)
 
     def _fetched(self, number: int) -> Schema:
         try:
@@ -211,12 +221,13 @@ class SchemaRegistry:
         before = self._kept(found.id) or self._readable(found.id, self.kept.keep(found.id, found.text))
         if not before.means(found):
             self.kept.doubt(found.id)
+            _doubting.add(self._whose)
             raise LakehouseError(
                 f"{self._where} gives another schema for id {found.id} than before: it was set up anew, and events "
                 f"that are in the topics would be misread. Restore it; if none of its events is in a topic any more, "
                 f"remove {self._places(found.id)} and ingest again"
             )
-        self.kept.trust(found.id)
+        self._trust(found)
 
     def _kept(self, number: int) -> Schema | None:
         text = self.kept.read(number, self.url)
@@ -231,6 +242,10 @@ class SchemaRegistry:
 
     def _places(self, number: int) -> str:
         return " and ".join(self.kept.places(number, self.url))
+
+    @property
+    def _whose(self) -> str:
+        return f"{self.kept.folder}/{self.source}"
 
     @property
     def _where(self) -> str:
