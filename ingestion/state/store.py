@@ -354,7 +354,10 @@ def note_new(connection: CatalogConnection, source: str, table: str, epoch: int,
 
 
 def advance_positions(connection: CatalogConnection, source: str, position: Position) -> None:
-    """Moves the stream, and every table that has begun, on to what they and `position` have reached together."""
+    """Moves the stream, and every table that has begun, on to what they and `position` have reached together.
+
+    What is there already keeps the moment at which it got there: a source that waits is behind since then.
+    """
     with connection.transaction():
         kind = kind_of(connection, source)
         rows = connection.execute(
@@ -364,6 +367,8 @@ def advance_positions(connection: CatalogConnection, source: str, position: Posi
         ).fetchall()
         for text, lsn in rows:
             joined = stored.written(stored.read(kind, text, lsn).join(position))
+            if joined == (text, lsn):
+                continue
             for table, begun in (("streams", ""), ("positions", " AND state <> 'new'")):
                 connection.execute(
                     f"UPDATE lakehouse.{table} SET position = %s, lsn = %s, updated_at = clock_timestamp()"
