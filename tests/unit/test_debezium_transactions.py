@@ -406,8 +406,21 @@ def test_an_event_that_cannot_be_read_counts_in_the_transaction_around_it() -> N
     topics.send(0, Event(8, 7, "c", 3, 2, 2))
     topics.end(8, 40_000_100, {A: 2})
     lake = Lake(topics)
-    assert not lake.read().waits
+    assert not lake.read(later=1).waits
     assert lake.rows[0, 1][0] == lake.rows[0, 2][0] == 40_000_100
+
+
+def test_what_cannot_be_read_is_not_taken_for_an_event_that_is_on_its_way() -> None:
+    """The transaction landed short, and its event, which came within the second, stopped the source."""
+    topics = Topics([A])
+    topics.send(0, Event(0, 0, " ", 1, is_broken=True))
+    topics.clock = 5.0
+    topics.send(0, Event(7, 30_000_100, "c", 1, 1, 1))
+    topics.end(7, 30_000_200, {A: 1})
+    lake = Lake(topics)
+    assert lake.read(behind=[0.5, 0.0]).told_to == 0 and not lake.rows
+    assert lake.read(later=1).reached.end == 30_000_200 and lake.rows[0, 1] == (30_000_200, 1)
+    assert lake.rows[0, 0][0] == 30_000_199
 
 
 def test_one_that_is_of_no_transaction_waits_for_a_while_and_then_goes_its_way() -> None:

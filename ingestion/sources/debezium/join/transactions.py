@@ -167,7 +167,8 @@ def _landed(
     """The transactions that are whole, up to the first that is not; each with its events and their places. Adds to what
     is `counted` in those that land in the order which their events tell.
 
-    One that is behind events of another that is `under_way` waits until it is sure that more is not on the way.
+    One that is behind events of another that is `under_way`, or that lacks as many as cannot be read, waits until it is
+    sure that more is not on the way.
     """
     landed: _Landed = []
     opens: dict[int, int] = {}
@@ -195,6 +196,8 @@ def _landed(
             if not bad.get(r)
         )
         if is_clean and not any(lacking[r] - len(bad.get(r, ())) for r in lacking):
+        if bad and not is_sure:  # what it lacks may be on the way, and what cannot be read of no transaction
+            break
             places = [(index, heads.order[index]) for index in events]
             counted |= dict.fromkeys((i for found in bad.values() for i in found), one.end.xid)
         elif not _may_land(one, orders, firsts, before, follows, lacking):
