@@ -139,6 +139,8 @@ def _land(
         )
         publish(session.settings, session.catalog, session.lease, publication)
         tell_dead_letters(session.name, {} if kept_in == "quarantine" else files)
+        for says in result.let_go:
+            log.warning("source %r: %s; it has left meta.quarantine", session.name, says)
         if let_go:
             log.warning(
                 "source %r, table %r: %s records in meta.%s were of a table that was dropped, and have left it",
@@ -198,6 +200,7 @@ def _plans(
             file_bytes=session.limits.file_bytes,
             records=source.records({table.name: course.position.facts}),
             since=begun_at(iceberg.properties),
+            lets_go=kept.name()[-1] == "quarantine",
         )
         for epoch in epochs
     ]

@@ -185,6 +185,10 @@ class UnreadableRecord(ValueError):
         self.index, self.reason = index, reason
 
 
+class NoRecord(UnreadableRecord):
+    """What is kept beside the records of a table and never will be one: whoever replays it has it told, and let go."""
+
+
 class OfAnotherKind(ValueError):
     """Records were kept when their source was of another kind, and this one does not read them."""
 
@@ -200,7 +204,15 @@ class Records(Protocol):
         its values is left, and `decode` says so."""
 
     def decode(self, relation: bytes, records: pa.Table, keys: Keys, imaged: Collection[int]) -> Iterator[Batch]:
-        """Kept records of one relation as rows, each at its own place; raises UnreadableRecord."""
+        """Kept records of one relation as rows, each at its own place; raises UnreadableRecord, and NoRecord."""
+
+
+@runtime_checkable
+class ChecksTogether(Protocol):
+    """Records of which some things only show in all of them together."""
+
+    def problems(self) -> Mapping[int, str]:
+        """Why a table cannot go on, by relation, with what was decoded since it was last asked."""
 
 
 class LiveStream(Protocol[P]):

@@ -13,7 +13,7 @@ from pyiceberg.table.metadata import TableMetadataUtil
 from ingestion.schema.changes import PICKED_SCHEMA, Batch
 from ingestion.sink.rows import TableTarget
 from ingestion.sink.writer import Written, merge
-from ingestion.sources.base import OfAnotherKind, Records, UnreadableRecord
+from ingestion.sources.base import ChecksTogether, NoRecord, OfAnotherKind, Records, UnreadableRecord
 from ingestion.tasks.lanes import Findings, Lanes
 from lakehouse.catalog.file_io import file_io
 
@@ -31,15 +31,17 @@ class ReplayPlan:
     file_bytes: int
     records: Records
     since: datetime | None = None
+    lets_go: bool = False  # of what is no record of the table
 
 
 @dataclass(frozen=True)
 class ReplayResult:
-    """What landed, what had to be kept again, and what was noticed."""
+    """What landed, what had to be kept again, what was noticed, and what was let go."""
 
     written: tuple[Written, ...]
     meta_files: dict[str, tuple[DataFile, ...]]
     noticed: dict[str, Findings]
+    let_go: tuple[str, ...] = ()
 
 
 def replay(plan: ReplayPlan) -> ReplayResult:
@@ -50,7 +52,7 @@ def replay(plan: ReplayPlan) -> ReplayResult:
     io = file_io(plan.io_properties)
     lanes = Lanes([plan.target], plan.meta, io, plan.file_bytes, plan.records, in_order=False)
     metadata = TableMetadataUtil.parse_raw(plan.metadata_json)
-    scan = ArrowScan(metadata, io, metadata.schema(), AlwaysTrue())
+    scan, let_go = ArrowScan(metadata, io, metadata.schema(), AlwaysTrue()), list[str]()
     for batch in scan.to_record_batches(plan.tasks):
         records = pa.Table.from_batches([batch])
         of_table = pc.equal(records.column("table"), plan.target.name)
@@ -58,8 +60,12 @@ def replay(plan: ReplayPlan) -> ReplayResult:
         if plan.since is not None:
             records = records.filter(pc.greater_equal(records.column("kept_at"), pa.scalar(plan.since)))
         for relation in pc.unique(records.column("relation")).to_pylist():
-            _replay_relation(plan, lanes, relation, records.filter(pc.equal(records.column("relation"), relation)))
-    return ReplayResult(*lanes.close())
+            of_it = records.filter(pc.equal(records.column("relation"), relation))
+            let_go += _replay_relation(plan, lanes, relation, of_it)
+    if isinstance(plan.records, ChecksTogether):
+        for oid, reason in plan.records.problems().items():
+            lanes.park(oid, reason)
+    return ReplayResult(*lanes.close(), tuple(let_go))
 
 
 def merged(parts: Iterable[ReplayResult]) -> ReplayResult:
@@ -73,12 +79,13 @@ def merged(parts: Iterable[ReplayResult]) -> ReplayResult:
         both = together.noticed.keys() & part.noticed.keys()
         noticed = together.noticed | part.noticed | {n: together.noticed[n].join(part.noticed[n]) for n in both}
         written = tuple(merge((*together.written, *part.written)).values())
-        together = ReplayResult(written, files, noticed)
+        together = ReplayResult(written, files, noticed, together.let_go + part.let_go)
     return together
 
 
-def _replay_relation(plan: ReplayPlan, lanes: Lanes, relation: bytes, records: pa.Table) -> None:
-    records = records.combine_chunks()
+def _replay_relation(plan: ReplayPlan, lanes: Lanes, relation: bytes, records: pa.Table) -> list[str]:
+    """Returns what it lets go."""
+    records, let_go = records.combine_chunks(), list[str]()
     try:
         oid = plan.records.relation(relation).oid
         reason = None if oid in plan.target.oids else "of a relation that the table was before"
@@ -88,7 +95,7 @@ def _replay_relation(plan: ReplayPlan, lanes: Lanes, relation: bytes, records: p
         of_another = _picked(relation, records, min(plan.target.oids))
         beside = (_beside(first, reason) for first in records.column("reason").to_pylist())
         lanes.keep("quarantine", of_another, dict(zip(_places(of_another), beside, strict=True)))
-        return
+        return []
     while records.num_rows:
         try:
             batches, end = _decoded(plan, lanes, relation, records), records.num_rows
@@ -96,7 +103,13 @@ def _replay_relation(plan: ReplayPlan, lanes: Lanes, relation: bytes, records: p
             end = error.index
             batches = _decoded(plan, lanes, relation, records.slice(0, end))
             rest = _picked(relation, records.slice(end, 1), oid)
-            lanes.keep("quarantine", rest, dict.fromkeys(_places(rest), error.reason))
+            if plan.lets_go and isinstance(error, NoRecord):
+                [of] = rest.select(["topic", "partition", "offset"]).to_pylist()
+                let_go.append(
+                    f"topic {of['topic']}, partition {of['partition']}, offset {of['offset']}: {error.reason}"
+                )
+            else:
+                lanes.keep("quarantine", rest, dict.fromkeys(_places(rest), error.reason))
         bad = lanes.land(batches)
         for reasons in bad.values():
             some = records.slice(0, end)
@@ -104,6 +117,7 @@ def _replay_relation(plan: ReplayPlan, lanes: Lanes, relation: bytes, records: p
         if lanes.aside:
             lanes.keep("spool", _picked(relation, records.slice(0, end), oid))
         records = records.slice(end + 1 if end < records.num_rows else end)
+    return let_go
 
 
 def _beside(first: str | None, reason: str) -> str:

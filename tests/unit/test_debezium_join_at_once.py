@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import debezium_topics
 import pytest
-from debezium_topics import Event, Lake, Topics, deliver, deliver_anew, few_at_a_time, random_history, rows_of
+from debezium_topics import Change, Event, Lake, Topics, deliver, deliver_anew, few_at_a_time, random_history, rows_of
 
 from ingestion.sources.debezium.join import transactions
 from ingestion.sources.debezium.join.at_once import join_at_once
@@ -18,10 +18,14 @@ from tests.marks import seeds
 RELATIONS = ["public.a", "public.a", "public.b", "public.c"]
 
 
+SHARED: Counter[bool] = Counter()  # how many of those in columns found rows that share a key
+
+
 @pytest.fixture
 def ways(monkeypatch: pytest.MonkeyPatch) -> Counter[bool]:
     """How many joins were in columns, and how many not; both find the same."""
-    found: Counter[bool] = Counter()
+    found, shared = Counter[bool](), SHARED
+    shared.clear()
 
     def join(heads: Heads, told: Sequence[Told], before: Reached, follows: Follows) -> Joined:
         def ended() -> transactions.Ended:
@@ -31,7 +35,9 @@ def ways(monkeypatch: pytest.MonkeyPatch) -> Counter[bool]:
         at_once = join_at_once(heads, ended(), before, follows)
         if at_once is not None:
             assert rows_of(at_once.placed) == rows_of(each.placed)
-            assert replace(at_once, placed=each.placed) == each
+            assert sorted(rows_of(at_once.sharing)) == sorted(rows_of(each.sharing))
+            assert replace(at_once, placed=each.placed, sharing=each.sharing) == each
+            shared[len(each.sharing) > 0] += 1
         found[at_once is not None] += 1
         return each
 
@@ -79,6 +85,39 @@ def test_a_join_in_columns_is_the_join_of_each_event(ways: Counter[bool], seed: 
             return
     lake.read(later=100)
     assert ways[True] > 2 or not exactly_once
+
+
+def again(chance: random.Random, changes: Sequence[Change], *, copies: bool) -> list[Change]:
+    """Changes some of which insert a key that was inserted before, in the same record if it is one of `copies`."""
+    found = list[Change]()
+    for change in changes:
+        one = change
+        if found and chance.random() < 0.3:
+            one = replace(chance.choice(found), op="c", lsn=change.lsn)
+        if copies and found and found[-1].op == "c" and chance.random() < 0.1:
+            one = found[-1]
+        if copies or not any((o.lsn, o.key, o.op) == (one.lsn, one.key, one.op) for o in found):
+            found.append(one)
+    return found
+
+
+@pytest.mark.parametrize("seed", seeds(20, 7))
+@pytest.mark.parametrize("relations", [RELATIONS, ["public.a", "public.b"]])
+@pytest.mark.parametrize("copies", [True, False])
+def test_keys_that_come_again_in_a_transaction_are_joined_in_columns(
+    ways: Counter[bool], seed: int, relations: list[str], copies: bool
+) -> None:
+    """Each event of such a read was held in memory."""
+    chance = random.Random(seed)
+    topics = Topics(relations)
+    history = [
+        (xid, end, again(chance, [replace(c, partition=c.partition % len(relations)) for c in changes], copies=copies))
+        for xid, end, changes in random_history(chance, RELATIONS, 40)
+    ]
+    deliver(chance, topics, history, 0.0)
+    Lake(topics).read(later=100)
+    is_wide = len(set(relations)) < len(relations)
+    assert (ways[True] == 1 and SHARED[True] == 1) or (copies and is_wide)
 
 
 def test_what_comes_in_order_is_joined_in_columns(ways: Counter[bool]) -> None:

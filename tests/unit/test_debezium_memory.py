@@ -28,6 +28,11 @@ OF = {
     "delete": '"op":"d","before":{"id":%},"after":null',
     "snapshot": '"op":"r","before":null,"after":{"id":%}',
 }
+AGAIN = {  # what the second and the third event of a transaction are instead
+    "again": [('"c","before":null,"after":{"id":1}', '"d","before":{"id":0},"after":null'), ('{"id":2}', '{"id":0}')],
+    "shared": [('"after":{"id":1}', '"after":{"id":0}'), ('"after":{"id":2}', '"after":{"id":0}')],
+    "copied": [('{"id":1}', '{"id":0}'), ("", "")],
+}
 PER_EVENT = 4  # bytes: less than any number of its own
 PER_END = 60  # bytes, while they are sorted
 
@@ -55,7 +60,7 @@ class Generated(EnvelopeReader):
         xids, places = (
             pa.array(part).cast(pa.string()) for part in (700 + offsets // self.size, offsets % self.size + 1)
         )
-        before, after = OF[self.what].split("%")
+        before, after = OF.get(self.what, OF["insert"]).split("%")
         ids = pa.array(offsets).cast(pa.string())
         is_told = self.what != "snapshot"
         source = '"schema":"public","table":"a","version":"3.7.0.Final","ts_ms":1764000000000'
@@ -72,9 +77,18 @@ class Generated(EnvelopeReader):
                 "}}",
             ]
         lsns = pa.array(LSN + 100 * offsets).cast(pa.string())
-        return pc.binary_join_element_wise(
+        found = pc.binary_join_element_wise(
             "{" + before, ids, after + "," + source, xids, ',"lsn":', lsns, "},", *place, ""
         )  # fmt: skip
+        if self.what not in AGAIN or offsets[0]:
+            return found
+        told = found.to_pylist()
+        for event, (was, by) in enumerate(AGAIN[self.what], start=1):
+            assert was in told[event]
+            told[event] = told[event].replace(was, by)
+            if self.what == "copied":
+                told[event] = told[event].replace(f'"lsn":{LSN + 100 * event}', f'"lsn":{LSN}')
+        return pa.array(told)
 
     def _ends(self, offsets: np.ndarray) -> pa.Array:
         lsns = LSN + 100 * self.size * (offsets + 1) + 50
@@ -126,9 +140,12 @@ def nothing_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     ("what", "size", "has_end"),
     [
         ("insert", None, True), ("delete", None, True), ("insert", None, False), ("insert", 3, False),
-        ("snapshot", None, False),
+        ("snapshot", None, False), ("again", None, True), ("shared", None, True), ("copied", None, True),
     ],
-    ids=["one transaction", "one that deletes", "one that has not ended", "many that have not", "a snapshot"],
+    ids=[
+        "one transaction", "one that deletes", "one that has not ended", "many that have not", "a snapshot",
+        "one that inserts a key again", "one that inserts it twice", "one that copies it twice",
+    ],
 )  # fmt: skip
 def test_memory_does_not_grow_with_the_events_of_a_read(what: str, size: int | None, has_end: bool) -> None:
     few, many = 3 * BATCH, 12 * BATCH

@@ -1,7 +1,7 @@
 """Recorded messages of Debezium through the pipeline into raw tables: what is visible grows between the cycles."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,6 +19,7 @@ from ingestion.run import api, operate
 from ingestion.schema.offsets import Offsets
 from ingestion.sink.writer import pack, unpack
 from ingestion.sources.debezium import source as module
+from ingestion.sources.debezium.message import opened
 from ingestion.sources.debezium.reading import EnvelopeReader
 from ingestion.sources.kafka.connection import Topic
 from ingestion.state import lease as leases
@@ -66,14 +67,17 @@ class Lake:
     visible: Visible
     tables: tuple[Any, ...] = TABLES
 
-    def cycle(self) -> None:
+    def cycle(self, work: Callable[[Session], Any] = run_cycle) -> None:
         declared = Declared(name="shop", description="", load=LoadPolicy(), tables=self.tables)
         with store.connect_catalog(self.settings) as states:
             lease = leases.acquire(states, "shop", 60, "once")
             assert lease is not None
             origin = module.DebeziumSource(self.settings, "shop")
-            run_cycle(Session(self.settings, self.catalog, cast(Any, None), lease, declared, origin=origin))
+            work(Session(self.settings, self.catalog, cast(Any, None), lease, declared, origin=origin))
             leases.release(states, lease)
+
+    def replay(self, name: str) -> None:
+        self.cycle(partial(api.try_again, names=[name]))
 
     def rows(self, name: str) -> list[dict[str, Any]]:
         rows = self.catalog.load_table(("raw_shop", name)).scan().to_arrow().to_pylist()
@@ -267,16 +271,129 @@ def test_rows_of_a_key_that_is_not_unique_are_kept_until_another_is_declared(lak
     assert lake.kept("spool") == [] and lake.kept("quarantine") == []
 
 
+def parked(lake: Lake) -> str:
+    with store.connect_catalog(lake.settings) as states:
+        position = store.read_positions(states, "shop")["items"]
+    return str(position.reason) if position.state == "parked" else ""
+
+
+def test_a_second_key_that_is_not_unique_parks_the_table_again(lake: Lake) -> None:
+    """Only the first pair was known, by the key of that time: rows of the next one were taken for versions of one."""
+    lake.tables = TABLES[:1]
+    rows = [{"id": 5, "name": "a"}, {"id": 5, "name": "b"}, {"id": 6, "name": "c"}, {"id": 6, "name": "c", "big": "x"}]
+    lake.visible.messages = inserted(*rows)
+    lake.cycle()
+    assert "the key (id) in common" in parked(lake)
+    for key in (("id", "name"), ("name",)):
+        operate.resume(lake.settings, TABLES[0])
+        lake.tables = (table("items", ITEMS, key),)
+        lake.cycle()
+        assert f"the key ({', '.join(key)}) in common" in parked(lake)
+        assert lake.rows("items") == [] and len(lake.kept("spool")) == 4
+    operate.resume(lake.settings, TABLES[0])
+    lake.tables = (table("items", ITEMS, ("id", "name", "big")),)
+    lake.cycle()
+    assert not parked(lake) and lake.kept("spool") == []
+
+
+def test_a_key_that_comes_again_after_a_delete_that_cannot_be_read_is_no_shared_one(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once the delete could be read, the table was parked all the same, each time it was resumed."""
+    lake.tables = TABLES[:1]
+    first, second, end = inserted({"id": 5, "name": "a"}, {"id": 5, "name": "b"})
+    event, count = json.loads(second["value"]), json.loads(end["value"])
+    gone = event | {"op": "d", "before": event["after"] | {"name": "a"}, "after": None}
+    event["transaction"] = event["transaction"] | {"total_order": 3, "data_collection_order": 3}
+    count["data_collections"][0]["event_count"] = 3
+    lake.visible.messages = [
+        first, second | {"value": "no JSON"}, second | {"offset": 2, "value": json.dumps(event)},
+        end | {"value": json.dumps(count)},
+    ]  # fmt: skip
+    for _ in range(2):
+        lake.cycle()
+        says = parked(lake)
+        assert "if one of them was deleted by what cannot be read, partition 0, offset 1 (the value is no JSON" in says
+        assert lake.rows("items") == [] and len(lake.kept("spool")) == 3
+        operate.resume(lake.settings, TABLES[0])
+    known = opened._parsed
+    monkeypatch.setattr(opened, "_parsed", lambda message: gone if message == b"no JSON" else known(message))
+    lake.cycle()
+    assert [(r["_op"], r["_seq"]) for r in lake.rows("items")] == [("c", 2), ("d", 4), ("c", 6)]
+    assert not parked(lake) and lake.kept("spool") == [] and lake.kept("quarantine") == []
+
+
 def test_a_stray_message_of_the_transaction_topic_is_in_the_quarantine(lake: Lake) -> None:
+    last = stray(lake)
+    for _ in range(2):
+        lake.cycle()
+    [letter] = lake.kept("quarantine")
+    assert (letter["topic"], letter["partition"], letter["offset"]) == ("transaction", 0, last)
+    assert "neither begin nor end" in letter["reason"] and len(lake.rows("items")) == 42
+
+
+def stray(lake: Lake) -> int:
+    """All messages, and behind them one of the transaction topic that tells no transaction; returns its offset."""
     *_, lake.visible.messages = grown(200)
     last = max(m["offset"] for m in PLAIN if m["topic"] == "transaction")
     of = {"topic": "transaction", "partition": 0, "key": None, "at": PLAIN[0]["at"]}
     lake.visible.messages += [of | {"offset": last + 1, "value": '{"test": true}'}]
+    return int(last) + 1
+
+
+def test_a_replay_lets_go_of_a_stray_message_and_tells_where_it_was(
+    lake: Lake, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was kept again each time, and no command got rid of it."""
+    last = stray(lake)
+    broken = {("public.items", 40): '{"op": "c"'}
+    lake.visible.messages = [
+        m | {"value": broken.get((m["topic"], m["offset"]), m["value"])} for m in lake.visible.messages
+    ]
+    lake.cycle()
+    assert len(lake.kept("quarantine")) == 2 and len(lake.rows("items")) == 41
     for _ in range(2):
-        lake.cycle()
+        lake.replay("items")
+        assert [(r["topic"], r["offset"]) for r in lake.kept("quarantine")] == [("public.items", 40)]
+    [says] = [m for m in caplog.messages if "has left meta.quarantine" in m]
+    assert f"topic transaction, partition 0, offset {last}: it tells neither begin nor end" in says
+    assert len(lake.rows("items")) == 41
+
+
+def test_a_stray_message_is_kept_where_no_table_lands(lake: Lake) -> None:
+    """Of it nothing was left but a line in the log."""
+    last, messages = stray(lake), lake.visible.messages
+    lake.visible.messages = messages[:-1]
+    lake.cycle()
+    for of in TABLES:
+        operate.pause(lake.settings, of)
+    lake.visible.messages = messages
+    lake.cycle()
+    [kept] = lake.kept("spool")
+    assert (kept["topic"], kept["offset"]) == ("transaction", last) and lake.kept("quarantine") == []
+    for of in TABLES:
+        operate.resume(lake.settings, of)
+    lake.cycle()
     [letter] = lake.kept("quarantine")
-    assert (letter["topic"], letter["partition"], letter["offset"]) == ("transaction", 0, last + 1)
-    assert "neither begin nor end" in letter["reason"] and len(lake.rows("items")) == 42
+    assert (letter["topic"], letter["offset"]) == ("transaction", last) and lake.kept("spool") == []
+    lake.replay("items")
+    assert lake.kept("quarantine") == []
+
+
+def test_a_source_that_waits_is_behind_since_its_position_moved_last(lake: Lake) -> None:
+    """Each cycle made it look as if it were up to date, and no alert of lag ever came."""
+    *messages, end = [m for m in PLAIN if m["topic"] in ("public.items", "public.pairs", "transaction")]
+    lake.visible.messages, moments = messages, []
+    for _ in range(3):
+        lake.cycle()
+        with store.connect_catalog(lake.settings) as states:
+            moments.append([p.updated_at for p in [store.read_stream(states, "shop")] if p])
+    assert moments[0] == moments[1] == moments[2]
+    lake.visible.messages = [*messages, end]
+    lake.cycle()
+    with store.connect_catalog(lake.settings) as states:
+        stream = store.read_stream(states, "shop")
+    assert stream is not None and stream.updated_at > moments[0][0]
 
 
 def test_a_transaction_topic_that_may_not_be_read_is_not_called_deleted(lake: Lake) -> None:

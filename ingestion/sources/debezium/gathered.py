@@ -87,7 +87,6 @@ class Gathered:
     flat: dict[str, int] = field(default_factory=dict)  # by topic, when the last came that has columns of the table
     wrapped: dict[str, int] = field(default_factory=dict)  # and when the last came that has one
     strays: Strays = field(default_factory=Strays)
-    sharing: set[int] = field(default_factory=set)  # inserts whose key another row has
     snapshots: dict[str, str] = field(default_factory=dict)
     hidden: dict[str, set[str]] = field(default_factory=dict)  # by topic, columns that may hide a NULL
     looked_at: dict[int, Types] = field(default_factory=dict)

@@ -118,6 +118,15 @@ def has_twice(shared: Shared) -> bool:
     return False
 
 
+def twice(shared: Shared) -> np.ndarray:
+    """The hashes that more than one row has, in order."""
+    found = [np.zeros(0, np.uint64)]
+    for share in shared.shares():
+        ranked = np.sort(np.ascontiguousarray(share["hash"]))
+        found.append(np.unique(ranked[1:][ranked[1:] == ranked[:-1]]))
+    return np.concatenate(found)
+
+
 def mixed(*parts: np.ndarray) -> np.ndarray:
     """A number for each combination, which others may have by chance."""
     found = np.zeros(len(parts[0]), np.uint64)

@@ -20,11 +20,16 @@ def lacking_key(key: Collection[str], told: Collection[str]) -> str | None:
     )
 
 
-def shared_key(key: Collection[str], shared: Collection[str]) -> str | None:
-    """Why a table of this key cannot go on if two of its rows have the columns `shared` in common, None if it can."""
-    if not {*key} <= {*shared}:
-        return None
-    return (
+def shared_key(key: Collection[str], unread: Collection[str] = ()) -> str:
+    """Why a table of this key cannot go on if two of its rows have it in common; `unread` is what cannot be read of
+    their transaction, and may have deleted the one before the other came."""
+    says = (
         f"a transaction inserts several rows that have the key ({', '.join(sorted(key))}) in common, so it tells no "
         "rows apart: declare a key that is unique in the database, or none where delivery is exactly_once"
+    )
+    if not unread:
+        return says
+    return (
+        f"{says}; but if one of them was deleted by what cannot be read, {'; '.join([*unread][:3])}, mend that, and "
+        "resume the table"
     )

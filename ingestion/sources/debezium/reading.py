@@ -1,6 +1,5 @@
 """Topics of Debezium, read inside a Spark task: the transactions that are whole land, the others wait."""
 
-import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -17,7 +16,7 @@ from ingestion.sources.debezium.at_once.parts import Part
 from ingestion.sources.debezium.at_once.rows import Places, Rows, rows_at_once
 from ingestion.sources.debezium.gathered import MILLISECOND, Gathered
 from ingestion.sources.debezium.join.alone import place_alone
-from ingestion.sources.debezium.join.heads import EMPTY, EVENT, identity_of
+from ingestion.sources.debezium.join.heads import EMPTY, EVENT, said_by
 from ingestion.sources.debezium.join.joined import (
     SET_BACK,
     SKEW,
@@ -78,7 +77,7 @@ class EnvelopeReader(EnvelopeRanges):
             )
             reached = SourceNow(_reached(self, joined), self.now, 0)
             noticed = Noticed(reached=reached, warnings=tuple(warnings(work, joined)))
-            with closing(joined.placed):
+            with closing(joined.placed), closing(joined.sharing):
                 for piece in chain(work.pieces(joined, landing), work.dead_strays(joined, landing)):
                     take(piece)
         finally:
@@ -106,7 +105,7 @@ class _Work(Gathered):
             followed=frozenset(s.counted_as for s in reader.shapes.values()),
             keyed=frozenset(s.counted_as for s in reader.shapes.values() if s.key),
             exactly_once=reader.exactly_once, now=reader.now, histories=histories,
-            is_whole=reader.is_whole and (reader.told is None or told_to == reader.told.end),
+            is_whole=reader.is_whole and (reader.told is None or told_to == reader.told.end), is_read=reader.is_whole,
             older=older, forgotten_to=self._forgotten_to(told), earlier=self._earlier(told),
             content=self._content,
         )  # fmt: skip
@@ -144,9 +143,11 @@ class _Work(Gathered):
         return of.end
 
     def dead_strays(self, joined: Joined, landing: Landing) -> Iterator[Piece]:
-        """Messages of the transaction topic that are passed and cannot be read, beside the records of a table."""
+        """Messages of the transaction topic that are passed and cannot be read, beside the records of a table: of one
+        that lands, if there is one."""
         of, oids = self.reader.told, landing()
-        shapes = [shape for _, shape in sorted(self.reader.shapes.items()) if shape.oid in oids]
+        shapes = [shape for _, shape in sorted(self.reader.shapes.items())]
+        shapes = [shape for shape in shapes if shape.oid in oids] or shapes
         passed = [offset for offset in self.strays.reasons if offset < joined.told_to]
         if of is None or not shapes or not passed:
             return
@@ -240,21 +241,32 @@ class _Work(Gathered):
                 yield from self._of_part(part, joined, landing, indices.tolist())
 
     def _content(self, index: int) -> int:
-        return identity_of([json.dumps(self.envelope(index).row, sort_keys=True, default=repr)])
+        return said_by(self.envelope(index).row)
 
     def _note_sharing(self, joined: Joined) -> None:
         """A table whose key does not tell its rows apart cannot go on. Rows that are the same in every column may be
         one that came twice."""
         told = set[str]()
-        for pair in joined.sharing:
-            shape = self.reader.shapes[self.reader.ranges[self.heads[pair[1]]["partition"]].topic]
-            if shape.topic in told:
-                continue
-            row, other = (self.envelope(index).row for index in pair)
-            if row != other and all(row.get(name) is not None for name in shape.key):
-                told.add(shape.topic)
-                self.sharing.add(pair[1])
-                self.problems.setdefault(shape.topic, shared_key(shape.key, shape.key) or "")
+        for _, pairs in joined.sharing.windows():
+            for pair in pairs.tolist():
+                shape = self.reader.shapes[self.reader.ranges[self.heads[pair[1]]["partition"]].topic]
+                if shape.topic in told:
+                    continue
+                row, other = (self.envelope(index).row for index in pair)
+                if row != other and all(row.get(name) is not None for name in shape.key):
+                    told.add(shape.topic)
+                    says = shared_key(shape.key, self._unread_beside(joined, pair[1]))
+                    self.problems.setdefault(shape.topic, says)
+
+    def _unread_beside(self, joined: Joined, index: int) -> list[str]:
+        """What cannot be read of the transaction and the table that an event is of."""
+        of, xid = self.reader.ranges[self.heads[index]["partition"]], self.heads[index]["xid"]
+        found = []
+        for other, counted_in in joined.counted.items():
+            there, offset = self.reader.ranges[self.heads[other]["partition"]], self.heads[other]["offset"]
+            if counted_in == xid and there.topic == of.topic:
+                found.append(f"partition {there.partition}, offset {offset} ({self.reasons[other]})")
+        return found
 
     def _of_part(self, part: Part, joined: Joined, landing: Landing, indices: list[int]) -> Iterator[Piece]:
         shape = part.shape
@@ -337,7 +349,6 @@ class _Work(Gathered):
             old=placed.old if placed else None, format=form,
             is_unordered=envelope is not None and envelope.op == "t" and is_alone,
             counted_in=joined.counted.get(index), keyed_by=self.keys.get(shape.topic) if has_no_before else None,
-            shares=shape.key if index in self.sharing else None,
         )  # fmt: skip
 
 

@@ -2,18 +2,24 @@
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from ingestion.schema.changes import Batch, Relation
 from ingestion.schema.problem import TableProblem
-from ingestion.sources.base import Keys, OfAnotherKind, UnreadableRecord
+from ingestion.sources.base import Keys, NoRecord, OfAnotherKind, UnreadableRecord
+from ingestion.sources.debezium.join.heads import identity_of, said_by
+from ingestion.sources.debezium.join.sharing import CHANGE, sharing
 from ingestion.sources.debezium.message.avro import opener_of
 from ingestion.sources.debezium.message.envelope import Row, envelope_of
 from ingestion.sources.debezium.message.opened import JsonOpener, Opener
+from ingestion.sources.debezium.numbers import Numbers
 from ingestion.sources.debezium.problems import UNORDERED, lacking_key, shared_key
 from ingestion.sources.debezium.rows import Placed, rows_of
 from ingestion.sources.debezium.shape import Shape, decoded
@@ -26,9 +32,9 @@ from lakehouse.errors import LakehouseError
 @dataclass(frozen=True)
 class Event:
     """An event as it is kept, at its place. `is_unordered`: nothing tells which events of other partitions it is after.
-    `keyed_by` are the columns of its topic's keys, of an update that does not tell the row before, `shares` those of a
-    key that another row has, too. `counted_in` is the transaction of one that cannot be read: its place there is what
-    it tells once it can be, if it is of that one. `unread` says why one never can be."""
+    `keyed_by` are the columns of its topic's keys, of an update that does not tell the row before. `counted_in` is the
+    transaction of one that cannot be read: its place there is what it tells once it can be, if it is of that one.
+    `unread` says why one never can be."""
 
     partition: int
     offset: int
@@ -41,7 +47,6 @@ class Event:
     format: str = "json"
     is_unordered: bool = False
     keyed_by: Collection[str] | None = None
-    shares: Collection[str] | None = None
     counted_in: int | None = None
     unread: str | None = None
 
@@ -80,6 +85,8 @@ class EnvelopeRecords:
     source: str = ""
     tables: Mapping[int, str] = field(default_factory=dict)
     registry: SchemaRegistry | None = None
+    _changes: dict[int, Numbers] = field(default_factory=dict, compare=False, repr=False)  # of what was decoded
+    _unread: dict[int, dict[str, None]] = field(default_factory=dict, compare=False, repr=False)  # of transactions
 
     def relation(self, encoded: bytes) -> Relation:
         """The relation of kept events; raises OfAnotherKind for those of a slot."""
@@ -101,33 +108,77 @@ class EnvelopeRecords:
         return json.dumps(told).encode() + b"\n" + left
 
     def decode(self, relation: bytes, records: pa.Table, keys: Keys, imaged: Collection[int]) -> Iterator[Batch]:
-        """Kept events as rows, each at its own place; raises UnreadableRecord, TableProblem where none can land."""
+        """Kept events as rows, each at its own place; raises UnreadableRecord, NoRecord of a message of the transaction
+        topic, TableProblem where none can land."""
         kept_as = decoded(relation)
         shape, openers = self.shapes.get(kept_as.oid, kept_as), _Openers(self.registry)
         events, broken = [], None
         is_known = kept_as.oid in self.shapes  # who only looks at records, as an erasure does, parks no table
-        columns = (records.column(name).to_pylist() for name in ("message", "commit_lsn", "seq"))
-        for index, (message, number, seq) in enumerate(zip(*columns, strict=True)):
+        columns = [records.column(name).to_pylist() for name in ("message", "commit_lsn", "seq")]
+        has_topic = "topic" in records.column_names
+        topics = records.column("topic").to_pylist() if has_topic else [kept_as.topic] * records.num_rows
+        for index, (message, number, seq, topic) in enumerate(zip(*columns, topics, strict=True)):
             try:
                 event, problem = _placed(openers, shape, message, number, seq // 2)
                 if problem is not None and is_known:
                     raise self._parked(shape, problem)
                 events.append(event)
             except Unread as reason:
-                broken = UnreadableRecord(index, str(reason))
+                self._note_unread(shape, message, str(reason))
+                broken = (UnreadableRecord if topic == kept_as.topic else NoRecord)(index, str(reason))
                 break
         made = rows_of(shape, events)
         if made.problem is not None:
             raise self._parked(shape, made.problem)
         if made.unread:
             first = min(made.unread)
+            self._note(shape, events[first : first + 1])
             raise UnreadableRecord(first, made.unread[first])
         if broken is not None:
             raise broken
+        self._note(shape, events)
         return iter(made.batches)
+
+    def problems(self) -> dict[int, str]:
+        """As the protocol: rows that a transaction has left with the key that is declared by now."""
+        found = {}
+        for oid, changes in self._changes.items():
+            rows = sharing(partial(_windows, changes))
+            if any((some["first"] != some["other"]).any() for _, some in rows.windows()):
+                found[oid] = shared_key(self.shapes[oid].key, self._unread.get(oid, ()))
+            for held in (changes, rows):
+                held.close()
+        self._changes.clear()
+        self._unread.clear()
+        return found
+
+    def _note_unread(self, shape: Shape, message: bytes, reason: str) -> None:
+        """Keeps where what cannot be read of a transaction is."""
+        with suppress(ValueError, TypeError, KeyError):
+            told = json.loads(message.partition(b"\n")[0])
+            if told["counted_in"] is not None:
+                says = f"partition {told['partition']}, offset {told['offset']} ({reason})"
+                self._unread.setdefault(shape.oid, {})[says] = None
+
+    def _note(self, shape: Shape, events: Sequence[Placed]) -> None:
+        """Keeps what tells whether rows share a key; what an insert says of its row is a number."""
+        rows = []
+        for event in events if shape.key and shape.oid in self.shapes else ():
+            envelope = event.envelope
+            key = [envelope.row.get(name) for name in shape.key]
+            if envelope.transaction is not None and (envelope.op == "t" or None not in key):
+                number = identity_of([event.number, envelope.transaction.xid])  # history has the number of others
+                says = said_by(envelope.row) if envelope.op == "c" else 0
+                rows.append((number, 0, identity_of(key), ord(envelope.op), event.place, says))
+        if rows:
+            self._changes.setdefault(shape.oid, Numbers(CHANGE)).extend(np.array(rows, CHANGE))
 
     def _parked(self, shape: Shape, problem: str) -> TableProblem:
         return TableProblem(self.source, self.tables.get(shape.oid, shape.topic), problem)
+
+
+def _windows(of: Numbers) -> Iterator[np.ndarray]:
+    return (rows for _, rows in of.windows())
 
 
 def _envelope_without(form: str, value: bytes, gone: Collection[str]) -> bytes:
@@ -153,8 +204,6 @@ def _message(event: Event) -> bytes:
         told["unordered"] = True
     if event.keyed_by is not None:
         told["keyed_by"] = sorted(event.keyed_by)
-    if event.shares is not None:
-        told["shares"] = sorted(event.shares)
     if event.counted_in is not None:
         told["counted_in"] = event.counted_in
     if event.unread is not None:
@@ -188,15 +237,12 @@ def _placed(
         form = told.get("format", "json")
         reason, keyed_by = told.get("unread"), told.get("keyed_by")
         problem, counted_in = UNORDERED if told.get("unordered") else None, told.get("counted_in")
-        shares = told.get("shares")
     except (ValueError, TypeError, KeyError, AttributeError):
         raise Unread("it is no kept event") from None
     if reason is not None:
         raise Unread(reason)
     if keyed_by is not None:
         problem = lacking_key(shape.key, keyed_by)
-    if shares is not None and shape.key:
-        problem = shared_key(shape.key, shares)
     envelope = envelope_of(openers.of(form).open(value))
     if envelope.transaction is not None and envelope.transaction.xid == counted_in:
         place = envelope.transaction.order

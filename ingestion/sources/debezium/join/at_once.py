@@ -18,6 +18,7 @@ from ingestion.sources.debezium.join.heads import EMPTY, EVENT, LOOSE, SNAPSHOT,
 from ingestion.sources.debezium.join.joined import PLACED, SETTLED, STALLED, Ended, Follows, Joined, New, Reached
 from ingestion.sources.debezium.join.pairs import Pairs
 from ingestion.sources.debezium.join.rest import is_free
+from ingestion.sources.debezium.join.sharing import CHANGE, sharing
 from ingestion.sources.debezium.numbers import HASHES, Shared, has_twice, mixed
 
 _NEVER = np.iinfo(np.int64).max
@@ -30,11 +31,16 @@ def join_at_once(heads: Heads, ended: Ended, before: Reached, follows: Follows) 
     if not is_plain or not is_settled or ended.again or ended.told_to != follows.told_to:
         return None
     ends = _Ends.of(ended.new, follows)
-    landing = _landing(heads, ends, follows)
-    if landing is None:
+    landing, is_double = _landing(heads, ends, follows)
+    if landing is None or (is_double and _may_repeat(heads, ends, follows)):
         return None
     bounds = _Bounds.of(heads, ends, landing, len(follows.ends))
-    return None if bounds.overlap else _placed(heads, ends, ended, bounds, before, follows, landing)
+    if bounds.overlap:
+        return None
+    joined = _placed(heads, ends, ended, bounds, before, follows, landing)
+    if is_double:
+        joined.sharing = sharing(lambda: (window.changes(landing) for window in _windows(heads, ends)))
+    return joined
 
 
 @dataclass(frozen=True)
@@ -119,41 +125,86 @@ class _Window:
         """The events whose transactions are among the first so many."""
         return (self.end >= 0) & (self.end < landing)
 
+    @cached_property
+    def is_keyed(self) -> np.ndarray:
+        return self.is_event & self.ends.is_keyed[self.relation]
+
+    def changes(self, landing: int) -> np.ndarray:
+        """What lands in tables with a key."""
+        wanted = self.is_keyed & self.lands(landing)
+        found = np.empty(int(wanted.sum()), CHANGE)
+        found["number"], found["relation"] = self.end[wanted], self.relation[wanted]
+        found["identity"], found["op"] = self.rows["identity"][wanted], self.rows["op"][wanted]
+        found["place"], found["what"] = self.rows["order"][wanted], self.index[wanted]
+        return found
+
+    def records(self, lsns: np.ndarray) -> np.ndarray:
+        """Hashes of what came in tables with a key; `lsns` are those by which records are told apart."""
+        parts = (self.rows["xid"], lsns, self.relation, self.rows["op"], self.rows["identity"])
+        return _hashes(*(part[self.is_keyed] for part in parts))
+
 
 def _windows(heads: Heads, ends: _Ends) -> Iterator[_Window]:
     return (_Window(first, rows, ends) for first, rows in heads.windows())
 
 
-def _landing(heads: Heads, ends: _Ends, follows: Follows) -> int | None:
+def _landing(heads: Heads, ends: _Ends, follows: Follows) -> tuple[int | None, bool]:
     """How many transactions land: those before the first whose events have not all come. None where events came twice,
-    or more than END counts, or those that lack will not come, or where rows of a snapshot depend on such an event, or
-    where a transaction inserts a key twice."""
+    or more than END counts, or those that lack will not come, or where rows of a snapshot depend on such an event. And
+    whether a transaction inserts a key twice, or one of its records came twice."""
     come, doubles = np.zeros(len(ends.groups), np.int64), (Shared(HASHES), Shared(HASHES))
     snapshot_to, open_from = -1, _NEVER
     try:
         for window in _windows(heads, ends):
             rows, end = window.rows, window.end
             if not (window.is_event | window.is_loose | (rows["kind"] == EMPTY)).all():
-                return None
+                return None, False
             of, places = _counted(window)
             if of is None or ((places < 1) | (places > ends.counts[of])).any():
-                return None
+                return None, False
             come += np.bincount(of, minlength=len(come))
             doubles[0].add(_hashes(of, places))
-            keyed = window.is_event & ends.is_keyed[window.relation]
-            record = np.where(rows["op"] == ord("c"), 0, rows["lsn"])  # two inserts of one key may be two rows
-            parts = (rows["xid"], record, window.relation, rows["op"], rows["identity"])
-            doubles[1].add(_hashes(*(part[keyed] for part in parts)))
+            doubles[1].add(window.records(np.where(rows["op"] == ord("c"), 0, rows["lsn"])))
             snapshot_to = max(snapshot_to, rows["at"][rows["kind"] == SNAPSHOT].max(initial=-1))
             open_from = min(open_from, rows["at"][window.is_event & (end < 0)].min(initial=_NEVER))
         lacks = np.flatnonzero(come < ends.counts)
         landing = int(ends.groups[lacks[0]]) // ends.width if len(lacks) else len(ends.new)
         if landing < len(ends.new) and follows.is_whole and follows.now - ends.new[landing].at > STALLED:
-            return None
-        return None if snapshot_to > open_from or any(map(has_twice, doubles)) else landing
+            return None, False
+        is_none = snapshot_to > open_from or has_twice(doubles[0])
+        return (None, False) if is_none else (landing, has_twice(doubles[1]))
     finally:
         for shared in doubles:
             shared.close()
+
+
+def _may_repeat(heads: Heads, ends: _Ends, follows: Follows) -> bool:
+    """Whether one of the records that are alike may be one that came again. Where each came once, as their numbers say,
+    they are other rows, unless records go back, as they do after a restart."""
+    records = Shared(HASHES)
+    try:
+        for window in _windows(heads, ends):
+            records.add(window.records(window.rows["lsn"]))
+        return has_twice(records) and not (follows.exactly_once and _is_in_order(heads, ends))
+    finally:
+        records.close()
+
+
+def _is_in_order(heads: Heads, ends: _Ends) -> bool:
+    """Whether the records of each transaction are in the order of its numbers, as far as one partition shows it."""
+    if len(set(ends.relations.tolist())) < len(ends.relations):
+        return False
+    last: dict[int, np.ndarray] = {}
+    for window in _windows(heads, ends):
+        for partition in np.unique(window.rows["partition"]).tolist():
+            rows = window.rows[window.is_event & (window.rows["partition"] == partition)]
+            rows = np.concatenate([last.get(partition, rows[:0]), rows])
+            last[partition] = rows[-1:]
+            is_same = rows["xid"][1:] == rows["xid"][:-1]
+            falls = [rows[name][1:] < rows[name][:-1] for name in ("lsn", "in_table")]
+            if (is_same & (falls[0] | falls[1])).any():
+                return False
+    return True
 
 
 def _counted(window: _Window) -> tuple[np.ndarray | None, np.ndarray]:

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 import numpy as np
 
 from ingestion.sources.debezium.join.heads import Loaded
+from ingestion.sources.debezium.join.sharing import PAIR
 from ingestion.sources.debezium.message.envelope import End
 from ingestion.sources.debezium.numbers import Numbers
 
@@ -63,7 +64,8 @@ class Follows:
     history, which `older` ENDs tell.
 
     Where delivery is not `exactly_once`, the counts of an END are wrong once Debezium was restarted within its
-    transaction. `is_whole`: the read reaches the end of all topics as of `now`. `forgotten_to` is the moment before
+    transaction. `is_read`: the read reaches the end of all topics as of `now`; `is_whole`: nor does it leave out what
+    cannot be read at the end of the transaction topic. `forgotten_to` is the moment before
     which the transaction topic has no END any more, where an event needs one of that time. `earlier` is what was told
     before the read, where one of its ENDs goes back. `content` is a number for all that an event says of its row.
     """
@@ -82,6 +84,7 @@ class Follows:
     forgotten_to: datetime | None = None
     earlier: Earlier | None = None
     content: Callable[[int], int] = lambda index: index
+    is_read: bool = False
 
     def is_forgotten(self, at: int) -> bool:
         """Whether what was sent at that moment, in milliseconds, and has no END will have none."""
@@ -91,7 +94,7 @@ class Follows:
         """Of transactions without an END, each with when its last event came, in milliseconds: those whose END has not
         come for so long that people are told."""
         at = (self.now - STALLED).timestamp() * 1000
-        return {xid: came for xid, came in last.items() if self.is_whole and came < at}
+        return {xid: came for xid, came in last.items() if (self.is_whole or self.is_read) and came < at}
 
     def place(self, heads: Loaded, index: int) -> int:
         """The number of an event within the read, whatever order its partitions came in."""
@@ -104,8 +107,8 @@ class Joined:
     transactions `endless` there will never be an END, and that of those `forgotten` is not in its topic any more. Those
     that are `unended` wait for theirs longer than is usual, and are the first to wait in a partition: of each, when its
     last event came, in milliseconds. Of events that cannot be read, by index, `counted` are the transactions
-    whose orders they may tell later. `sharing` are inserts of one transaction with the same key, by index, each with
-    an earlier one, both of which are there when it ends."""
+    whose orders they may tell later. `sharing` are PAIRs of inserts of one transaction with the same key, by index,
+    both of which are there when it ends."""
 
     placed: Numbers = field(default_factory=lambda: Numbers(PLACED))
     offsets: list[int] = field(default_factory=list)
@@ -117,7 +120,7 @@ class Joined:
     forgotten: frozenset[int] = frozenset()
     unended: Mapping[int, int] = field(default_factory=dict)
     counted: dict[int, int] = field(default_factory=dict)
-    sharing: list[tuple[int, int]] = field(default_factory=list)
+    sharing: Numbers = field(default_factory=lambda: Numbers(PAIR))
 
 
 @dataclass

@@ -8,13 +8,13 @@ lands.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from ingestion.sources.debezium.join.heads import Loaded
 from ingestion.sources.debezium.join.joined import Follows
 
-_INSERT, _UPDATE, _DELETE, _TRUNCATE = map(ord, "cudt")
+_INSERT = ord("c")
 _Record = tuple[int, int, int]
 
 
@@ -28,30 +28,6 @@ def repetitions(heads: Loaded, events: Sequence[int], follows: Follows) -> dict[
         if relation in follows.keyed:
             found |= _of_relation(heads, mine, follows)
     return found
-
-
-def sharing_key(heads: Loaded, events: Sequence[int], follows: Follows) -> Iterator[tuple[int, int]]:
-    """Inserts of a transaction whose key another row has that is there when it ends, each with that of the other row;
-    `events` are in their order. A key that is unique when a transaction ends may be shared within it (DEFERRABLE), and
-    each update of a row that was not inserted under its key may have taken one from any key."""
-    there: dict[str, dict[int, list[int]]] = {}
-    moved: Counter[str] = Counter()
-    for index in events:
-        relation, op, key = follows.relations[heads.partition[index]], heads.op[index], heads.identity[index]
-        inserts = there.setdefault(relation, {}).setdefault(key, [])
-        if op == _TRUNCATE:
-            there.pop(relation)
-            moved.pop(relation, None)
-        elif op == _INSERT and relation in follows.keyed:
-            inserts.append(index)
-        elif op == _UPDATE and not inserts:
-            moved[relation] += 1
-        elif op == _DELETE and inserts:
-            inserts.pop()
-    for relation, rows in there.items():
-        for inserts in rows.values():
-            if len(inserts) - moved[relation] > 1:
-                yield from ((inserts[0], other) for other in inserts[1:])
 
 
 def _of_relation(heads: Loaded, events: Sequence[int], follows: Follows) -> dict[int, bool]:

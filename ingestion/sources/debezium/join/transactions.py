@@ -8,6 +8,8 @@ at the first time that it has them. What comes once more after a restart is `rep
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+import numpy as np
+
 from ingestion.sources.debezium.join.at_once import join_at_once
 from ingestion.sources.debezium.join.endless import without_end
 from ingestion.sources.debezium.join.heads import EVENT, UNREAD, Heads, Loaded
@@ -27,8 +29,9 @@ from ingestion.sources.debezium.join.joined import (
     nowhere,
 )
 from ingestion.sources.debezium.join.pairs import key_changes
-from ingestion.sources.debezium.join.repeated import repetitions, sharing_key
+from ingestion.sources.debezium.join.repeated import repetitions
 from ingestion.sources.debezium.join.rest import FAR, place_rest, told_to
+from ingestion.sources.debezium.join.sharing import CHANGE, sharing
 from ingestion.sources.debezium.join.strangers import strangers
 from ingestion.sources.debezium.message.envelope import End
 
@@ -54,7 +57,7 @@ def join_each(heads: Loaded, told: Sequence[Told], ended: Ended, before: Reached
     for end, events in landed:
         for index, place in events:
             numbers[index], places[index] = end.lsn, place
-        joined.sharing += _sharing(heads, events, follows)
+    joined.sharing = sharing(lambda: (_changes(heads, end.lsn, events, follows) for end, events in landed))
     waiting = ended.new[len(landed) :]
     ended.told_to = waiting[0].offset if waiting else ended.told_to
     last = landed[-1][0] if landed else None
@@ -66,12 +69,15 @@ def join_each(heads: Loaded, told: Sequence[Told], ended: Ended, before: Reached
     return joined.done()
 
 
-def _sharing(heads: Loaded, events: Sequence[tuple[int, int]], follows: Follows) -> list[tuple[int, int]]:
-    created = [index for index, _ in events if heads.kind[index] == EVENT and heads.op[index] == ord("c")]
-    if len({(follows.relations[heads.partition[i]], heads.identity[i]) for i in created}) == len(created):
-        return []
-    ranked = sorted(events, key=lambda event: event[1])
-    return [*sharing_key(heads, [index for index, _ in ranked if heads.kind[index] == EVENT], follows)]
+def _changes(heads: Loaded, number: int, events: Sequence[tuple[int, int]], follows: Follows) -> np.ndarray:
+    """The changes of a transaction in tables with a key."""
+    known = {relation: place for place, relation in enumerate(sorted(follows.keyed))}
+    found = [
+        (number, known[relation], heads.identity[index], heads.op[index], place, index)
+        for index, place in events
+        if heads.kind[index] == EVENT and (relation := follows.relations[heads.partition[index]]) in known
+    ]
+    return np.array(found, CHANGE)
 
 
 def _first_of(heads: Loaded, firsts: Firsts, under_way: Collection[int]) -> set[int]:
@@ -190,14 +196,14 @@ def _landed(
             orders[follows.relations[heads.partition[index]]].append(heads.in_table[index])
         lacking = {r: one.end.counts.get(r, 0) - len(found) for r, found in orders.items()}
         bad = unread.of(one.end.xid, lacking)
+        if bad and not is_sure:  # what it lacks may be on the way, and what cannot be read of no transaction
+            break
         is_clean = one.end.xid not in firsts.unclean and all(
             sorted(found) == list(range(1, one.end.counts.get(r, 0) + 1))
             for r, found in orders.items()
             if not bad.get(r)
         )
         if is_clean and not any(lacking[r] - len(bad.get(r, ())) for r in lacking):
-        if bad and not is_sure:  # what it lacks may be on the way, and what cannot be read of no transaction
-            break
             places = [(index, heads.order[index]) for index in events]
             counted |= dict.fromkeys((i for found in bad.values() for i in found), one.end.xid)
         elif not _may_land(one, orders, firsts, before, follows, lacking):
