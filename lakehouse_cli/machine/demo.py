@@ -6,10 +6,13 @@ import sys
 import time
 from pathlib import Path
 
+from lakehouse.declarations.manifest import load_manifest
 from lakehouse.errors import LakehouseError
-from lakehouse.settings import load_settings
+from lakehouse.settings import Settings, load_settings
 from lakehouse.text.shown import say
+from lakehouse_samples.loading import SAMPLES
 
+MARTS = ("fct_transactions", "dim_store")
 REVENUE = (
     "SELECT s.store_name, count(*) AS transactions, sum(t.total_amount) AS revenue"
     " FROM marts.fct_transactions t JOIN marts.dim_store s ON s.store_id = t.store_id"
@@ -44,6 +47,7 @@ STAGES: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...] = (
 
 def demo() -> None:
     """Postgres to marts on this machine: start, load samples, ingest, build, maintain, compare with the source."""
+    _check_project(load_settings())
     seconds = {}
     for stage, commands in STAGES:
         begun = time.monotonic()
@@ -66,6 +70,19 @@ def demo() -> None:
     say()
     say(f"The stack of {home} is running.")
     say("`lakehouse dev` opens the Dagster UI and follows the sources; `lakehouse down` stops.")
+
+
+def _check_project(settings: Settings) -> None:
+    """Raises LakehouseError where the project is not that of the demo, whose declarations and models are not in the
+    wheel; before anything is started or loaded."""
+    manifest = load_manifest(settings)
+    found = {each["source_name"] for each in manifest["sources"].values()}
+    found |= {each["name"] for each in manifest["nodes"].values()}
+    if missing := [name for name in (*SAMPLES, *MARTS) if name not in found]:
+        raise LakehouseError(
+            f"{settings.project_dir} is not the project of the demo, as it has no {', '.join(missing)}: run "
+            "`make demo` in a checkout; `lakehouse scaffold SOURCE` begins with a database of yours"
+        )
 
 
 def _run(command: tuple[str, ...]) -> None:
