@@ -4,6 +4,7 @@ import json
 import os
 import re
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 import yaml
@@ -34,7 +35,7 @@ def write_instance(settings: Settings) -> None:
 
 def ensure_instance(settings: Settings) -> None:
     """Writes the instance file if it is missing, and the configured URL and password into one that has others, and
-    where the logs of runs are in a home that was moved.
+    where the logs of runs are in a home that was moved, also by a release that left them behind.
 
     Of the rest of a file it changes nothing, nor of one whose URL is in the environment. It removes the password from
     one of release 0.1.0. Raises LakehouseError if PGPASSWORD is set, because libpq would prefer it.
@@ -42,24 +43,32 @@ def ensure_instance(settings: Settings) -> None:
     if not _file(settings).exists():
         write_instance(settings)
     else:
-        _renew_url(settings)
+        _renew(settings)
     if "PGPASSWORD" in os.environ and str(password_file(settings)) in _file(settings).read_text():
         raise LakehouseError(
             f"PGPASSWORD is set and wins over {password_file(settings)}, which has that of Dagster's database: unset it"
         )
 
 
-def _renew_url(settings: Settings) -> None:
-    """Replaces the URL in the instance file by that of the settings, without the password; keeps the rest."""
+def _renew(settings: Settings) -> None:
+    """Replaces the URL in the instance file by that of the settings, without the password, and a folder of logs in a
+    former home by that of this one; keeps the rest."""
     text = _file(settings).read_text()
-    stored = (yaml.safe_load(text) or {}).get("storage", {}).get("postgres", {}).get("postgres_url")
+    instance = yaml.safe_load(text) or {}
+    stored = instance.get("storage", {}).get("postgres", {}).get("postgres_url")
     if not isinstance(stored, str) or not re.match(WITH_DRIVER, stored):
         return
+    updated = _with_logs_here(_with_url(text, stored, settings), instance, settings.home)
+    if updated != text:
+        write_private(_file(settings), updated)
+
+
+def _with_url(text: str, stored: str, settings: Settings) -> str:
     configured = settings.dagster.storage_url
     url = re.sub(WITH_DRIVER, "postgresql", stored) if configured is None else configured.get_secret_value()
     hidden = with_driver(_hide_password(settings, url))
     if hidden == stored:
-        return
+        return text
     quoted = json.dumps(stored)
     updated = text.replace(quoted, json.dumps(hidden)) if quoted in text else text.replace(stored, hidden)
     if updated == text:
@@ -69,7 +78,19 @@ def _renew_url(settings: Settings) -> None:
     if passfile := dict(parse_qsl(urlsplit(stored).query)).get("passfile"):
         former = Path(passfile).parent.parent  # the home that it was written in
         updated = updated.replace(_logs(former), _logs(settings.home))
-    write_private(_file(settings), updated)
+    return updated
+
+
+def _with_logs_here(text: str, instance: dict[str, Any], home: Path) -> str:
+    """Where a release moved the URL alone, the folder is that of a home which is gone, or in which Dagster has made
+    nothing but this folder again. A folder of another name is somebody's choice."""
+    stored = instance.get("compute_logs", {}).get("config", {}).get("base_dir")
+    former = Path(stored).parent.parent if isinstance(stored, str) else home
+    if former == home or stored != _logs(former):
+        return text
+    if former.exists() and {each.name for each in former.iterdir()} - {"logs"}:
+        return text
+    return text.replace(stored, _logs(home))
 
 
 def password_file(settings: Settings) -> Path:

@@ -242,6 +242,35 @@ def test_the_logs_of_runs_move_with_the_home(own, monkeypatch, tmp_path):
     assert str(moved) in unquote(instance["storage"]["postgres"]["postgres_url"])
 
 
+@pytest.mark.parametrize("made_again", [False, True])
+def test_logs_that_a_former_release_left_at_the_place_of_a_moved_home_come_to_it(
+    own, monkeypatch, tmp_path, made_again
+):
+    """It had moved the URL alone, so that nothing differed any more; and Dagster had made the folder again."""
+    monkeypatch.setenv("LAKEHOUSE_DAGSTER__STORAGE_URL", "postgresql://me:one@db.example/runs")
+    ensure_instance(load_settings())
+    file, former, here = own.dagster_home / "dagster.yaml", tmp_path / "före", str(own.home / "logs" / "dagster")
+    moved = file.read_text().replace(here, str(former / "logs" / "dagster"))
+    write_private(file, moved.replace("max_concurrent_runs: 4", "max_concurrent_runs: 9"))
+    if made_again:
+        (former / "logs" / "dagster" / "run").mkdir(parents=True)
+    ensure_instance(load_settings())
+    instance = yaml.safe_load(file.read_text())
+    assert instance["compute_logs"]["config"]["base_dir"] == here
+    assert instance["concurrency"]["runs"]["max_concurrent_runs"] == 9
+
+
+@pytest.mark.parametrize("folder", ["logs/dagster", "big/logs/dagster", "dagster-logs", "nothing/there/yet"])
+def test_logs_stay_where_somebody_has_put_them(own, monkeypatch, tmp_path, folder):
+    monkeypatch.setenv("LAKEHOUSE_DAGSTER__STORAGE_URL", "postgresql://me:one@db.example/runs")
+    ensure_instance(load_settings())
+    (tmp_path / "big" / "other").mkdir(parents=True)
+    file = own.dagster_home / "dagster.yaml"
+    write_private(file, file.read_text().replace(str(own.home / "logs" / "dagster"), str(tmp_path / folder)))
+    ensure_instance(load_settings())
+    assert yaml.safe_load(file.read_text())["compute_logs"]["config"]["base_dir"] == str(tmp_path / folder)
+
+
 def test_a_file_whose_url_cannot_be_renewed_is_named(own, monkeypatch):
     text = r'storage: {postgres: {postgres_url: "postgresql://me@h/\x61"}}'
     write_private(own.dagster_home / "dagster.yaml", text)
