@@ -3,7 +3,6 @@ by their models, SQL by a parser of its dialect."""
 
 import re
 import shlex
-import textwrap
 from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
@@ -23,6 +22,7 @@ from lakehouse.declarations.vault.policy import VaultPolicy
 from lakehouse.settings import PROJECT_DIR, load_settings
 from lakehouse_cli.commands import command_line
 from lakehouse_page.asked import Dashboard
+from tests.pages import fenced
 from tests.unit.test_scaffold import declared
 
 PAGES = [
@@ -38,19 +38,11 @@ ENDS = re.compile(r"\s(?:&&|\|\|?|;|>|2>|&)(?:\s|$)|\)\"|\)$")
 INLINE = re.compile(r"(?<!`)`lakehouse ([a-z][^`]*)`")
 
 
-def blocks(page: Path) -> Iterator[tuple[str, str]]:
-    """The fenced blocks of a page with their languages."""
-    for indent, language, block in re.findall(
-        r"^([ \d.]*)```(\w*)\n(.*?)^ *```", page.read_text(), re.DOTALL | re.MULTILINE
-    ):
-        yield language, textwrap.dedent(block) if indent else block
-
-
 def of(*languages: str) -> list[Any]:
     return [
         pytest.param(page, block, id=f"{page.relative_to(PROJECT_DIR)}:{page.read_text().count(chr(10), 0, at)}")
         for page in PAGES
-        for language, block in blocks(page)
+        for language, block in fenced(page.read_text())
         if language in languages
         for at in [page.read_text().find(block.strip().splitlines()[0])]
     ]
@@ -58,7 +50,7 @@ def of(*languages: str) -> list[Any]:
 
 def command_lines(page: Path) -> Iterator[str]:
     """The commands of a page's blocks, without the program's name and what follows the command."""
-    for language, block in blocks(page):
+    for language, block in fenced(page.read_text()):
         if language in ("", "bash", "ini", "sh"):
             for line in block.replace("\\\n", " ").splitlines():
                 if (found := IN_BLOCK.search(line)) and not line.strip().startswith(OF_OTHERS):
