@@ -1,11 +1,16 @@
 """What `prepare --check` says on a provider's server, known by the role that only this provider has."""
 
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import psycopg
 import pytest
 from pydantic import SecretStr
+from throwaway_postgres import throwaway_postgres
 
 from ingestion.sources.findings import Finding
 from ingestion.sources.postgres.connection import connect_source
@@ -14,6 +19,7 @@ from ingestion.sources.postgres.setup.server import server_findings
 from lakehouse.declarations import Source
 from lakehouse.declarations.policies import LoadPolicy
 from lakehouse.settings import Settings, SourceSettings, load_settings
+from tests.pages import DOCS, inline
 
 SHOP = Source(name="shop", description="", load=LoadPolicy(), tables=())
 SAYS = {
@@ -23,6 +29,17 @@ SAYS = {
     "neon_superuser": "in Neon's console",
     "supabase_admin": "REPLICATION as postgres",
 }
+PAGE = "how-to/managed-postgres.md"
+OF_PAGE = {
+    "Amazon RDS": "rds_superuser", "Google Cloud SQL": "cloudsqlsuperuser", "Azure Database": "azure_pg_admin",
+    "Supabase": "supabase_admin", "Neon": "neon_superuser",
+}  # fmt: skip
+ROWS = {  # what the page's table says of each: how decoding is switched on, and how the role comes to replicate
+    OF_PAGE[name.partition(",")[0]]: (decoding, right)
+    for name, decoding, right in re.findall(
+        r"^\| ([A-Z][^|]+) \| ([^|]+) \| ([^|]+) \|", (DOCS / PAGE).read_text(), re.MULTILINE
+    )
+}
 TOKENS = {
     "db.rds.amazonaws.com:5432/?Action=connect&DBUser=lake&X-Amz-Expires=900&X-Amz-Signature=c0ffee": "AWS IAM",
     "ya29.a0AfH6SMBx-c0ffee": "Google Cloud IAM",
@@ -30,9 +47,9 @@ TOKENS = {
 }
 
 
-def found(cluster: str, tmp_path: Path, password: str = "") -> dict[str, Finding]:
-    """What is told of the server to a role that may not replicate."""
-    url = cluster.replace("postgres@", f"lake:{quote(password, safe='')}@")
+def found(cluster: str, tmp_path: Path, password: str = "", user: str = "lake") -> dict[str, Finding]:
+    """What is told of the server to this role; `lake` may not replicate."""
+    url = cluster.replace("postgres@", f"{user}:{quote(password, safe='')}@")
     settings: Settings = load_settings(home=tmp_path)
     settings = settings.model_copy(update={"sources": {"shop": SourceSettings(url=SecretStr(url))}})
     with connect_source(settings, "shop") as connection:
@@ -46,7 +63,7 @@ def role(cluster: str) -> None:
 
 
 def test_every_provider_is_tried() -> None:
-    assert {provider.marker for provider in managed.PROVIDERS} == {*SAYS}
+    assert {provider.marker for provider in managed.PROVIDERS} == {*SAYS} == {*ROWS}
 
 
 @pytest.mark.parametrize("marker", SAYS)
@@ -59,6 +76,46 @@ def test_the_remedy_is_the_providers_own(cluster: str, tmp_path: Path, marker: s
         finally:
             server.execute(f"DROP ROLE {marker}")  # type: ignore[arg-type]
     assert SAYS[marker] in remedy and plain == 'run ALTER ROLE "lake" REPLICATION as a superuser'
+
+
+@contextmanager
+def of_provider(server: psycopg.Connection[Any], marker: str) -> Iterator[str]:
+    """The role of somebody who administers such a server, which is no superuser; and no role of these afterwards."""
+    server.execute(f"CREATE ROLE {marker}; CREATE ROLE rds_replication")  # type: ignore[arg-type]
+    server.execute(f"CREATE ROLE boss LOGIN CREATEROLE REPLICATION IN ROLE {marker}")  # type: ignore[arg-type]
+    server.execute("GRANT rds_replication TO boss WITH ADMIN OPTION")
+    try:
+        yield "boss"
+    finally:
+        server.execute(f"DROP ROLE IF EXISTS lakehouse_ingest, boss, rds_replication, {marker}")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("marker", SAYS)
+def test_what_the_page_says_lets_the_role_replicate(cluster: str, tmp_path: Path, marker: str) -> None:
+    """By the statements of its table, run by somebody who has what the provider gives."""
+    made = inline(PAGE, "CREATE ROLE", ("…", "secret"))
+    statements = re.findall("`((?:GRANT|ALTER)[^`]+)`", ROWS[marker][1])
+    assert statements or marker == "neon_superuser", "there the console makes the role"
+    with psycopg.connect(cluster, autocommit=True) as server, of_provider(server, marker) as boss:
+        with psycopg.connect(cluster.replace("postgres@", f"{boss}@"), autocommit=True) as admin:
+            admin.execute(made)  # type: ignore[arg-type]
+            before = found(cluster, tmp_path, user="lakehouse_ingest")["rights"].remedy
+            for statement in statements:
+                admin.execute(statement)
+        assert SAYS[marker] in before
+        assert ("rights" in found(cluster, tmp_path, user="lakehouse_ingest")) == (not statements)
+
+
+def test_the_page_and_the_check_switch_decoding_on_in_the_same_way(tmp_path: Path) -> None:
+    with throwaway_postgres(wal_level="replica") as url, psycopg.connect(url, autocommit=True) as server:
+        server.execute("CREATE ROLE lake LOGIN")
+        for marker, (decoding, _) in ROWS.items():
+            with of_provider(server, marker):
+                told = found(url, tmp_path)["wal_level"]
+            assert told.weight == "in the way"
+            parameters = re.findall("`([^`]+)`", decoding)
+            assert all(each in told.remedy for each in parameters), told.remedy
+            assert parameters or marker in ("neon_superuser", "supabase_admin")
 
 
 @pytest.mark.parametrize(("password", "whose"), TOKENS.items())

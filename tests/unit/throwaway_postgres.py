@@ -14,8 +14,8 @@ SETTINGS = {"wal_level": "logical", "fsync": "off", "listen_addresses": "127.0.0
 
 
 @contextmanager
-def throwaway_postgres() -> Iterator[str]:
-    """The superuser's URL of a running cluster without passwords, on loopback."""
+def throwaway_postgres(**server: str) -> Iterator[str]:
+    """The superuser's URL of a running cluster without passwords, on loopback, with these settings."""
     with tempfile.TemporaryDirectory(prefix="lakehouse-test-", ignore_cleanup_errors=True) as folder:
         Path(folder).chmod(0o711)
         home = Path(folder)
@@ -35,7 +35,7 @@ def throwaway_postgres() -> Iterator[str]:
 
         run("initdb", "-U", "postgres", "--auth=trust", "--locale=C", "--encoding=UTF8", "--no-sync")
         port = free_port()
-        options = " ".join(f"-c {name}='{value}'" for name, value in {**SETTINGS, "port": port}.items())
+        options = " ".join(f"-c {name}='{value}'" for name, value in {**SETTINGS, **server, "port": port}.items())
         run("pg_ctl", "-w", "-l", str(data / "log"), "-o", options, "start")
         try:
             yield f"postgresql://postgres@127.0.0.1:{port}/postgres"
