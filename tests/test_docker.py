@@ -32,6 +32,7 @@ from lakehouse_stack.home.certificate import make_certificate
 from lakehouse_stack.servers.s3 import check_health
 from lakehouse_watch.watch import declared_probes
 from orchestration.web.login import ui_secret
+from tests.pages import DOCS, fenced
 from tests.ports import free_port
 from tests.test_stack import Home
 
@@ -287,6 +288,23 @@ def test_the_engine_accepts_the_file(tmp_path: Path) -> None:
         files = ["--file", str(COMPOSE), *more]
         command = [docker, "compose", *files, "--env-file", str(tmp_path / "env"), "config", "--quiet"]
         subprocess.run(command, check=True)
+
+
+def test_the_pages_command_lines_name_files_and_services_that_there_are() -> None:
+    """Their options are those of Docker; the `lakehouse` commands at their ends are parsed with all others."""
+    lines = [
+        line.partition("#")[0]
+        for of, text in fenced((DOCS / "how-to" / "beyond-one-machine.md").read_text())
+        for line in text.splitlines()
+        if of == "" and line.startswith(("docker ", "cp "))
+    ]
+    files = [ROOT / word for line in lines for word in line.split() if word.startswith("docker/")]
+    assert files and all(file.exists() for file in files if file.name != ".env")
+    ran = [line for line in lines if re.search(r" (run|exec) ", line)]
+    named = [re.search(r" (?:run|exec) (?:-\S+ (?:\S+:\S+ )?)*(\S+) (\S+)", line) for line in ran]
+    assert [(each[1] in SERVICES, each[2]) for each in named if each] == [
+        (True, "lakehouse"), (True, "pg_dump"), (True, "lakehouse"),
+    ]  # fmt: skip
 
 
 @pytest.fixture
