@@ -20,6 +20,7 @@ from scaffold import apply, declared_alone, models_of, plan
 from tests.brokers import Broker, Topics, drop_lake_of, make_topics
 from tests.erasing import MART, People, others_of, traces
 from tests.orchestrated import copy_project
+from tests.pages import inline
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
 USERS = {"id": "bigint", "name": "text", "email": "text", "tier": "text"}
@@ -129,8 +130,10 @@ def test_a_person_is_gone_from_a_topic_without_a_key_also_when_it_is_read_anew(
         broker.produce(topic, clicks, keys=[ann, None, ann, ann])
         topics.ingest(spark)
         assert len(traces(settings, ann)) >= 2, "raw and dead letters"
-        erasure = erase(topics.settings, topics.declarations, {}, f"{name}.clicks", ["user_id=2"], spark)
-        assert erasure.left == [] and traces(settings, ann) == []
+        of_the_page = inline("erasure.md", "lakehouse erase web", ("web", name), ("user_id=42", "user_id=2"))
+        erased = topics.command(*of_the_page.split()[1:], "--yes")
+        assert erased.returncode == 0 and "nothing left" in erased.stdout, erased
+        assert traces(settings, ann) == []
         seen = {(row["id"], row["user_id"], row["email"]) for row in topics.raw("clicks")}
         assert seen == {(0, 2, None), (1, 1, "ben@nowhere.example")}
 

@@ -3,6 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -15,10 +16,12 @@ from ingestion.state import store
 from lakehouse.catalog.open import load_table, open_catalog
 from lakehouse.declarations.policies import RawPolicy
 from lakehouse.errors import LakehouseError
+from lakehouse.servers.trino import query
 from lakehouse.settings import Settings
 from tests.brokers import Broker, Topics, drop_lake_of
 from tests.debezium import Connect, connector, make_debezium
 from tests.debezium_world import DDL, TABLES, Make, lake_rows, source_rows
+from tests.pages import commands
 from tests.test_kafka import kept
 from tests.world import World, make_world
 
@@ -87,6 +90,21 @@ def assert_mirrored(world: World) -> None:
         catalog.close()
 
 
+@contextmanager
+def current_views(world: World) -> Iterator[None]:
+    """What dbt would make over mirrors."""
+    name = world.source.name
+    query(world.settings, "CREATE SCHEMA IF NOT EXISTS lake.parsed")
+    for table in TABLES:
+        query(
+            world.settings,
+            f"CREATE VIEW lake.parsed.current_{name}__{table} AS SELECT * FROM lake.mirror_{name}.{table}",
+        )
+    yield
+    for table in TABLES:
+        query(world.settings, f"DROP VIEW lake.parsed.current_{name}__{table}")
+
+
 def with_columns(world: World, topics: Topics) -> World:
     """The slot's source with the columns that the topics declare: mirrors have those alone."""
     columns = {table.name: table.columns for table in topics.source.tables}
@@ -142,13 +160,20 @@ def test_a_source_is_moved_to_topics_and_back_without_a_gap_or_a_double(
         topics.ingest(spark)
     in_between = Changes(world, 20)
     in_between.make()
-    assert move(topics, spark).epoch == 2
+    check, to_move, compare = commands("how-to/move-to-topics.md", ("orders", world.source.name))
+    checked = topics.command(*check)
+    assert checked.returncode == 1 and "ingest --move" in checked.stdout, checked
+    done = topics.command(*to_move)
+    assert done.returncode == 0 and kind_and_epoch(world) == ("debezium", 2), done
     until_there(topics, spark)
     assert_equal(topics)
     assert {t: [_without_place(r) for r in topics.raw(t) if r["_epoch"] == 1] for t in TABLES} == before
     assert ops(topics, 2) == in_between.made, "each change once, and no row of the snapshot"
     assert slots(world) == [world.source.name], "the connector's alone"
     assert_mirrored(topics)
+    with current_views(topics):
+        compared = topics.command(*compare)
+        assert compared.returncode == 0 and compared.stdout.count("equal") == len(TABLES), compared
     assert move(topics, spark).epoch == 2, "again it does nothing"
 
     world.sql("UPDATE items SET price = 9 WHERE id = 12", "DELETE FROM accounts WHERE a = 12")

@@ -19,6 +19,7 @@ from lakehouse.declarations.policies import RawPolicy
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 from tests.brokers import Broker, Topics, drop_lake_of, make_topics
+from tests.pages import commands
 
 pytestmark = pytest.mark.stack
 
@@ -228,7 +229,8 @@ def test_a_follower_that_is_killed_in_mid_load_is_replaced_and_nothing_is_lost_o
         while not stop.wait(0.02):
             produced.send(random.choice(("clicks", "views")), random.randrange(50, 400))
 
-    first, second = topics.start_driver("--follow", "--share"), topics.start_driver("--follow", "--share")
+    (follow,) = commands("how-to/share-topics.md", ("clicks", topics.source.name))
+    first, second = topics.start_command(*follow), topics.start_command(*follow)
     producer = threading.Thread(target=produce)
     try:
         producer.start()
@@ -238,7 +240,7 @@ def test_a_follower_that_is_killed_in_mid_load_is_replaced_and_nothing_is_lost_o
         first.kill()
         first.communicate()
         until(lambda: source_status(topics.settings, topics.source.name).unclaimed == (), 30)
-        third = topics.start_driver("--follow", "--share")
+        third = topics.start_command(*follow)
         until(lambda: followers_of(topics) == 2)
         before = position(topics)
         until(lambda: position(topics) > before + 5_000)

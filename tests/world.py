@@ -77,10 +77,23 @@ class World:
 
     def start_driver(self, *faults: str) -> subprocess.Popen[str]:
         """The same, not waited for."""
+        return self._start("tests.driver", (_plain(self.settings), self.source), *faults)
+
+    def command(self, *arguments: str, manifest: Any = None, timeout: float = 240) -> subprocess.CompletedProcess[str]:
+        """A `lakehouse` command of a project that declares this source, in a process of its own."""
+        process = self.start_command(*arguments, manifest=manifest)
+        output, errors = process.communicate(timeout=timeout)
+        return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
+
+    def start_command(self, *arguments: str, manifest: Any = None) -> subprocess.Popen[str]:
+        """The same, not waited for."""
+        return self._start("tests.commanded", (_plain(self.settings), self.source, manifest or {}), *arguments)
+
+    def _start(self, module: str, content: tuple[Any, ...], *arguments: str) -> subprocess.Popen[str]:
         plan = self.settings.home / f"driver-{uuid.uuid4().hex}.pickle"
-        plan.write_bytes(pickle.dumps((_plain(self.settings), self.source)))
+        plan.write_bytes(pickle.dumps(content))
         plan.chmod(0o600)
-        command = [sys.executable, "-m", "tests.driver", str(plan), *faults]
+        command = [sys.executable, "-m", module, str(plan), *arguments]
         pipe = subprocess.PIPE
         return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, cwd=Path(__file__).parents[1])
 
