@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
+import yaml
 from pydantic import SecretStr
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import ForbiddenError
@@ -26,12 +27,14 @@ from lakehouse.servers.trino import query
 from lakehouse.settings import ServeSettings, Settings
 from lakehouse_cli.machine.clients import client_text
 from tests.brokers import Broker, Topics, drop_lake_of, make_topics
+from tests.pages import block
 from tests.serving import PASSWORDS, Served, served
 from tests.test_serve_clients import DUCKDB, environment, installed, restart_trino, run, trino_catalogs
 from tests.world import make_world
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
 
+PAGE = "how-to/live-tables.md"
 GROWN = 9000  # rows after which a follower is killed, which has published by then
 READS = int(os.environ.get("READS", "60"))
 COLUMNS = {"id": "bigint", "page": "text"}
@@ -127,7 +130,9 @@ def live_source(settings: Settings, broker: Broker, folder: Path, minutes: float
     broker.create(topic, partitions)
     tables = {"clicks": (RawPolicy(topic=topic), COLUMNS)}
     made = make_topics(settings, broker, tables, lease_seconds=2, flush_interval_seconds=0.5)
-    flush = FlushPolicy(interval_minutes=minutes)
+    text = block(PAGE, "yaml", ("interval_minutes: 10", f"interval_minutes: {minutes}"))
+    (declared,) = yaml.safe_load(text)["sources"]
+    flush = FlushPolicy.model_validate(declared["config"]["meta"]["flush"])
     tables_with = tuple(table.model_copy(update={"flush": flush}) for table in made.source.tables)
     topics = replace(made, source=made.source.model_copy(update={"tables": tables_with}))
     relation = {"schema": f"raw_{topics.source.name}", "name": "clicks", "least": "reader", "personal": ["page"]}
@@ -209,6 +214,8 @@ def test_kafka_iceberg_and_postgres_read_as_nine_in_every_engine_for_one_pinned_
             restart_trino(settings)
             nine = parts.format(c="served", at=f"FOR VERSION AS OF {state}", **names)
             assert query(settings, f"SELECT count(*) FROM ({nine})") == [[9]]
+            asked = block(PAGE, "sql", ("raw_web", live.space)).splitlines()
+            assert [query(settings, each) for each in asked] == [[[11]], [[3]]], "read, and published"
             table = f"served.live_{live.space}"
             properties = dict(query(settings, f'SELECT key, value FROM {table}."clicks$properties"'))
             assert (properties[SNAPSHOT], properties[POSITION]) == (newest[SNAPSHOT], newest[POSITION])
