@@ -5,7 +5,6 @@ Every request of ingestion, mirrors and maintenance is recorded on its way to th
 
 import http.client
 import json
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,7 +13,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from lakehouse.settings import PROJECT_DIR, Settings
+from lakehouse.settings import Settings
+from tests.pages import block
 from tests.test_ingestion import ORDERS, TABLES, assert_equal
 from tests.test_kills import fill
 from tests.test_maintenance_kills import act_apart
@@ -108,8 +108,7 @@ def maintain(world: World, action: str) -> str:
 def test_the_rights_of_the_page_suffice_and_keys_come_from_the_default_chain(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    page = (PROJECT_DIR / "docs" / "how-to" / "aws.md").read_text()
-    policy = json.loads(re.findall(r"```json\n(.*?)```", page, re.DOTALL)[0])
+    policy = json.loads(block("how-to/aws.md", "json"))
     allowed = {action for statement in policy["Statement"] for action in statement["Action"]}
     world = make_world(settings, ORDERS, TABLES)
     keys, endpoint = world.settings.s3, world.settings.s3.endpoint

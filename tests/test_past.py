@@ -9,14 +9,14 @@ import pytest
 
 from lakehouse.declarations.policies import RawPolicy
 from lakehouse.errors import LakehouseError
-from lakehouse.settings import PROJECT_DIR, Settings
+from lakehouse.settings import Settings
 from lakehouse_cli.lake.sql import sql
+from tests.pages import Value, block
 from tests.readers import Project, declared_as_is, project_of
 from tests.world import World, make_world
 
 pytestmark = pytest.mark.stack
 
-PAGE = (PROJECT_DIR / "docs" / "past.md").read_text()
 DDL = """CREATE TABLE stores (store_id int PRIMARY KEY, store_name text, city text);
 ALTER TABLE stores ALTER city SET STORAGE EXTERNAL"""
 LONG = "repeat(md5('{}'), 100)"
@@ -34,15 +34,9 @@ CHANGES = (
 )
 
 
-def documented(project: Project, heading: str, *replacements: tuple[str, str]) -> str:
+def documented(project: Project, heading: str, *values: Value) -> str:
     """The query below that heading, of this project's table, with other literals."""
-    query = re.search(rf"^## {heading}\n.*?```sql\n(.*?)```", PAGE, re.DOTALL | re.MULTILINE)
-    assert query is not None
-    text = query[1].replace("retail__", f"{project.name}__")
-    for old, new in replacements:
-        assert old in text
-        text = text.replace(old, new)
-    return text
+    return block("past.md", "sql", ("retail__", f"{project.name}__"), *values, below=heading)
 
 
 def copy_of(world: World) -> list[Any]:

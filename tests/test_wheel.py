@@ -16,6 +16,7 @@ from lakehouse.declarations.policies import RawPolicy
 from lakehouse.extras import PACKAGES
 from lakehouse.servers.trino import query
 from lakehouse.settings import PROJECT_DIR, Settings
+from tests.pages import block, commands
 from tests.world import make_world
 
 DECLARATION = """
@@ -37,7 +38,7 @@ class Installed:
 
     def run(self, *command: str, cwd: Path, **environment: str) -> str:
         """What a program of the environment prints; an AssertionError with its errors where it fails."""
-        variables = {name: value for name, value in os.environ.items() if not name.startswith("LAKEHOUSE_")}
+        variables = {n: value for n, value in os.environ.items() if not n.startswith(("LAKEHOUSE_", "PYTHONPATH"))}
         done = subprocess.run(
             [str(self.bin / command[0]), *command[1:]],
             cwd=cwd, env=variables | environment, capture_output=True, text=True, check=False, timeout=900,
@@ -48,17 +49,20 @@ class Installed:
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    """The wheel of this checkout beside the dependencies, which are this environment's."""
+    """The wheel as the page makes and installs it, beside the dependencies, which are this environment's."""
     folder = tmp_path_factory.mktemp("wheel")
-    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", folder, PROJECT_DIR], check=True)
-    [wheel] = folder.glob("lakehouse-*.whl")
-    venv.create(folder / "env", with_pip=False)
+    packages = sysconfig.get_path("purelib")
+    values = (("/tmp", str(folder)), ("~/lakehouse-env", f"{folder}/env"), ("python3 -m", f"{sys.executable} -m"))
+    for line in block("start.md", "", *values, below="As a wheel").splitlines():
+        if "requirements.lock" in line:
+            continue
+        variables = {"PIP_NO_INDEX": "1", "PIP_NO_BUILD_ISOLATION": "0", "PIP_QUIET": "1"}
+        variables |= {"PYTHONPATH": packages if " wheel " in line else ""}  # what it is built with
+        subprocess.run(["bash", "-c", line], cwd=PROJECT_DIR, env=os.environ | variables, check=True)
+    [site] = (folder / "env" / "lib").glob("python*/site-packages")
+    (site / "dependencies.pth").write_text(f"{packages}\n")
     environment = Installed(folder / "env" / "bin")
     python = environment.bin / "python"
-    subprocess.run([*pip, "--python", python, "install", "--no-deps", "--no-index", wheel], check=True)
-    [site] = (folder / "env" / "lib").glob("python*/site-packages")
-    (site / "dependencies.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
     for program in ("dbt", "dagster"):
         script = Path(sys.executable).with_name(program).read_text().splitlines(keepends=True)
         (environment.bin / program).write_text("".join([f"#!{python}\n", *script[1:]]))
@@ -103,32 +107,27 @@ def test_a_database_is_loaded_from_a_project(installed: Installed, tmp_path: Pat
     world.sql("DROP PUBLICATION lakehouse")  # `prepare` makes it
     name = world.source.name
     project, home = tmp_path / "shop", {"LAKEHOUSE_HOME": str(settings.home)}
-    installed.run("lakehouse", "init", "shop", cwd=tmp_path)
+    for arguments in commands("start.md", ("~/shop", str(project)), below="A project of your own"):
+        installed.run("lakehouse", *arguments, cwd=tmp_path)
     url = world.settings.source(name).url.get_secret_value()
     with (project / "lakehouse.toml").open("a") as file:
         file.write(f'[sources.{name}]\nurl = "{url}"\nowner_url = "{world.owner_url}"\n')
 
     installed.run("lakehouse", "scaffold", name, "--tables", "customers", "--tables", "orders", cwd=project, **home)
-    for command in _commands("add-a-database.md"):
-        installed.run(*command.replace("shop", name).split(), cwd=project, **home)
+    for arguments in commands("how-to/add-a-database.md", ("shop", name)):
+        installed.run("lakehouse", *arguments, cwd=project, **home)
 
     orders = query(settings, f"SELECT count(*), sum(amount) FROM parsed.current_{name}__orders")
     assert [tuple(row) for row in orders] == world.rows("SELECT count(*), sum(amount) FROM orders")
     linked = query(settings, "SELECT count(*) FROM vault.hub_customer")
     assert linked == [[40]]
 
-    for command in _commands("add-a-table.md")[:4]:
-        installed.run(*command.replace("shop", name).replace(".orders", ".payments").split(), cwd=project, **home)
+    for arguments in commands("how-to/add-a-table.md", ("shop", name), (".orders", ".payments")):
+        installed.run("lakehouse", *arguments, cwd=project, **home)
     assert query(settings, f"SELECT count(*) FROM parsed.current_{name}__payments") == [[30]]
     assert query(settings, "SELECT count(*) FROM vault.hub_payment") == [[30]]
     installed.run("lakehouse", "remove", f"{name}.payments", cwd=project, **home)
     installed.run("lakehouse", "ingest", "--once", name, cwd=project, **home)
-
-
-def _commands(page: str) -> list[str]:
-    """The commands of a how-to page, without their comments."""
-    text = (PROJECT_DIR / "docs" / "how-to" / page).read_text()
-    return [line.strip() for line in re.findall(r"^ *(lakehouse [^#\n]+)", text, re.MULTILINE)]
 
 
 @pytest.fixture(scope="module")
