@@ -1,6 +1,7 @@
 """A standby that is read in place of its primary: the primary's tables are not read, and nothing is lost or doubled."""
 
 import time
+import tomllib
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,13 +19,15 @@ from ingestion.sources.postgres.setup import check_source
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings, SourceSettings
 from tests.clusters import OWNER, OWNER_PASSWORD, ROLE, ROLE_PASSWORD, Cluster, wait_for, with_standby
+from tests.pages import block, inline
 from tests.slots import following, goes_on, slot_of, stream_of, until
 from tests.test_ingestion import ORDERS, TABLES, assert_equal, assert_order_is_unique, cuts
 from tests.world import World, declared_source, set_up, statements
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
-FEEDBACK = {"hot_standby_feedback": "on"}
-MAY_ASK = f"GRANT EXECUTE ON FUNCTION pg_log_standby_snapshot() TO {ROLE}"
+PAGE = "how-to/standby.md"
+FEEDBACK = dict([inline(PAGE, "hot_standby_feedback").split(" = ")])
+MAY_ASK = inline(PAGE, "GRANT EXECUTE", ("lakehouse_ingest", ROLE))
 READS = "SELECT sum(coalesce(seq_scan, 0) + coalesce(idx_scan, 0)) FROM pg_stat_user_tables"
 
 
@@ -39,9 +42,12 @@ def read_from_standby(
         if granted:
             primary.admin(MAY_ASK, database=name)
         owner = primary.url(name, OWNER, OWNER_PASSWORD)
-        there = (standby.url(name, ROLE, ROLE_PASSWORD), primary.url(name, ROLE, ROLE_PASSWORD), owner)
-        read, written, owned = map(SecretStr, there)
-        connection = SourceSettings(url=read, primary_url=written, owner_url=owned)
+        urls = (
+            ("postgresql://lakehouse_ingest@standby:5432/shop", standby.url(name, ROLE, ROLE_PASSWORD)),
+            ("postgresql://lakehouse_ingest@primary:5432/shop", primary.url(name, ROLE, ROLE_PASSWORD)),
+            ("postgresql://app_owner@primary:5432/shop", owner),
+        )
+        connection = SourceSettings(**tomllib.loads(block(PAGE, "toml", *urls))["sources"]["shop"])
         mine = settings.model_copy(update={"sources": {name: connection}})
         world = World(mine, declared_source(name, TABLES), owner)
         world.sql(*statements(ORDERS), "INSERT INTO orders SELECT i, 'c', i, NULL FROM generate_series(1, 20) i")
@@ -144,6 +150,8 @@ def test_what_is_missing_is_told_before_anything_is_ingested(settings: Settings,
     with read_from_standby(settings, granted=False) as (primary, standby, world):
         standby.admin("ALTER SYSTEM SET hot_standby_feedback = off", "SELECT pg_reload_conf()")
         found = findings(world)
+        told = world.command(*inline(PAGE, "lakehouse prepare", ("shop", world.source.name)).split()[1:])
+        assert told.returncode == 1 and "hot_standby_feedback is off" in told.stdout, told
         assert "may not call pg_log_standby_snapshot()" in found["pg_log_standby_snapshot"]
         url = world.settings.source(world.source.name).url.get_secret_value()
         assert "primary_url leads to a standby" in findings(at(world, primary_url=url))["standby"]
