@@ -25,11 +25,13 @@ from lakehouse.settings import ServeSettings, Settings
 from lakehouse_cli.machine.clients import client_text
 from lakehouse_stack.control.start_stop import running, up
 from tests.mirrored import declaring_columns, refreshed
+from tests.pages import block
 from tests.serving import PASSWORDS, Served, served
 from tests.world import _MADE, drop_worlds, make_world
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
 
+PAGE = "reading.md"
 ROWS = 20_000
 DDL = """CREATE TABLE orders (id int PRIMARY KEY, item text, amount numeric(12, 2), at timestamptz, day date,
 paid boolean, weight double precision, big bigint);
@@ -215,26 +217,28 @@ def test_pyiceberg_reads_the_table_as_a_frame(lake: Lake, pyiceberg: Path, tmp_p
 
 
 def test_polars_scans_the_table_lazily(lake: Lake, pyiceberg: Path, tmp_path: Path) -> None:
-    """By Polars' own reader, which takes the table from PyIceberg, and the keys only when they are given to it."""
+    """By the page's code: the table as a frame, then Polars' own reader, to which the keys have to be given."""
+    table = ("parsed.parsed_retail__stores", "parsed.client_orders")
+    whole = block(PAGE, "python", table, below="Python")
+    lazily = block(PAGE, "python", table, ('col("store_id") < 10', 'col("id") < 1000'), number=1, below="Python")
     code = f"""
 import json, time
-import polars as pl
-{lake.text("pyiceberg")}
-begun = time.perf_counter()
-table = lake.load_table("parsed.client_orders")
-def scanned(table):
-    keys = {{name: value for name, value in table.io.properties.items() if name.startswith("s3.")}}
-    return pl.scan_iceberg(table, storage_options=keys)
-frame = scanned(table).filter(pl.col("id") < 1000)
-rows = [[row["id"], str(row["amount"])] for row in frame.select("id", "amount").collect().to_dicts()]
+REST_URI, REST_CLIENT_ID, REST_CLIENT_SECRET = {(lake.service.uri, "reader", PASSWORDS["reader"])!r}
+{whole}
+whole, begun = len(stores), time.perf_counter()
+{lazily}
+rows = [[row["id"], str(row["amount"])] for row in stores.select("id", "amount").to_dicts()]
 seconds = time.perf_counter() - begun
 {lake.text("pyiceberg", "reader", lake.cut)}
-rows_then = scanned(lake.load_table("mirror_{lake.source}.orders")).collect().to_dicts()
+table = lake.load_table("mirror_{lake.source}.orders")
+keys = {{name: value for name, value in table.io.properties.items() if name.startswith("s3.")}}
+rows_then = polars.scan_iceberg(table, storage_options=keys).collect().to_dicts()
 {PLAIN.replace("in rows]", "in rows_then]").replace("rows = [", "mirrored = [")}
-print(json.dumps({{"seconds": seconds, "rows": rows, "mirrored": mirrored}}))
+print(json.dumps({{"seconds": seconds, "rows": rows, "whole": whole, "mirrored": mirrored}}))
 """
     found = run(pyiceberg, code, tmp_path)
     assert sorted(found["rows"]) == [[row[0], row[2]] for row in lake.rows if row[0] < 1000]
+    assert found["whole"] == len(lake.rows)
     assert_mirror(found["mirrored"], lake)
 
 
@@ -281,7 +285,11 @@ print(json.dumps({{"rows": rows, "refused": refused, "again": again, "past": pas
 def test_duckdb_attaches_the_lake(lake: Lake, tmp_path: Path) -> None:
     extensions = [f"duckdb-extension-{name}==1.5.5" for name in ("iceberg", "avro", "httpfs")]
     python = environment(tmp_path / "duckdb", "duckdb==1.5.5", *extensions)
-    texts = {"connect": installed(lake.text("duckdb"))}
+    connect = block(
+        PAGE, "sql", ("CLIENT_ID '…'", "CLIENT_ID 'reader'"), ("SECRET '…'", f"SECRET '{PASSWORDS['reader']}'"),
+        ("http://127.0.0.1:…", lake.service.uri), ("parsed_retail__stores", "client_orders"), below="DuckDB",
+    )  # fmt: skip
+    texts = {"connect": installed(connect)}
     for name, role in (("past", "writer"), ("mirrored", "reader")):
         text = lake.text("duckdb", role).replace("SECRET lake", f"SECRET {name}")
         text = text.replace("ATTACH 'lake'", f"ATTACH '{lake.cut}'").replace(" AS lake ", f" AS {name} ")
