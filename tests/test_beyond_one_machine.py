@@ -21,21 +21,13 @@ from lakehouse.servers.trino import connect, query
 from lakehouse.settings import Settings
 from lakehouse_stack.control.start_stop import running
 from tests.orchestrated import BIN, Orchestrated, make_orchestrated
+from tests.pages import block
 from tests.ports import free_port
 from tests.slots import until
 from tests.test_dev import running_dev
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
-WORKER = """
-coordinator=false
-http-server.http.enabled=true
-http-server.http.port={port}
-internal-communication.https.required=false
-internal-communication.shared-secret=${{ENV:LAKEHOUSE_TRINO_INTERNAL}}
-{discovery}
-query.max-memory-per-node=300MB
-memory.heap-headroom-per-node=200MB
-"""
+LESS = (("memory-per-node=1GB", "memory-per-node=300MB"), ("headroom-per-node=512MB", "headroom-per-node=200MB"))
 NODES = "SELECT count(*) FROM system.runtime.nodes WHERE state = 'active'"
 
 
@@ -63,7 +55,13 @@ def second_worker(settings: Settings, tmp_path: Path) -> Iterator[None]:
     argv, environment = coordinator.cmdline(), coordinator.environ()
     etc = Path(next(each for each in argv if each.startswith("-Dconfig=")).removeprefix("-Dconfig=")).parent
     (discovery,) = re.findall(r"^discovery\.uri=.*$", (etc / "config.properties").read_text(), re.MULTILINE)
-    config = WORKER.format(port=free_port(), discovery=discovery)
+    plain = (  # as the stack's own
+        ("http-server.http.enabled=false", f"http-server.http.enabled=true\nhttp-server.http.port={free_port()}"),
+        ("http-server.https.enabled=true\nhttp-server.https.port=8444\n", ""),
+        ("https.required=true", "https.required=false"),
+        ("discovery.uri=https://COORDINATOR:8443", discovery),
+    )
+    config = block("how-to/beyond-one-machine.md", "properties", *plain, *LESS)
     data = tmp_path / "worker"
     data.mkdir()
     file = tmp_path / "config.properties"
