@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 from threading import Event, Thread
+from typing import Any, cast
 
 import psutil
 import pytest
@@ -184,6 +185,33 @@ def test_parts_that_come_before_an_alert_is_told_are_in_its_first_message() -> N
     state = look(State(), 0, slow)
     state = look(look(state, 10, replace(slow, parts=("vault.a", "vault.b"))), 30, replace(slow, parts=("vault.b",)))
     assert len(told(state)) == 1
+
+
+@pytest.mark.parametrize("left", [[("parsed.a",), ()], [(), ("parsed.a",)]], ids=["a table first", "all of it first"])
+def test_a_load_that_fails_in_part_and_as_a_whole_is_told_once_of_each(
+    left: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes to and fro between both, and is over once it is sound, which a part that works again does not make it."""
+
+    def failed(number: int, left: tuple[str, ...]) -> Occasion:
+        run = dagster_state.Run(number, "load_shop", f"run-{number}", False, None, None, left)
+        monkeypatch.setattr(dagster_state, "_known_errors", {run.run_id: f"cause {number}"})
+        return dagster_state._run_failed(run, cast(Any, None), load_settings())
+
+    def said(state: State) -> list[tuple[str, str]]:
+        found = [m.body for m in state.outbox if m.target == "webhook"]
+        return [(body["state"], body["summary"].rpartition(": ")[2]) for body in found]
+
+    state = State()
+    for number, parts in enumerate([*left, *left, ("parsed.a",)]):
+        state = look(look(state, 100 * number, failed(number, parts)), 100 * number + 50, failed(number, parts))
+    assert said(state) == [("began", "cause 0"), ("began", "cause 1")]
+    state = look(state, 600, failed(6, ("parsed.b",)))
+    assert said(state)[2:] == [("began", "cause 6")], "another table"
+    state = look(look(state, 615), 650)
+    assert said(state)[3:] == [("over", "cause 6")] and not state.alerts
+    assert len({message.id for message in state.outbox}) == len(state.outbox)
+    assert said(look(state, 900, failed(9, left[0])))[4:] == [("began", "cause 9")]
 
 
 @pytest.mark.parametrize("target", ["webhook", "mail"])
