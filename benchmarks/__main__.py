@@ -23,6 +23,7 @@ from benchmarks.scenarios.freshness_readers import freshness_readers
 from benchmarks.scenarios.idle import idle
 from benchmarks.scenarios.kills import kills
 from benchmarks.scenarios.maintenance import maintenance
+from benchmarks.scenarios.many_models import many_models
 from benchmarks.scenarios.marts_by_key import marts_by_key
 from benchmarks.scenarios.mirror_reads import large_mirror_reads, mirror_reads
 from benchmarks.scenarios.mirrors import large_mirror_refreshes, mirror_publishes, mirror_refreshes
@@ -50,6 +51,7 @@ SCENARIOS: dict[str, tuple[str, Callable[[Bench], Results]]] = {
     "old_transaction": ("A transaction that stays open", old_transaction),
     "maintenance": ("Maintenance: a table after 5,000 small commits", maintenance),
     "commit_to_fact": ("From the commit of a sale to its fact", commit_to_fact),
+    "many_models": ("Sales with ten times the models, of which none changes but the demo's", many_models),
     "marts_by_key": ("Two facts after twenty sales", marts_by_key),
     "mirror_reads": ("Mirrors: a full scan beside a plain copy of the same rows", mirror_reads),
     "large_mirror_reads": ("Mirrors: a full scan of 10,000,000 narrow rows beside a plain copy", large_mirror_reads),

@@ -60,7 +60,7 @@ def not_there(catalog: LakeCatalog, tables: Collection[Name]) -> list[Name]:
     """Those of the tables that the catalog has neither as a table nor as a view, which a source may be."""
     from lakehouse.catalog.relations import list_views
 
-    there = catalog.load_tables(tables)
+    there = catalog.locations(tables)
     missing = [table for table in tables if table not in there]
     views = list_views(catalog, missing)
     return [table for table in missing if table not in views]

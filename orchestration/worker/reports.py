@@ -14,6 +14,7 @@ from orchestration.assets.dbt_assets import snapshot_metadata
 from orchestration.resources import TableKey
 from orchestration.runs.arrivals import ARRIVED
 from orchestration.runs.partitions import incremental_days
+from orchestration.runs.state.last_runs import last_runs
 from orchestration.runs.state.loaded import loaded_metadata
 from orchestration.runs.subset import failing_checks
 
@@ -97,11 +98,13 @@ def red_tables(instance: dg.DagsterInstance, tables: Iterable[TableKey]) -> tupl
     One that is not in the cut has every reason to be. Then whether each run that was to materialize any of them last
     has succeeded.
     """
-    entries = [record.asset_entry for record in instance.get_asset_records([dg.AssetKey(table) for table in tables])]
-    asked = {entry.last_run_id for entry in entries if entry.last_run_id} - _settled
+    last = last_runs(instance, map(dg.AssetKey, tables))
+    asked = set(last.values()) - _settled
     runs = {run_id: instance.get_run_by_id(run_id) for run_id in asked}
     _settled.update(run_id for run_id, run in runs.items() if run is None or run.is_success)
     failed = {run_id for run_id, run in runs.items() if run and run.is_failure_or_canceled}
+    left = [key for key, run_id in last.items() if run_id in failed]
+    entries = [record.asset_entry for record in instance.get_asset_records(left)] if left else []
     red = [
         entry.asset_key
         for entry in entries

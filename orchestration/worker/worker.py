@@ -591,7 +591,7 @@ class Worker:
         models = set(self._graph.models_of(task, task.tables)) - self._unloaded(task)
         wanted = {table_of(self._graph.nodes[model]) for model in models}
         is_alone = bool(self._graph.made_by_dbt_alone(task))
-        return bool(wanted) and not is_alone and len(self._catalog.load_tables(wanted)) == len(wanted)
+        return bool(wanted) and not is_alone and len(self._catalog.locations(wanted)) == len(wanted)
 
     def _recorded(self, task: Task) -> dict[str, int]:
         load = last_worker_load(self._instance, task.job, map(dg.AssetKey, self._graph.tables_of(task)))

@@ -164,7 +164,7 @@ def test_what_is_published_while_a_load_begins_is_not_loaded_unseen(monkeypatch:
         of_parsed=looked_at,
         loaded=lambda *_: None,
         of_vault=lambda tables: {"LAKEHOUSE_STAGE_FACTS": {}},
-        below_stages=[],
+        below=lambda models: set(),
         few_in_parsed=lambda *_: set(),
         few_in_vault=lambda *_: set(),
     )

@@ -17,7 +17,7 @@ from lakehouse.catalog.next_names import Name, next_name
 from lakehouse.catalog.open import PUBLISHED, PUT_BACK
 from lakehouse.catalog.pins import CUT
 from lakehouse.catalog.private_pyiceberg import Staging
-from lakehouse.catalog.writing.commit import enter, move_pointer, remove
+from lakehouse.catalog.writing.commit import enter, move_pointer
 from lakehouse.errors import LakehouseError
 
 if TYPE_CHECKING:
@@ -34,6 +34,15 @@ Comments = Mapping[str, str]  # by column
 LOCK = "lakehouse.next_tables"
 KEPT = (PUBLISHED, PUT_BACK, CUT)
 BUILT_FROM = "lakehouse.built-from"  # property of a table that is built whole: see rebuilt_table.sql
+
+ENTER = (  # all marts of a project, for each build of a few
+    "INSERT INTO iceberg_tables (catalog_name, table_namespace, table_name, metadata_location, iceberg_type)"
+    " SELECT %s, *, 'TABLE' FROM unnest(%s::text[], %s::text[], %s::text[])"
+)
+DROP = (
+    "DELETE FROM iceberg_tables WHERE catalog_name = %s AND (table_namespace, table_name) IN"
+    " (SELECT * FROM unnest(%s::text[], %s::text[]))"
+)
 
 
 @contextmanager
@@ -78,8 +87,9 @@ def begin(connection: Connection, catalog: LakeCatalog, tables: Collection[Name]
     with connection.transaction():
         drop_next(connection, catalog.name, tables)
         bases = _locations(connection, catalog.name, tables)
-        for table, location in bases.items():
-            enter(connection, catalog.name, next_name(table), location)
+        copies = [(*next_name(table), location) for table, location in bases.items()]
+        if copies:
+            connection.execute(ENTER, (catalog.name, *map(list, zip(*copies, strict=True))))
     return bases
 
 
@@ -168,8 +178,8 @@ def _finished(catalog: LakeCatalog, table: Table, comments: Comments, noted: Map
 
 def drop_next(connection: Connection, catalog: str, tables: Collection[Name]) -> None:
     """Forgets the copies. Their files stay: orphan removal deletes those that no table names."""
-    for table in tables:
-        remove(connection, catalog, next_name(table))
+    copies = list(map(next_name, tables))
+    connection.execute(DROP, (catalog, [namespace for namespace, _ in copies], [name for _, name in copies]))
 
 
 def _locations(connection: Connection, catalog: str, tables: Collection[Name]) -> dict[Name, str]:

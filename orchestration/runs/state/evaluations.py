@@ -41,7 +41,7 @@ def newest_evaluations(
 
 def _query(keys: Collection[tuple[str, str]]) -> Any:
     """Selects from Dagster's own table, as the pinned release has it."""
-    from sqlalchemy import DateTime, and_, column, func, select, table
+    from sqlalchemy import DateTime, and_, case, column, func, select, table
 
     names = ("asset_key", "check_name", "execution_status", "evaluation_event", "evaluation_event_storage_id")
     rows = table("asset_check_executions", *map(column, names), column("evaluation_event_timestamp", DateTime)).c
@@ -62,10 +62,9 @@ def _query(keys: Collection[tuple[str, str]]) -> Any:
         rows.check_name == newest.c.check_name,
         event == newest.c.event,
     )
+    why = case((rows.execution_status == "FAILED", rows.evaluation_event))  # of a thousand that passed, nobody asks
     return (
-        select(rows.asset_key, rows.check_name, at, rows.execution_status, rows.evaluation_event)
-        .join(newest, is_newest)
-        .where(is_asked)
+        select(rows.asset_key, rows.check_name, at, rows.execution_status, why).join(newest, is_newest).where(is_asked)
     )
 
 

@@ -15,6 +15,7 @@ from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 from orchestration.assets.dbt_resource import environment, run_environment
 from orchestration.runs.failures import FAILED, database_message
+from orchestration.worker.dbt.part import part_of
 from orchestration.worker.dbt.statements import Statements
 
 if TYPE_CHECKING:
@@ -68,15 +69,18 @@ class WarmDbt:
 
     def run(self, command: str, names: Sequence[str], variables: Mapping[str, str] = NO_VARIABLES) -> list[NodeResult]:
         """Runs `dbt <command>` on models or tests; raises LakehouseError if dbt itself fails."""
-        done = self._invoke([command, "--select", *names, *QUICKLY], self._project, variables) if names else None
+        done = self._invoke([command, "--select", *names, *QUICKLY], self._part(names), variables) if names else None
         return [_result(result) for result in getattr(done, "results", ())]
 
     def compiled(self, names: Sequence[str], variables: Mapping[str, str] = NO_VARIABLES) -> dict[str, str]:
         """By unique id the SQL of these models or tests, without those that have errors."""
         arguments = ["compile", "--indirect-selection", "empty", "--select", *names, *QUICKLY]
-        done = self._invoke(arguments, self._project, variables) if names else None
+        done = self._invoke(arguments, self._part(names), variables) if names else None
         found = {result.node.unique_id: result.node.compiled_code for result in getattr(done, "results", ())}
         return {unique_id: sql for unique_id, sql in found.items() if sql}
+
+    def _part(self, names: Sequence[str]) -> "Manifest | None":
+        return part_of(self._project, names) if self._project else None
 
     def _invoke(
         self, arguments: Sequence[str], project: "Manifest | None", variables: Mapping[str, str] = NO_VARIABLES

@@ -45,7 +45,6 @@ class Facts:
         self._catalog, self._graph = catalog, graph
         self._stages = {stage["name"]: table_of(parsed) for stage, parsed in stages_of(graph)}
         self.stages = {stage["unique_id"]: parsed["unique_id"] for stage, parsed in stages_of(graph)}
-        self.below_stages = [parsed["unique_id"] for _, parsed in stages_of(graph)]
         self._parsed: dict[TableKey, _Parsed] = {}
 
     def of_parsed(
@@ -93,6 +92,11 @@ class Facts:
             facts |= {"|".join((load.stage, *load.mark)): found} if found else {}
         states = {".".join(name): state_of(table) for name, table in tables.items()}
         return {"LAKEHOUSE_TABLE_STATES": states, "LAKEHOUSE_STAGE_FACTS": facts}
+
+    def below(self, models: Iterable[str]) -> set[str]:
+        """The parsed models of the stages that these models read."""
+        read = {node for model in models for node in self._graph.nodes[model]["depends_on"]["nodes"]}
+        return {parsed for stage, parsed in self.stages.items() if stage in read}
 
     def few_in_parsed(self, models: Iterable[str], given: Mapping[str, Any]) -> set[str]:
         """The models whose new rows are known, and few."""

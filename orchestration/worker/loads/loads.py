@@ -49,7 +49,7 @@ class Loads:
         loaded = [result.unique_id for result in results if result.unique_id in parsed and result.status == "success"]
         late = self._graph.downstream_of(set(parsed) - set(loaded))
         vault = [model for model in models if model not in parsed and model not in late]
-        after = self.stored([*parsed, *vault, *self._facts.below_stages])
+        after = self.stored({*parsed, *vault, *self._facts.below(vault)})
         self._facts.loaded(before, after, loaded, cuts, given)
         facts = self._facts.of_vault(after)
         handed = Handed(stages=stages, marks=covered(facts["LAKEHOUSE_STAGE_FACTS"], stages))

@@ -9,7 +9,7 @@
 -#}
 {% macro batch_checks() %}
   {%- set checks = {"once": [], "given": []} -%}
-  {%- for test in graph.nodes.values() if test.resource_type == "test" and test.attached_node == model.unique_id -%}
+  {%- for test in cdc_vault.tests_by_model().get(model.unique_id, []) -%}
     {%- set kind, said = test.test_metadata.name, test.test_metadata.kwargs -%}
     {%- if not test.config.where and test.config.severity | lower == "error" -%}
       {%- if kind in ("unique", "not_null") and modules.re.match("\\w+\\Z", said.column_name or "") -%}
@@ -23,6 +23,18 @@
     {%- endif -%}
   {%- endfor -%}
   {{ return(checks if checks.once or checks.given else none) }}
+{% endmacro %}
+
+{#- The tests that are attached to each model, by its id: a project of many models is gone through once. -#}
+{% macro tests_by_model() %}
+  {%- if "lakehouse_tests" not in graph -%}
+    {%- set found = {} -%}
+    {%- for test in graph.nodes.values() if test.resource_type == "test" -%}
+      {%- do found.setdefault(test.attached_node, []).append(test) -%}
+    {%- endfor -%}
+    {%- do graph.update(lakehouse_tests=found) -%}
+  {%- endif -%}
+  {{ return(graph.lakehouse_tests) }}
 {% endmacro %}
 
 {#- By test, the columns that tell rows apart beside the key `src_pk`. -#}

@@ -11,10 +11,21 @@
 {#- What a model or test reads: the next state of a table that is built whole. A view goes on naming the table itself. -#}
 {% macro next_of_ref(relation) %}
   {%- if model.resource_type == "test" or model.config.materialized == "rebuilt_table" -%}
-    {%- for node in graph.nodes.values()
-        if node.schema == relation.schema and node.alias == relation.identifier and node.config.materialized == "rebuilt_table" -%}
+    {%- if relation.schema ~ "." ~ relation.identifier in cdc_vault.built_whole() -%}
       {{ return(cdc_vault.next_of(relation)) }}
-    {%- endfor -%}
+    {%- endif -%}
   {%- endif -%}
   {{ return(relation) }}
+{% endmacro %}
+
+{#- The tables that are built whole, as `schema.table`: a project of many models is gone through once. -#}
+{% macro built_whole() %}
+  {%- if "lakehouse_whole" not in graph -%}
+    {%- set found = {} -%}
+    {%- for node in graph.nodes.values() if node.config.materialized == "rebuilt_table" -%}
+      {%- do found.update({node.schema ~ "." ~ node.alias: true}) -%}
+    {%- endfor -%}
+    {%- do graph.update(lakehouse_whole=found) -%}
+  {%- endif -%}
+  {{ return(graph.lakehouse_whole) }}
 {% endmacro %}
