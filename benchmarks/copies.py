@@ -27,8 +27,8 @@ SOURCE, DAYS = "retail", "control_snap"
 OTHERS = ("dim_user", "dim_account")  # marts of other sources
 ENTER = (
     "INSERT INTO iceberg_tables (catalog_name, table_namespace, table_name, metadata_location, iceberg_type)"
-    " SELECT catalog_name, table_namespace, table_name || %s, metadata_location, iceberg_type FROM iceberg_tables"
-    " WHERE table_name = ANY(%s)"
+    " SELECT catalog_name, table_namespace, copy, metadata_location, iceberg_type FROM iceberg_tables"
+    " JOIN unnest(%s::text[], %s::text[]) AS names (original, copy) ON table_name = original"
 )
 
 
@@ -36,15 +36,16 @@ def add_copies(settings: Settings, copies: int) -> None:
     """Adds so many copies of retail to the project of these settings, its database and the lake."""
     models = settings.dbt_project_dir / "models"
     originals = _originals(models)
+    names = [file.stem for file in originals]
     for number in range(1, copies + 1):
-        _write(models, originals, f"_{number}")
+        _write(models, originals, number)
     _declare(models / "sources" / f"{SOURCE}.yml", copies)
     _create(settings, copies)
     for command in (("prepare", SOURCE), ("ingest", "--once", SOURCE)):
         lakehouse(*command)
     with closing(connect_catalog(settings)) as catalog:
         for number in range(1, copies + 1):
-            catalog.execute(ENTER, (f"_{number}", [file.stem for file in originals]))
+            catalog.execute(ENTER, (names, [_named(name, number) for name in names]))
     _tell(settings)
 
 
@@ -57,16 +58,22 @@ def _originals(models: Path) -> list[Path]:
     return [file for file in found if file.stem not in without]
 
 
-def _write(models: Path, originals: list[Path], suffix: str) -> None:
+def _named(name: str, number: int) -> str:
+    """The name of a copy; macros add `_v1` to a satellite's."""
+    satellite = name.removesuffix("_v1")
+    return f"{satellite}_{number}{name.removeprefix(satellite)}"
+
+
+def _write(models: Path, originals: list[Path], number: int) -> None:
     """One copy: its models, with their tests."""
     names = re.compile(rf"\b({'|'.join(file.stem for file in originals)})\b")
-    for file in (version for sql in originals for version in (sql, sql.with_suffix(".yml"))):
-        text = names.sub(rf"\1{suffix}", file.read_text())
-        text = re.sub(rf"('{SOURCE}', '\w+)'", rf"\1{suffix}'", text)
-        text = re.sub(r"(table_name: \w+)", rf"\1{suffix}", text)
-        folder = models / file.relative_to(models).parent / f"copy{suffix}"
+    for file in (version for sql in originals for version in (sql, sql.with_suffix(".yml")) if version.exists()):
+        text = names.sub(lambda found: _named(found[0], number), file.read_text())
+        text = re.sub(rf"('{SOURCE}', '\w+)'", rf"\1_{number}'", text)
+        text = re.sub(r"(table_name: \w+)", rf"\1_{number}", text)
+        folder = models / file.relative_to(models).parent / f"copy_{number}"
         folder.mkdir(exist_ok=True)
-        (folder / f"{file.stem}{suffix}{file.suffix}").write_text(text)
+        (folder / f"{_named(file.stem, number)}{file.suffix}").write_text(text)
 
 
 def _declare(declaration: Path, copies: int) -> None:

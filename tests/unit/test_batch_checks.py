@@ -23,7 +23,7 @@ def a_test(name: str, severity: str = "ERROR", where: str | None = None, **said:
 
 
 def checks_of(*tests: SimpleNamespace) -> dict[str, list[Any]] | None:
-    graph = SimpleNamespace(nodes={str(n): test for n, test in enumerate(tests)})
+    graph = {"nodes": {str(n): test for n, test in enumerate(tests)}}
     found: dict[str, list[Any]] | None = macro("batch_checks", graph=graph, model=MODEL)()
     return found
 

@@ -557,7 +557,7 @@ def test_a_mart_of_a_source_that_is_no_raw_table_is_built_for_its_news(
     worker, views = object.__new__(Worker), dict[tuple[str, str], str]()
     there = dict.fromkeys(before | {("raw_retail", "stores")})
     for name, value in {
-        "_graph": graph, "_catalog": SimpleNamespace(load_tables=lambda _: there), "_connection": None, "_raw": (),
+        "_graph": graph, "_catalog": SimpleNamespace(locations=lambda _: there), "_connection": None, "_raw": (),
     }.items():  # fmt: skip
         monkeypatch.setattr(worker, name, value, raising=False)
     monkeypatch.setattr("orchestration.worker.worker.never_arrived", lambda *_: [])

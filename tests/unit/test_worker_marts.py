@@ -78,7 +78,8 @@ def test_a_mart_is_tested_with_those_that_are_held_back_and_through_views_once_i
     module = "orchestration.worker.marts.marts"
     dbt: Any = SimpleNamespace(run=lambda _, names, variables: [NodeResult(one, "success", 0.0, 0, "") for _ in names])
     catalog: Any = SimpleNamespace(
-        load_tables=lambda names: {name: there[name] for name in names if name in there}, locations=lambda _: {}
+        load_tables=lambda names: {name: there[name] for name in names if name in there},
+        locations=lambda names: {name: "" for name in names if name in there},
     )
     built = Marts(load_settings(), catalog, dbt, changed, Graph(changed))
     for name, value in {
