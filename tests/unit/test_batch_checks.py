@@ -40,6 +40,8 @@ def test_what_a_batch_can_break_is_what_the_tests_of_its_table_say_of_each_row()
     assert checks_of(a_test("unique", column_name="id", severity="WARN")) is None, "a warning stops nothing"
     assert checks_of(a_test("unique", column_name="id", where="id > 5")) is None, "not of all rows"
     assert checks_of(a_test("unique", column_name="a || b")) is None, "an expression"
+    query = SimpleNamespace(resource_type="test", name="a query of its own")
+    assert checks_of(query, a_test("unique", column_name="id")) == {"once": [["id"]], "given": []}
 
 
 def by_statement(rows: list[tuple[Any, ...]]) -> str | None:

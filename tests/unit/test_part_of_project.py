@@ -26,6 +26,8 @@ def test_a_run_is_given_what_its_models_are_made_of_and_no_others(warm: WarmDbt)
     assert {"fct_transactions", "sat_transaction_details_v1", "sat_transaction_details", "hub_store"} <= names
     assert "parsed_retail__transactions" in names, "dbt goes by the way between two models through others"
     assert not [name for name in names if "user" in name or "unique" in name]
+    hooks = [key for key, node in warm._project.nodes.items() if node.resource_type == "operation"]
+    assert hooks and [key for key, node in part.nodes.items() if node.resource_type == "operation"] == hooks
     assert {source.name for source in part.sources.values()} >= {"transactions", "stores"}
     assert not [source for source in part.sources.values() if source.source_name == "bank"]
 

@@ -50,5 +50,7 @@ def part_of(project: Manifest, names: Collection[str]) -> Manifest:
         getattr(project, lookup)
     project.get_macros_by_name()
     project.get_macros_by_package()
-    found = {kind: _Part(there, [id for id in there if id in reached[kind]]) for kind, there in kinds.items()}
+    found: dict[str, Any] = {
+        kind: _Part(there, [id for id in there if id in reached[kind]]) for kind, there in kinds.items()
+    }
     return replace(project, **found)

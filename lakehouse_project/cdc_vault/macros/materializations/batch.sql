@@ -29,7 +29,7 @@
 {% macro tests_by_model() %}
   {%- if "lakehouse_tests" not in graph -%}
     {%- set found = {} -%}
-    {%- for test in graph.nodes.values() if test.resource_type == "test" -%}
+    {%- for test in graph.nodes.values() if test.resource_type == "test" and test.attached_node -%}
       {%- do found.setdefault(test.attached_node, []).append(test) -%}
     {%- endfor -%}
     {%- do graph.update(lakehouse_tests=found) -%}
