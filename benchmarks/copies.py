@@ -114,6 +114,7 @@ def _tell(settings: Settings) -> None:
             newest = worker._newest(sorted({*tables, *task.watched}))
             facts = {table: newest[".".join(table)] for table in tables if ".".join(table) in newest}
             loaded = {name: newest[name].snapshot_id for name in map(".".join, task.watched) if name in newest}
-            report_tables(worker._instance, task.job, facts, {}, loaded, () if task.marts else facts)
+            by_day = () if task.marts else facts.keys() - set(task.tables)
+            report_tables(worker._instance, task.job, facts, {}, loaded, by_day)
         passed = [NodeResult(test, "pass", 0.0, 0, "") for test in worker._checks]
         report_tests(worker._instance, worker._checks, passed)
