@@ -4,7 +4,8 @@ A fault is `module:function:before` or `module:function:after`: SIGKILL just bef
 `module:function:stall` is SIGSTOP before the call, until somebody sends SIGCONT; a number after it, such as
 `…:after:2`, says which call; `module:name:set:7` gives a constant another value. After `--dagster` a materialization
 of the raw assets does the work instead, as one started from the UI would; after `--follow` a follower does it, beside
-others after `--share`. After `--mirror` it is a refresh of the mirrors, after `--move` a move to the declared kind.
+others after `--share`. After `--mirror` it is a refresh of the mirrors, after `--move` a move to the declared kind;
+after `--resume=TABLE` or `--replay=TABLE` that is done with the table.
 """
 
 import importlib
@@ -61,8 +62,11 @@ def main() -> None:
     declarations, source = Declarations(sources=tuple(sources)), sources[0]
     if "--dagster" in sys.argv:
         sys.exit(_materialize(settings, declarations))
-    from ingestion import bring_up, follow_sources, move_source, refresh_mirrors
+    from ingestion import bring_up, follow_sources, move_source, refresh_mirrors, replay, resume
 
+    for name, command in (("--resume", resume), ("--replay", replay)):
+        if tables := [given.partition("=")[2] for given in sys.argv if given.startswith(f"{name}=")]:
+            return print(command(settings, declarations, source.name, tables).cut_position)
     if "--mirror" in sys.argv:
         return print(refresh_mirrors(settings, declarations, source.name))
     if "--follow" in sys.argv:

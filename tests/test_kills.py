@@ -10,13 +10,19 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyiceberg.expressions import EqualTo
 
+from ingestion import pause, replay, resume
+from ingestion.sink.meta_tables import ensure_meta
 from ingestion.sink.publish import publish
 from ingestion.state import store
+from lakehouse.catalog.open import open_catalog
 from lakehouse.settings import Settings
 from tests.marks import slow
 from tests.test_ingestion import ORDERS, TABLES, assert_equal, assert_order_is_unique
+from tests.test_parking import do, meta
 from tests.world import World, _plain, make_world
 
 pytestmark = pytest.mark.stack
@@ -62,6 +68,57 @@ def test_killed_at_a_step_it_resumes_with_nothing_lost_or_doubled(
     fill(world, 2001, 50)
     world.ingest(spark)
     assert_right(world)
+
+
+KEPT_STEPS = [
+    "ingestion.pipeline.replay:run_tasks",
+    "ingestion.pipeline.replay:publish",
+    "ingestion.sink.publish:_stage_all",
+    "ingestion.sink.publish:_swap",
+]
+
+
+@pytest.mark.parametrize("command", ["resume", "replay"])
+@pytest.mark.parametrize("step", [s if s in WORST else slow(s) for s in KEPT_STEPS])
+@pytest.mark.parametrize("when", [slow("before"), "after"])
+def test_killed_while_it_lands_what_was_kept_nothing_is_lost_or_doubled(
+    settings: Settings, spark: Any, command: str, step: str, when: str
+) -> None:
+    world = make_world(settings, ORDERS, TABLES, lease_seconds=2)
+    fill(world, 1, 30)
+    world.ingest(spark)
+    pause(world.settings, world.source.table("orders"))
+    fill(world, 1001, 30)
+    world.ingest(spark)
+    count = len(meta(world, "spool"))
+    assert count > 30
+    if command == "replay":
+        moved_to_quarantine(world)
+        do(world, resume, spark, "orders")
+    killed = world.driver(f"{step}:{when}", f"--{command}=orders")
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    landed = [row for row in world.raw("orders") if row["_op"] != "r"]
+    assert len(meta(world, "quarantine" if command == "replay" else "spool")) == (0 if landed else count)
+    fill(world, 2001, 30)
+    world.ingest(spark)
+    if command == "replay":
+        do(world, replay, spark, "orders")
+    assert_right(world)
+    assert meta(world, "spool") == [] and meta(world, "quarantine") == []
+
+
+def moved_to_quarantine(world: World) -> None:
+    """What is in the spool is dead letters instead, as if it could not have been read."""
+    catalog = open_catalog(world.settings)
+    try:
+        spool, letters = catalog.load_table(("meta", "spool")), ensure_meta(catalog, "quarantine")
+        mine = EqualTo(term="source", value=world.source.name)
+        rows = spool.scan(row_filter=mine).to_arrow().to_pylist()
+        schema = letters.schema().as_arrow()
+        letters.append(pa.Table.from_pylist([row | {"reason": "it was not read"} for row in rows], schema=schema))
+        spool.delete(mine)
+    finally:
+        catalog.close()
 
 
 @pytest.mark.slow
