@@ -24,12 +24,13 @@ from lakehouse.catalog.live_tables import POSITION, SNAPSHOT
 from lakehouse.catalog.open import load_table, open_catalog
 from lakehouse.declarations.policies import FlushPolicy, RawPolicy
 from lakehouse.servers.trino import query
-from lakehouse.settings import ServeSettings, Settings
+from lakehouse.settings import PROJECT_DIR, ServeSettings, Settings
 from lakehouse_cli.machine.clients import client_text
 from tests.brokers import Broker, Topics, drop_lake_of, make_topics
 from tests.pages import block
 from tests.serving import PASSWORDS, Served, served
 from tests.test_serve_clients import DUCKDB, environment, installed, restart_trino, run, trino_catalogs
+from tests.unit.test_docs_blocks import blocks
 from tests.world import make_world
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
@@ -38,6 +39,7 @@ PAGE = "how-to/live-tables.md"
 GROWN = 9000  # rows after which a follower is killed, which has published by then
 READS = int(os.environ.get("READS", "60"))
 COLUMNS = {"id": "bigint", "page": "text"}
+PAGE = PROJECT_DIR / "docs" / "how-to" / "live-tables.md"
 
 
 @dataclass
@@ -125,10 +127,12 @@ class Live:
 
 
 @contextmanager
-def live_source(settings: Settings, broker: Broker, folder: Path, minutes: float, partitions: int) -> Iterator[Live]:
+def live_source(
+    settings: Settings, broker: Broker, folder: Path, minutes: float, partitions: int, key: tuple[str, ...] = ()
+) -> Iterator[Live]:
     topic = f"live-{random.randrange(10**9)}"
     broker.create(topic, partitions)
-    tables = {"clicks": (RawPolicy(topic=topic), COLUMNS)}
+    tables = {"clicks": (RawPolicy(topic=topic, key=key), COLUMNS)}
     made = make_topics(settings, broker, tables, lease_seconds=2, flush_interval_seconds=0.5)
     text = block(PAGE, "yaml", ("interval_minutes: 10", f"interval_minutes: {minutes}"))
     (declared,) = yaml.safe_load(text)["sources"]
@@ -235,6 +239,66 @@ def latest_of(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
     for row in rows:
         last[row["page"]] = max(last.get(row["page"], (-1, -1)), (row["id"], row["_offset"]))
     return [(page, offset) for page, (_, offset) in sorted(last.items())]
+
+
+class Carts:
+    """Events of a few keys, written and deleted again and again, and what is left of them: the oracle."""
+
+    def __init__(self, live: Live) -> None:
+        self.live, self.left, self._chance, self._count = live, dict[int, str](), random.Random(1), 0
+
+    def send(self, count: int) -> None:
+        ids = [self._chance.randrange(40) for _ in range(count)]
+        events = list[dict[str, Any] | None]()
+        for number in ids:
+            self._count += 1
+            if self._chance.random() < 0.2:
+                self.left.pop(number, None)
+                events.append(None)
+            else:
+                self.left[number] = f"/{self._count}"
+                events.append({"id": number, "page": self.left[number]})
+        self.live.topics.broker.produce(self.live.topics.source.table("clicks").raw.topic, events, keys=ids)
+        self.live.sent += count
+
+
+def newest_of_each_key(live: Live) -> list[str]:
+    """The page's statements for Trino and for Spark, of this table."""
+    found = [block for language, block in blocks(PAGE) if language == "sql" and "PARTITION BY" in block]
+    return [
+        re.sub(r"\w+\.live_raw_web\.carts", f"served.live_{live.space}.clicks", b.rstrip().rstrip(";")) for b in found
+    ]
+
+
+def test_the_pages_statements_tell_the_newest_row_of_each_key_published_or_only_read(
+    settings: Settings, broker: Broker, spark: Any, tmp_path: Path
+) -> None:
+    with live_source(settings, broker, tmp_path / "access", 10, 3, key=("id",)) as live:
+        carts = Carts(live)
+        carts.send(200)
+        live.topics.ingest(spark)
+        client = live.client()
+        live.start()
+        file = trino_catalogs(settings) / "served.properties"
+        file.write_text(text_for(live, "trino"))
+        for line in text_for(live, "spark").replace("catalog.lake", "catalog.served").splitlines()[1:]:
+            spark.conf.set(*line.split("=", 1))
+        try:
+            restart_trino(settings)
+            of_trino, of_spark = newest_of_each_key(live)
+            for count in (30, 1, 90):  # reads of their own, of which none is published
+                carts.send(count)
+                live.until(live.sent, client)
+                wanted = sorted(carts.left.items())
+                assert sorted(tuple(row) for row in query(settings, of_trino)) == wanted
+                assert sorted(tuple(row) for row in spark.sql(of_spark).collect()) == wanted
+            assert len(live.committed()) == 200, "hot and cold rows of most keys"
+            live.stop(with_jvm=False)
+            assert len(live.committed()) == live.sent == 321
+            assert sorted(tuple(row) for row in query(settings, of_trino)) == wanted
+        finally:
+            file.unlink()
+            restart_trino(settings)
 
 
 def test_duckdb_reads_a_live_table_and_a_pinned_state_of_it(
