@@ -15,7 +15,7 @@ from lakehouse_cli.source import undeclaring
 from lakehouse_cli.source.declaring import accepted, agreed, refuse_changed, show_change, write_change
 from lakehouse_cli.source.dropping import drop, drop_aside, droppable
 from lakehouse_cli.source.scaffold import write_models
-from lakehouse_cli.source.taking_back import by_owner, kept_by, relations_of, take_back
+from lakehouse_cli.source.taking_back import by_owner, kept_by, relations_of, take_back, tell_of_connector
 
 if TYPE_CHECKING:
     from lakehouse.declarations import Declarations
@@ -136,6 +136,7 @@ def _remove_source(settings: Settings, source: str, drop_tables: bool, dry_run: 
             (forget_source if drop_tables else forget_live)(settings, source)
         drop(settings, found, dry_run)
         drop_aside(settings, source, None, aside, dry_run)
+        tell_of_connector(settings, source)
         if files is not None and not dry_run:
             undeclaring.undeclare(settings, files)
 

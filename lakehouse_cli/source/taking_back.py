@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from lakehouse.errors import LakehouseError
+from lakehouse.servers.embedded import embedded_sources
 from lakehouse.settings import Settings
 from lakehouse.text.shown import say
 from lakehouse.text.sql import literal
@@ -79,6 +80,33 @@ def take_back(settings: Settings, source: str, declared: Relations, dry_run: boo
     if not dry_run and settings.connection(source).kind == "postgres" and had_slot(settings, source):
         forget_slot(settings, source)  # last: whoever is interrupted can run all of it again
     return keeps
+
+
+def tell_of_connector(settings: Settings, source: str) -> None:
+    """Says what stays of a source in topics of Debezium: the lake has made none of it, and asks no broker."""
+    from ingestion.sources.debezium.connector import slots_behind
+    from ingestion.state import store
+    from lakehouse_stack.control.inspect import connect_address
+
+    if settings.connection(source).kind != "debezium":
+        return
+    stays = "its topics stay, and the connector that fills them, with its slot and publication: whoever declares the"
+    say(f"{source}: {stays} source again reads on. To end it, remove the connector from Kafka Connect first")
+    if (connect := connect_address(settings)) is not None and source in embedded_sources(settings):
+        say(f"curl -X DELETE {connect}/connectors/{source}")
+    if settings.debezium(source).url is None:
+        return
+    try:
+        with store.connect_catalog(settings) as states:
+            store.ensure_state(states)
+            own = store.read_slots(states).values()
+        slots = slots_behind(settings, source, own)
+    except LakehouseError as error:
+        say(f"{source}: then drop its slot: which one it is cannot be asked ({error})")
+        return
+    for slot, is_read in slots.items():
+        now = "which is being read" if is_read else "which nobody reads: its server keeps WAL for it"
+        say(f"{source}: then drop its slot, if it is {slot}, {now}: SELECT pg_drop_replication_slot({literal(slot)})")
 
 
 def by_owner(settings: Settings, source: str, keeps: "Kept", dry_run: bool) -> None:

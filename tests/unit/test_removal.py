@@ -28,12 +28,12 @@ from lakehouse.declarations import Declarations
 from lakehouse.declarations.policies import RawPolicy
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.worker_sessions import enter, leave
-from lakehouse.settings import KafkaSettings, Settings, SourceSettings, load_settings
+from lakehouse.settings import DebeziumSettings, KafkaSettings, Settings, SourceSettings, load_settings
 from lakehouse_cli.lake.show import newest_cuts
 from lakehouse_cli.source import remove as command
 from lakehouse_cli.source import undeclaring
 from lakehouse_cli.source.declaring import write_change
-from lakehouse_cli.source.taking_back import kept_by
+from lakehouse_cli.source.taking_back import kept_by, tell_of_connector
 from scaffold import Change, declaring_file, plan
 from scaffold.files import stamped
 from tests.world import declared_source
@@ -604,3 +604,18 @@ def test_a_publication_is_nobodys_to_take_back_who_has_neither_declared_nor_read
     monkeypatch.setattr("ingestion.sources.postgres.setup.kept", lambda *given, **more: asked.append(given[3]))
     kept_by(settings, "shop", {})
     assert asked == [whose]
+
+
+def test_of_a_source_in_topics_of_debezium_it_says_that_the_connector_stays(
+    web: tuple[Settings, list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody named the slot, which retains WAL once the connector is gone; the lake's own is not to be dropped."""
+    made, _ = web
+    of = DebeziumSettings(kind="debezium", bootstrap_servers="127.0.0.1:1")
+    tell_of_connector(made.model_copy(update={"sources": {"web": of}}), "web")
+    assert "the connector that fills them, with its slot and publication" in capsys.readouterr().out
+    with_url = of.model_copy(update={"url": made.catalog_url})
+    tell_of_connector(made.model_copy(update={"sources": {"web": with_url}}), "web")
+    assert "pg_drop_replication_slot" not in capsys.readouterr().out, "that database has none"
+    tell_of_connector(made, "web")
+    assert capsys.readouterr().out == "", "of kind kafka there is none"

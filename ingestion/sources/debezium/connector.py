@@ -13,11 +13,19 @@ ORDER BY slot_name
 """
 
 
+def slots_behind(settings: Settings, source: str, own: Collection[str]) -> dict[str, bool]:
+    """The slots of the database behind a source, but for the lake's `own`, and whether somebody reads each.
+
+    Raises LakehouseError where the database cannot be asked.
+    """
+    with connect_source(settings.behind(source), source) as connection:
+        return {name: active for name, active in connection.execute(_SLOTS) if name not in own}
+
+
 def unread_slots(settings: Settings, source: str, own: Collection[str]) -> tuple[str, ...]:
     """The slots of the database behind a source, but for the lake's `own`, where nobody reads any of them.
 
     Nothing where one is read: nobody knows whose it is. Raises LakehouseError where the database cannot be asked.
     """
-    with connect_source(settings.behind(source), source) as connection:
-        slots = {name: active for name, active in connection.execute(_SLOTS) if name not in own}
+    slots = slots_behind(settings, source, own)
     return () if any(slots.values()) else tuple(slots)
