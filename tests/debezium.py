@@ -17,9 +17,9 @@ from benchmarks.peers.maven import jars
 from lakehouse.declarations import Source
 from lakehouse.declarations.policies import LoadPolicy, RawPolicy
 from lakehouse.errors import LakehouseError
+from lakehouse.servers.connectors import JSON, connector_config
 from lakehouse.servers.java import spark_java_home
 from lakehouse.settings import DebeziumSettings, Settings
-from lakehouse.text.urls import parse_url
 from lakehouse_stack.home.ports import plan_ports
 from lakehouse_stack.processes.process import last_lines
 from tests.brokers import QUIET, Broker, Topics, topic_table
@@ -30,7 +30,10 @@ STORES = "".join(
     f"{store}.storage.topic=connect-{{port}}-{store}\n{store}.storage.replication.factor=1\n"
     for store in ("config", "offset", "status")
 )  # a worker's own: another one beside the same broker would run its connectors, too
-JSON = "org.apache.kafka.connect.json.JsonConverter"
+HASTE = {
+    "poll.interval.ms": "50", "slot.retry.delay.ms": "300", "slot.max.retries": "100",
+    "retriable.restart.connector.wait.ms": "500",
+}  # fmt: skip
 
 
 @dataclass
@@ -145,18 +148,13 @@ def running_connect(
 
 
 def connector(url: str, prefix: str, tables: str, *, schemas: bool = False, **options: Any) -> dict[str, str]:
-    """The configuration of a connector with transaction metadata; underscores in `options` stand for dots."""
-    at = parse_url(url)
-    return {
-        "connector.class": "io.debezium.connector.postgresql.PostgresConnector", "plugin.name": "pgoutput",
-        "tasks.max": "1", "database.hostname": at.host, "database.port": str(at.port), "database.dbname": at.database,
-        "database.user": at.user, "database.password": at.password, "topic.prefix": prefix, "slot.name": prefix,
-        "publication.name": prefix, "publication.autocreate.mode": "filtered", "table.include.list": tables,
-        "provide.transaction.metadata": "true", "skipped.operations": "none", "poll.interval.ms": "50",
-        "slot.retry.delay.ms": "300", "slot.max.retries": "100", "retriable.restart.connector.wait.ms": "500",
-        "key.converter": JSON, "value.converter": JSON, "key.converter.schemas.enable": str(schemas).lower(),
-        "value.converter.schemas.enable": str(schemas).lower(), "topic.creation.default.replication.factor": "1",
-        "topic.creation.default.partitions": "1", "transaction.boundary": "poll",
+    """The configuration that the product recommends, in haste, with a publication of the connector's own and whatever
+    Connect delivers; underscores in `options` stand for dots."""
+    recommended = connector_config(url, prefix, [tables], prefix)
+    return recommended | HASTE | {
+        "publication.autocreate.mode": "filtered", "exactly.once.support": "requested",
+        "value.converter.replace.null.with.default": "true",
+        "key.converter.schemas.enable": str(schemas).lower(), "value.converter.schemas.enable": str(schemas).lower(),
     } | {name.replace("_", "."): str(value) for name, value in options.items()}  # fmt: skip
 
 

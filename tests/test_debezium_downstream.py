@@ -19,63 +19,24 @@ from lakehouse.declarations import declarations_from
 from lakehouse.declarations.manifest import load_manifest
 from lakehouse.declarations.policies import RawPolicy
 from lakehouse.errors import LakehouseError
-from lakehouse.settings import Settings
+from lakehouse.servers.connectors import source_of_connector
+from lakehouse.settings import DebeziumSettings, Settings
+from lakehouse_samples.bank import debezium as through
 from lakehouse_samples.bank import workload
+from lakehouse_samples.loading import schema_sql
 from scaffold import apply, declared_alone, models_of, plan
 from tests.brokers import Broker, Topics, drop_lake_of
-from tests.debezium import Connect, connector, make_debezium
+from tests.debezium import Connect
 from tests.erasing import People, others_of, traces
 from tests.orchestrated import Orchestrated, copy_project
 from tests.world import World, make_world
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
-DDL = """
-CREATE TABLE users (id uuid PRIMARY KEY, email text UNIQUE NOT NULL, name text NOT NULL, created_at date);
-CREATE TABLE accounts (id uuid PRIMARY KEY, user_id uuid REFERENCES users, currency text, balance numeric(15, 2),
-  created_at date);
-ALTER TABLE users REPLICA IDENTITY FULL;
-ALTER TABLE accounts REPLICA IDENTITY FULL
-"""
 USERS = {"id": "uuid", "email": "text", "name": "text", "created_at": "date"}
 ACCOUNTS = {
     "id": "uuid", "user_id": "uuid", "currency": "text", "balance": "numeric(15,2)", "created_at": "date",
 }  # fmt: skip
 TABLES = {"users": (("id",), USERS), "accounts": (("id",), ACCOUNTS)}
-DECLARED = """sources:
-  - name: {name}
-    schema: raw_{name}
-    description: A bank, through Debezium.
-    config:
-      meta:
-        kind: debezium
-        owners: [bank@example.com]
-        maintenance:
-          schedule_group: weekly
-          keep_removed_hours: 6
-          compact: {{target_file_size_mb: 64, min_input_files: 2}}
-          expire_snapshots: {{older_than_hours: 6, retain_last: 1, keep_metadata_files: 20}}
-    tables:
-      - name: users
-        config:
-          meta:
-            raw: {{topic: {prefix}.public.users, key: [id]}}
-            vault:
-              hub: {{name: {name}_user, column: user_number}}
-              satellites: {{{name}_details: {{columns: [email, name, created_at], personal: true}}}}
-        data_tests: [cdc_vault.raw_log_is_sound]
-        columns: {users}
-      - name: accounts
-        config:
-          meta:
-            raw: {{topic: {prefix}.public.accounts, key: [id]}}
-            vault:
-              hub: {{name: {name}_account, column: account_number}}
-              references: {{{name}_user: {{columns: [user_id]}}}}
-              links: {{{name}_account_user: {{to: [{name}_user]}}}}
-              satellites: {{{name}_account_details: {{columns: [currency, balance, created_at]}}}}
-        data_tests: [cdc_vault.raw_log_is_sound]
-        columns: {accounts}
-"""
 
 
 @dataclass(frozen=True)
@@ -134,39 +95,30 @@ class Bank(People):
 
 
 def make_bank(settings: Settings, project: Path, broker: Broker, connect: Connect) -> Bank:
-    """A bank without users yet, in a project of its own."""
+    """A bank without users yet, in a project of its own; the sample's command makes it by the same code."""
     policies = {name: RawPolicy(relation=f"public.{name}", key=key) for name, (key, _) in TABLES.items()}
-    database = make_world(settings, DDL, policies)
+    database = make_world(settings, schema_sql("bank"), policies)
     prefix = database.source.name
-    url = database.settings.source(prefix).url
-    fixed = {"publication.name": "lakehouse", "publication.autocreate.mode": "disabled"}
-    connect.run(prefix, connector(url.get_secret_value(), prefix, "public.*") | fixed)
-    active = f"SELECT 1 FROM pg_replication_slots WHERE slot_name = '{prefix}' AND active"
-    connect.until(lambda: bool(database.rows(active)))
-    modes = {"times": "adaptive", "binary": "bytes", "url": url}
-    topics = make_debezium(database, broker, TABLES, **modes)
-    name = topics.source.name
+    url = database.settings.source(prefix).url.get_secret_value()
+    through.publish(database.owner_url, url, prefix)
+    through.make_topics({"bootstrap.servers": broker.server}, prefix)
+    at = f"http://127.0.0.1:{connect.rest_port}"
+    assert through.connect(at, database.owner_url, url, prefix, prefix)
+    name, given = f"d{prefix}", source_of_connector(broker.server, prefix, url)
     copy_project(settings, project)
-    columns = {
-        table: "[" + ", ".join(f'{{name: {c}, data_type: "{kind}"}}' for c, kind in TABLES[table][1].items()) + "]"
-        for table in TABLES
-    }
     declared = project / "dbt_project" / "models" / "sources" / f"{name}.yml"
-    declared.write_text(DECLARED.format(name=name, prefix=prefix, **columns))
-    mine = topics.settings.model_copy(update={"project_dir": project})
+    declared.write_text(through.declaration(name, prefix))
+    limits = settings.ingestion.model_copy(update={"lease_seconds": 2})
+    sources = {name: DebeziumSettings.model_validate(given)}
+    mine = settings.model_copy(update={"sources": sources, "ingestion": limits, "project_dir": project})
     apply(plan(mine.dbt_project_dir, name, models_of(declared_alone(mine), name)))
     manifest = load_manifest(mine)
     declarations = declarations_from(manifest, mine.dbt_project_dir)
     manifest["sources"] |= others_of(mine)
     world = Topics(mine, declarations.source(name), database.owner_url, broker)
-    given = {
-        "KIND": "debezium", "BOOTSTRAP_SERVERS": broker.server, "TRANSACTIONS": f"{prefix}.transaction",
-        "DELIVERY": "exactly_once", "DECIMALS": "precise", "TIMES": "adaptive", "BINARY": "bytes",
-        "URL": url.get_secret_value(),
-    }  # fmt: skip
     environment = {
         **os.environ, "LAKEHOUSE_PROJECT_DIR": str(project), "DAGSTER_HOME": str(settings.dagster_home),
-    } | {f"LAKEHOUSE_SOURCES__{name.upper()}__{key}": value for key, value in given.items()}  # fmt: skip
+    } | {f"LAKEHOUSE_SOURCES__{name.upper()}__{key.upper()}": value for key, value in given.items()}  # fmt: skip
     return Bank(world, manifest, declarations, database, environment, connect)
 
 

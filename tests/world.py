@@ -138,7 +138,7 @@ def make_world(
 ) -> World:
     """A fresh database with `ddl` run in it, and one declared raw table per entry of `tables`."""
     name = f"t{uuid.uuid4().hex[:10]}"
-    sample = settings.sources["bank"]
+    sample = settings.source("bank")
     assert sample.owner_url is not None
     owner, role = parse_url(sample.owner_url.get_secret_value()), parse_url(sample.url.get_secret_value())
     _create_database(settings, name, owner.user, encoding)
@@ -223,7 +223,7 @@ def _create_database(settings: Settings, name: str, owner: str, encoding: str) -
 
 def superuser(settings: Settings, database: str = "postgres") -> psycopg.Connection[Any]:
     """A superuser's connection to the sources' cluster, for what only an administrator may do."""
-    return _superuser(settings, "sources", settings.sources["bank"].url.get_secret_value(), database)
+    return _superuser(settings, "sources", settings.source("bank").url.get_secret_value(), database)
 
 
 def catalog_superuser(settings: Settings) -> psycopg.Connection[Any]:

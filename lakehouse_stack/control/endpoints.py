@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from lakehouse.files.private_files import write_private
+from lakehouse.servers.connectors import source_of_connector
 from lakehouse.settings import ENDPOINTS_FILE, Settings, load_settings
-from lakehouse_stack.home.config import SAMPLE_DATABASES, SAMPLE_TOPICS
+from lakehouse_stack.home.config import SAMPLE_CONNECTOR, SAMPLE_DATABASES, SAMPLE_TOPICS
 from lakehouse_stack.home.instance import write_instance
 from lakehouse_stack.home.ports import LOOPBACK
 from lakehouse_stack.servers.trino import trino_client
@@ -37,7 +38,7 @@ def endpoints(
             }
             for name in SAMPLE_DATABASES
         }
-        | _topics(ports),
+        | _topics(ports, credentials),
         "s3": {
             "endpoint": f"http://{LOOPBACK}:{ports['s3']}",
             "region": "us-east-1",
@@ -62,11 +63,16 @@ def endpoints(
     }
 
 
-def _topics(ports: Mapping[str, int]) -> dict[str, dict[str, str]]:
-    """The sample in Kafka, where the stack has one."""
+def _topics(ports: Mapping[str, int], credentials: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """The samples in Kafka, where the stack has one."""
     if "kafka" not in ports:
         return {}
-    return {SAMPLE_TOPICS: {"kind": "kafka", "bootstrap_servers": f"{LOOPBACK}:{ports['kafka']}"}}
+    servers = f"{LOOPBACK}:{ports['kafka']}"
+    bank = postgres_url("lakehouse_ingest", credentials["lakehouse_ingest"], ports["sources"], "bank")
+    return {
+        SAMPLE_TOPICS: {"kind": "kafka", "bootstrap_servers": servers},
+        SAMPLE_CONNECTOR: source_of_connector(servers, SAMPLE_CONNECTOR, bank),
+    }
 
 
 def to_toml(values: Mapping[str, Any], prefix: str = "") -> str:

@@ -17,6 +17,7 @@ LISTENERS = (*SERVERS, *KAFKA_SERVERS)
 EVERY_SERVER = (*LISTENERS, "reads")
 SAMPLE_DATABASES = ("retail", "bank", "payroll")
 SAMPLE_TOPICS = "clicks"  # the source whose topics are in the broker of the stack
+SAMPLE_CONNECTOR = "bank_topics"  # the source of what a connector in the stack's Connect writes of the sample `bank`
 
 
 class StackSettings(BaseSettings):

@@ -2,11 +2,17 @@
 
 from collections import Counter
 from decimal import Decimal
+from pathlib import Path
 from random import Random
 
 import pytest
+import yaml
 
 from lakehouse.errors import LakehouseError
+from lakehouse.servers.connectors import connector_config, source_of_connector
+from lakehouse.settings import DebeziumSettings, Settings
+from lakehouse_cli.source import samples as command
+from lakehouse_samples.bank import debezium
 from lakehouse_samples.bank.workload import plan
 from lakehouse_samples.database import session
 from lakehouse_samples.loading import SAMPLES, load, schema_sql
@@ -25,6 +31,33 @@ def test_every_table_of_a_sample_is_in_its_schema(source: str) -> None:
     text = schema_sql(source)
     for table in SAMPLES[source]:
         assert f"CREATE TABLE IF NOT EXISTS {table} (" in text
+
+
+def test_the_bank_through_debezium_declares_the_columns_of_the_bank_by_its_slot() -> None:
+    by_slot = yaml.safe_load((Settings().dbt_project_dir / "models" / "sources" / "bank.yml").read_text())
+    by_topics = yaml.safe_load(debezium.declaration("bank_topics", "bank_topics"))
+    [slot], [topics] = by_slot["sources"], by_topics["sources"]
+    assert topics["config"]["meta"]["kind"] == "debezium" and topics["config"]["meta"]["optional"]
+    for one, other in zip(slot["tables"], topics["tables"], strict=True):
+        assert (one["name"], one["columns"]) == (other["name"], other["columns"])
+        assert other["config"]["meta"]["raw"] == {"topic": f"bank_topics.public.{one['name']}", "key": ["id"]}
+
+
+def test_the_source_reads_what_the_connector_is_told_to_write() -> None:
+    url = "postgresql://lake:secret@db:5433/bank"
+    of = DebeziumSettings.model_validate(source_of_connector("broker:9092", "shop", url))
+    config = connector_config(url, "shop", ["public.users", "public.accounts"], "shop")
+    assert (of.decimals, of.times, of.binary) == tuple(
+        config[f"{of_what}.mode"] for of_what in ("decimal.handling", "time.precision", "binary.handling")
+    )
+    assert of.transactions == f"{config['topic.prefix']}.transaction" and config["exactly.once.support"] == "required"
+    assert (config["database.hostname"], config["database.port"], config["database.user"]) == ("db", "5433", "lake")
+
+
+def test_without_kafka_no_sample_is_made_through_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "load_settings", lambda: Settings(home=tmp_path))
+    with pytest.raises(LakehouseError, match="lakehouse up --with kafka"):
+        command.load_samples(["bank"], command.Through.debezium)
 
 
 def test_the_same_seed_draws_the_same_sales() -> None:

@@ -1,0 +1,113 @@
+"""The bank through Debezium: its publication, its topics, the connector that fills them, and their declaration."""
+
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from lakehouse.errors import LakehouseError
+from lakehouse.servers.connectors import connector_config
+from lakehouse.servers.outage import BROKEN_OFF
+from lakehouse.text.sql import ident
+from lakehouse.text.urls import parse_url
+from lakehouse_samples.database import session
+from lakehouse_samples.loading import SAMPLES
+
+TABLES = SAMPLES["bank"]
+ANSWER_SECONDS, START_SECONDS = 30.0, 120.0
+NOT_YET = (404, 409, 500, 503)
+PUBLISHED = "SELECT 1 FROM pg_publication WHERE pubname = %s"
+SLOT = "SELECT active FROM pg_replication_slots WHERE slot_name = %s"
+
+
+def declaration(source: str, prefix: str) -> str:
+    """The text of the file that declares the topics of a connector with this prefix as a source."""
+    text = Path(__file__).with_name("debezium.yml").read_text(encoding="utf-8")
+    return Template(text).substitute(source=source, prefix=prefix)
+
+
+def publish(owner_url: str, url: str, publication: str) -> None:
+    """Lets the role of `url` read the tables, and publishes them, as their owner; twice changes nothing."""
+    tables, role = ", ".join(f"public.{ident(table)}" for table in TABLES), ident(parse_url(url).user)
+    with session(owner_url, "bank") as connection, connection.transaction():
+        connection.execute(f"GRANT USAGE ON SCHEMA public TO {role}".encode())
+        connection.execute(f"GRANT SELECT ON {tables} TO {role}".encode())
+        if connection.execute(PUBLISHED, (publication,)).fetchone() is None:
+            connection.execute(f"CREATE PUBLICATION {ident(publication)} FOR TABLE {tables}".encode())
+
+
+def make_topics(properties: Mapping[str, Any], prefix: str) -> None:
+    """Makes the topics that are not there, so that they can be read before the first event; raises LakehouseError."""
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    wanted = [*(f"{prefix}.public.{table}" for table in TABLES), f"{prefix}.transaction"]
+    try:
+        admin = AdminClient(dict(properties))
+        there = admin.list_topics(timeout=ANSWER_SECONDS).topics
+        new = [NewTopic(topic, 1, -1) for topic in wanted if topic not in there]
+        for made in (admin.create_topics(new) if new else {}).values():
+            made.result(ANSWER_SECONDS)
+    except (KafkaException, TimeoutError) as error:
+        raise LakehouseError(f"the topics {', '.join(wanted)} cannot be made: {error}") from None
+
+
+def connect(connect_url: str, owner_url: str, url: str, prefix: str, publication: str) -> bool:
+    """Has Kafka Connect run the connector, and waits until it streams; returns whether it was not there before.
+
+    Where it has no slot, the offsets that Connect keeps of a former connector go: what happened in between would be
+    missing, so it begins with a snapshot. Whoever is interrupted can run it again. Raises LakehouseError.
+    """
+    config = connector_config(url, prefix, (f"public.{table}" for table in TABLES), publication)
+    path = f"{connect_url}/connectors/{prefix}"
+    is_new = _asked("GET", f"{path}/status") is None
+    if not _one(owner_url, SLOT, prefix):
+        stopped = {"name": prefix, "config": config, "initial_state": "STOPPED"}
+        _until(lambda: _asked("POST", f"{connect_url}/connectors", stopped) or _asked("GET", f"{path}/status"), path)
+        _until(lambda: _asked("PUT", f"{path}/stop") is not None, path)
+        _until(lambda: _asked("DELETE", f"{path}/offsets", not_yet=(*NOT_YET, 400)) is not None, path)
+    _until(lambda: _asked("PUT", f"{path}/config", config) is not None, path)
+    _until(lambda: _asked("PUT", f"{path}/resume") is not None, path)
+    _until(lambda: _streams(path) and _one(owner_url, SLOT, prefix) == [True], path)
+    return is_new
+
+
+def _streams(path: str) -> bool:
+    status = _asked("GET", f"{path}/status") or {"tasks": ()}
+    for task in status["tasks"]:
+        if task["state"] == "FAILED":
+            raise LakehouseError(f"connector {path}: {' '.join(task['trace'].split())[:500]}")
+    return [task["state"] for task in status["tasks"]] == ["RUNNING"]
+
+
+def _one(owner_url: str, query: str, *values: str) -> list[Any]:
+    with session(owner_url, "bank") as connection:
+        return list(connection.execute(query.encode(), values).fetchone() or ())
+
+
+def _until(done: Any, path: str) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while not done():
+        if time.monotonic() > deadline:
+            raise LakehouseError(f"connector {path} does not stream after {START_SECONDS:.0f} s: see its log")
+        time.sleep(0.2)
+
+
+def _asked(method: str, url: str, body: object = None, not_yet: tuple[int, ...] = NOT_YET) -> Any:
+    """What Connect answers; None where there is no such connector, or Connect is not ready. Raises LakehouseError."""
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=ANSWER_SECONDS) as answer:
+            return json.loads(answer.read() or b"{}")
+    except urllib.error.HTTPError as error:
+        if error.code in not_yet:
+            return None
+        says = " ".join(error.read().decode(errors="replace").split())
+        raise LakehouseError(f"{url}: Kafka Connect answers {error.code}: {says[:500]}") from None
+    except BROKEN_OFF as error:
+        raise LakehouseError(f"{url}: Kafka Connect does not answer ({error})") from None
