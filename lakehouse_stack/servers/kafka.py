@@ -82,7 +82,8 @@ def java_command(java: Path, classes: Path, heap_mb: int, main: str, *arguments:
 def format_command(java: Path, classes: Path, properties: Path) -> tuple[str, ...]:
     """Makes the data folder of a new cluster."""
     cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-    told = ("format", "--ignore-formatted", "--cluster-id", cluster, "--config", str(properties))
+    # the id may begin with a hyphen, and would be an option by itself
+    told = ("format", "--ignore-formatted", f"--cluster-id={cluster}", "--config", str(properties))
     return java_command(java, classes, 256, "kafka.tools.StorageTool", *told)
 
 

@@ -4,6 +4,7 @@ import json
 import re
 import stat
 import tomllib
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from pathlib import Path
@@ -27,6 +28,7 @@ from lakehouse_stack.home.instance import dagster_yaml, ensure_instance, passwor
 from lakehouse_stack.processes.accounts import ServerPlacement
 from lakehouse_stack.servers import reads as reading
 from lakehouse_stack.servers import serve as serving
+from lakehouse_stack.servers.kafka import format_command
 from lakehouse_stack.servers.reads import reads_server
 from lakehouse_stack.servers.serve import serve_server
 from lakehouse_stack.servers.trino import trino_files
@@ -376,6 +378,13 @@ def test_a_private_file_may_be_written_by_several_at_once(tmp_path):
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda text: write_private(target, text * 10_000), "abcdefgh" * 20))
     assert len(target.read_text()) == 10_000 and list(tmp_path.iterdir()) == [target]
+
+
+def test_an_id_of_a_cluster_that_begins_with_a_hyphen_is_no_option_of_its_own(tmp_path, monkeypatch):
+    """One first start in 64 failed: `argument --cluster-id/-t: expected one argument`."""
+    monkeypatch.setattr(uuid, "uuid4", lambda: uuid.UUID("f98c5118-6a81-4b01-8ce2-b494bbc2df16"))
+    command = format_command(tmp_path / "java", tmp_path / "classes", tmp_path / "broker.properties")
+    assert "--cluster-id=-YxRGGqBSwGM4rSUu8LfFg" in command
 
 
 def test_toml_text_survives_a_round_trip():
