@@ -69,6 +69,8 @@ def scaffold(
     if check and drifted:
         again = " ".join(["lakehouse scaffold", *(sources or ())])
         raise LakehouseError(f"{drifted} files differ from the declarations: run `{again}`")
+    for name in undeclared:
+        say(f"then, once the proposal is as you want it: `lakehouse prepare {name}`")
 
 
 def write_models(settings: Settings, declared: Declarations, sources: Sequence[str], check: bool = False) -> int:

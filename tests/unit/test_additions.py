@@ -146,6 +146,7 @@ def test_what_a_proposal_leaves_out_is_said_where_it_is_made(add: Callable[..., 
     assert done.exit_code == 0, done.exception
     assert "  table public.scratch, for the reason that stands beside it" in done.stdout
     assert "  schema old: 1 table\n`lakehouse add shop.SCHEMA.TABLE` declares a table of" in done.stdout
+    assert done.stdout.endswith("then, once the proposal is as you want it: `lakehouse prepare shop`\n")
 
 
 @pytest.mark.stack
