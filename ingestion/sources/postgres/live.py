@@ -14,6 +14,7 @@ import struct
 import threading
 import time
 from array import array
+from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -31,6 +32,7 @@ from lakehouse.servers.database import SourceConnection
 from lakehouse.text.sql import ident, literal
 
 STATUS_SECONDS = 5.0
+_PRESSING = (10, 1.0)  # requests for an answer, within so many seconds: otherwise one comes per half wal_sender_timeout
 _XLOG_DATA, _KEEPALIVE = b"wk"
 _DATA_HEADER = 25
 _COMMIT, _RELATION = b"CR"
@@ -124,6 +126,7 @@ class LiveStream:
         self._lost: str | None = None
         self._asked = False  # the reader wants to know how far the server is
         self._due = False  # the server wants to know how far we are
+        self._requests: deque[float] = deque(maxlen=_PRESSING[0])
         self._waker, self._wakes = socket.socketpair()
         try:
             self._connection = SourceConnection(psycopg.connect(f"{url}&replication=database", autocommit=True))
@@ -233,6 +236,7 @@ class LiveStream:
                     pgconn.consume_input()
         except (psycopg.Error, OSError, ValueError) as error:
             self._lose(" ".join(str(error).split()) or type(error).__name__)
+            self._connection.close()  # a server that shuts down waits for it, whatever the follower is at
 
     def _read(self, pgconn: pq.abc.PGconn) -> None:
         """Takes everything that has arrived."""
@@ -254,7 +258,17 @@ class LiveStream:
         elif data[0] == _KEEPALIVE:
             (end,) = struct.unpack_from(">q", data, 1)
             self._received.lsn = max(self._received.lsn, end)
-            self._due = self._due or bool(data[17])
+            if data[17]:
+                self._due = True
+                self._refuse_to_hold_up()
+
+    def _refuse_to_hold_up(self) -> None:
+        """Raises OperationalError where the server is shutting down: it asks, answer by answer, until all that it has
+        sent is confirmed, and refuses new sessions meanwhile. A signed position never is all."""
+        self._requests.append(time.monotonic())
+        count, seconds = _PRESSING
+        if len(self._requests) == count and self._requests[-1] - self._requests[0] < seconds:
+            raise psycopg.OperationalError("the server is shutting down")
 
     def _tell(self, confirmed: int, ask: bool) -> None:
         """A standby status update. Only what is confirmed counts as flushed: the server may forget that."""
