@@ -18,6 +18,7 @@ from benchmarks.bench import Bench, Results
 from benchmarks.report import write_report
 from benchmarks.scenarios.changes import huge_transaction, mixed_changes, narrow_inserts
 from benchmarks.scenarios.commit_to_fact import commit_to_fact
+from benchmarks.scenarios.events_visible import events_visible
 from benchmarks.scenarios.freshness import freshness
 from benchmarks.scenarios.freshness_readers import freshness_readers
 from benchmarks.scenarios.idle import idle
@@ -40,6 +41,7 @@ SCENARIOS: dict[str, tuple[str, Callable[[Bench], Results]]] = {
     "mixed_changes": ("Changes: 20 columns, 60 % insert, 30 % update, 10 % delete, 5 tables", mixed_changes),
     "narrow_events": ("Topics in Kafka: narrow events, loaded before", narrow_events),
     "wide_envelopes": ("Topics of Debezium: envelopes of 20 columns, loaded before", wide_envelopes),
+    "events_visible": ("Freshness of a topic, and of a slot", events_visible),
     "huge_transaction": ("One transaction of 5,000,000 changes", huge_transaction),
     "narrow_snapshot": ("Snapshot: narrow", narrow_snapshot),
     "wide_snapshot": ("Snapshot: 20 columns", wide_snapshot),

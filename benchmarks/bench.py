@@ -131,17 +131,10 @@ class Bench:
 
     @contextmanager
     def following(self, declarations: Declarations) -> Iterator[None]:
-        """Runs a follower, as `lakehouse ingest --follow` does; enters the block when it has caught up."""
-        stop = threading.Event()
-        arguments = (self.settings, declarations, [SOURCE], stop)
-        thread = threading.Thread(target=follow_sources, args=arguments, daemon=True)
-        thread.start()
-        try:
+        """Runs a follower; enters the block when it has caught up."""
+        with follower(self.settings, declarations):
             self.wait_for_follower(declarations)
             yield
-        finally:
-            stop.set()
-            thread.join()
 
     def wait_for_follower(self, declarations: Declarations) -> None:
         """Waits until a cut of all tables contains everything that is committed."""
@@ -153,6 +146,20 @@ class Bench:
             store.ensure_state(states)
             while states.execute(CAUGHT_UP, (row[0], names, SOURCE)).fetchone() != (True,):
                 time.sleep(0.02)
+
+
+@contextmanager
+def follower(settings: Settings, declarations: Declarations) -> Iterator[None]:
+    """Follows the declared sources during the block, as `lakehouse ingest --follow` does."""
+    stop = threading.Event()
+    arguments = (settings, declarations, [source.name for source in declarations.sources], stop)
+    thread = threading.Thread(target=follow_sources, args=arguments, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
 
 
 def _short(value: float) -> float:

@@ -8,13 +8,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
 import psutil
 import psycopg
 
+from benchmarks.peers.connect import answers, has_ended, request, start
 from benchmarks.peers.kafka import end_offset, worker
 from benchmarks.peers.maven import jars
 from benchmarks.workloads import SOURCE
@@ -88,10 +88,10 @@ class Debezium:
     def _check_alive(self, what: str, waited: float) -> None:
         """Raises LakehouseError if a process or the connector has failed, or the time limit is reached."""
         for process, log in zip(self.processes, ("broker.log", "connect.log"), strict=True):
-            if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
+            if has_ended(process):
                 raise LakehouseError(f"Debezium, waiting for {what}: {last_lines(self.folder / log)}")
-        if _answers(self.rest_port):
-            status = json.dumps(_request(self.rest_port, "GET", "/connectors?expand=status"))
+        if answers(self.rest_port):
+            status = json.dumps(request(self.rest_port, "GET", "/connectors?expand=status"))
             if '"FAILED"' in status:
                 raise LakehouseError(f"Debezium, waiting for {what}: {status[:2000]}")
         if waited > TIMEOUT_SECONDS:
@@ -101,7 +101,7 @@ class Debezium:
         return self._rest("GET", "/status")["tasks"]
 
     def _rest(self, method: str, path: str) -> Any:
-        return _request(self.rest_port, method, f"/connectors/{NAME}{path}")
+        return request(self.rest_port, method, f"/connectors/{NAME}{path}")
 
 
 @contextmanager
@@ -130,13 +130,13 @@ def debezium(settings: Settings, tables: tuple[str, ...], tuned: bool) -> Iterat
         of_worker.write_text(worker(folder, ports, tuned))
         subprocess.run(format_command(Path(java[0]), classes, of_broker), check=True, capture_output=True)
         try:
-            processes.append(_start([*java, "kafka.Kafka", str(of_broker)], folder / "broker.log"))
+            processes.append(start([*java, "kafka.Kafka", str(of_broker)], folder / "broker.log"))
             connect = "org.apache.kafka.connect.cli.ConnectStandalone"
-            processes.append(_start([*java, connect, str(of_worker)], folder / "connect.log"))
+            processes.append(start([*java, connect, str(of_worker)], folder / "connect.log"))
             server = f"127.0.0.1:{ports['broker']}"
             peer = Debezium(tuple(processes), folder, server, ports["rest"], slot_active)
-            peer._until(lambda: _answers(ports["rest"]), "Kafka Connect")
-            _request(ports["rest"], "POST", "/connectors", {"name": NAME, "config": _connector(url, tables, tuned)})
+            peer._until(lambda: answers(ports["rest"]), "Kafka Connect")
+            request(ports["rest"], "POST", "/connectors", {"name": NAME, "config": _connector(url, tables, tuned)})
             peer.until_streaming()
             yield peer
         finally:
@@ -160,30 +160,3 @@ def _connector(source_url: str, tables: tuple[str, ...], tuned: bool) -> dict[st
         # it reconnects after it has found its position; the default delay is 10 s while the slot is still in use
         "slot.retry.delay.ms": "200", "slot.max.retries": "100",
     }  # fmt: skip
-
-
-def _start(command: list[str], log: Path) -> psutil.Process:
-    with log.open("wb") as output:
-        return psutil.Process(subprocess.Popen(command, stdout=output, stderr=output, stdin=subprocess.DEVNULL).pid)
-
-
-def _answers(port: int) -> bool:
-    try:
-        _request(port, "GET", "/connectors")
-    except (OSError, LakehouseError):
-        return False
-    return True
-
-
-def _request(port: int, method: str, path: str, body: object = None) -> Any:
-    """Kafka Connect's REST API. Raises LakehouseError with its message when it refuses."""
-    connection = HTTPConnection("127.0.0.1", port, timeout=120)
-    try:
-        connection.request(method, path, json.dumps(body), {"Content-Type": "application/json"})
-        answer = connection.getresponse()
-        text = answer.read().decode()
-    finally:
-        connection.close()
-    if answer.status >= 400:
-        raise LakehouseError(f"Kafka Connect refused {method} {path}: {text}")
-    return json.loads(text) if text else None

@@ -85,7 +85,7 @@ def _side_by_side(bench: Bench, tables: tuple[str, ...], work: Work, transaction
                 recvlogical.receive(bench.settings, end[0])
             with bench.cost() as cost:
                 bench.bring_up(declarations)
-                _until_visible(bench, declarations, total)
+                until_visible(bench, declarations, total)
             bench.verify(connection, declarations)
             if run:
                 peer.add(changes / received.seconds, received)
@@ -146,7 +146,8 @@ def _debezium(
     return {"Debezium → Kafka, tuned": result, "Kafka → Spark → Iceberg": stage}
 
 
-def _until_visible(bench: Bench, declarations: Declarations, rows: int) -> None:
+def until_visible(bench: Bench, declarations: Declarations, rows: int) -> None:
+    """Waits until Trino counts so many events in these tables."""
     names = [table.name for table in declarations.sources[0].tables]
     counted = " + ".join(f"(SELECT count(*) FROM raw_{SOURCE}.{name})" for name in names)
     while query(bench.settings, f"SELECT {counted}")[0][0] < rows:

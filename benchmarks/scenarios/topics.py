@@ -1,9 +1,11 @@
 """Throughput in events per second, from topics that were filled before until Trino counts them.
 
-Ours and Spark read the same topic, one after the other, so that neither slows down the other. Avro has its own topic.
+Ours and Spark read the same topic, one after the other, so that neither slows down the other. Avro has its own topic,
+and so has Kafka Connect's Iceberg sink, for the same events. As many narrow rows come by a slot, too.
 Envelopes of Debezium are in transactions that another topic tells, so that cuts are of whole ones.
 """
 
+import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -11,9 +13,11 @@ from typing import Any
 
 from benchmarks.bench import Bench, Measurement, Results
 from benchmarks.peers import broker as brokers
-from benchmarks.peers import envelopes, spark_kafka
+from benchmarks.peers import envelopes, iceberg_connect, spark_kafka
 from benchmarks.peers.broker import Broker
 from benchmarks.probe import Cost, measured, this_process
+from benchmarks.scenarios.changes import NARROW_TRANSACTIONS, until_visible
+from benchmarks.workloads import insert
 from ingestion import bring_up
 from lakehouse.declarations import Column, Declarations, RawTable, Source
 from lakehouse.declarations.kinds import Kind
@@ -25,7 +29,8 @@ from lakehouse_stack.control.start_stop import running
 from lakehouse_stack.home.config import SERVERS
 
 EVENTS, PARTITIONS = 2_000_000, 2
-SOURCE, TOPIC = "bench_topics", {"json": "bench.json", "avro": "bench.avro"}
+SOURCE, TOPIC, SINK_TOPIC = "bench_topics", {"json": "bench.json", "avro": "bench.avro"}, "bench.sink"
+SLOT_TABLE = "narrow_events"
 COLUMNS = {"id": "bigint", "name": "text", "amount": "numeric(12,2)"}
 SPARK_EVENT = "struct<id: bigint, name: string, amount: decimal(12,2)>"
 DOES = "typed, in a raw table with its place in the topic, each event once"
@@ -44,8 +49,12 @@ def narrow_events(bench: Bench) -> Results:
         _read(bench, settings, "json", ours, broker, size, brokers.as_json)
         _read(bench, settings, "avro", avro, broker, size // 2, brokers.as_avro)
         _by_spark(bench, settings, peer, broker, size, TOPIC["json"], brokers.as_json, SPARK_EVENT)
-    peer.notes = {"events_per_run": size, "partitions": PARTITIONS}
-    return {"lakehouse, JSON": ours, "Kafka → Spark → Iceberg, JSON": peer, "lakehouse, Avro": avro}
+        sink = _by_connect(bench, broker, size, brokers.as_json, SPARK_EVENT)
+    peer.notes = sink.notes = {"events_per_run": size, "partitions": PARTITIONS}
+    return {
+        "lakehouse, JSON": ours, "Kafka → Spark → Iceberg, JSON": peer, "Kafka → Connect → Iceberg, JSON": sink,
+        "lakehouse, Avro": avro, "lakehouse, rows by a slot": _by_slot(bench, size),
+    }  # fmt: skip
 
 
 WIDE, WIDE_TOPIC, TRANSACTIONS = 1_000_000, "bench.public.wide", "bench.transaction"
@@ -66,7 +75,7 @@ def wide_envelopes(bench: Bench) -> Results:
         )  # fmt: skip
         settings = bench.settings.model_copy(update={"sources": bench.settings.sources | {WIDE_SOURCE: source}})
         raw = {"topic": WIDE_TOPIC, "key": ("id",)}
-        declarations = _declared_as(WIDE_SOURCE, "wide", "debezium", envelopes.COLUMNS, raw)
+        declarations = declared_as(WIDE_SOURCE, "wide", "debezium", envelopes.COLUMNS, raw)
         for run in range(bench.runs + 1):  # the first run is a warm-up
             total = (run + 1) * size
             broker.fill(WIDE_TOPIC, run * size, total, PARTITIONS, envelopes.event)
@@ -76,9 +85,11 @@ def wide_envelopes(bench: Bench) -> Results:
             if run:
                 ours.add(size / cost.seconds, cost)
         _verify_wide(settings, total)
-        _by_spark(bench, settings, peer, broker, size, WIDE_TOPIC, envelopes.event, spark_kafka.envelope(WIDE_TOPIC))
-    ours.notes = peer.notes = {"events_per_run": size, "partitions": PARTITIONS}
-    return {"lakehouse": ours, "Kafka → Spark → Iceberg": peer}
+        event = spark_kafka.envelope("wide")
+        _by_spark(bench, settings, peer, broker, size, WIDE_TOPIC, envelopes.event, event)
+        sink = _by_connect(bench, broker, size, envelopes.event, event)
+    ours.notes = peer.notes = sink.notes = {"events_per_run": size, "partitions": PARTITIONS}
+    return {"lakehouse": ours, "Kafka → Spark → Iceberg": peer, "Kafka → Connect → Iceberg": sink}
 
 
 def _verify_wide(settings: Settings, total: int) -> None:
@@ -131,8 +142,56 @@ def _by_spark(
             into.add(size / cost.seconds, cost)
 
 
+def _by_connect(bench: Bench, broker: Broker, size: int, event: brokers.Event, spark_event: str) -> Measurement:
+    """The sink reads a topic of its own; its tasks are paused while the topic is filled.
+
+    It cannot read what Connect's JSON has decimals in: those stay text.
+    """
+    into = Measurement("events/s", does=iceberg_connect.DOES)
+    columns = spark_event if event is brokers.as_json else re.sub(r"decimal\(.*?\)", "string", spark_event)
+    table = f"{bench.settings.catalog_name}.meta.{iceberg_connect.TABLE}"
+    bench.session.createDataFrame([], columns).writeTo(table).using("iceberg").createOrReplace()
+    broker.create(SINK_TOPIC, PARTITIONS)
+    with iceberg_connect.iceberg_sink(bench.settings, broker, SINK_TOPIC, PARTITIONS) as sink:
+        for run in range(bench.runs + 1):  # the first run is a warm-up
+            total = (run + 1) * size
+            if run:
+                sink.pause()
+            broker.fill(SINK_TOPIC, run * size, total, PARTITIONS, event)
+            with _cost(bench, broker, sink) as cost:
+                if run:
+                    sink.resume()
+                sink.until_counted(total)
+            if run:
+                into.add(size / cost.seconds, cost)
+        rows = iceberg_connect.rows_in(bench.settings)
+    if rows != total:
+        raise LakehouseError(f"the Iceberg sink wrote {rows} rows for {total} events")
+    return into
+
+
+def _by_slot(bench: Bench, size: int) -> Measurement:
+    """As many narrow rows, committed before, from the slot on."""
+    each = size // NARROW_TRANSACTIONS
+    into = Measurement("rows/s", does="as many rows of a database, typed, in the order of their commits")
+    with bench.tables(SLOT_TABLE) as (connection, declarations):
+        bench.bring_up(declarations)
+        for run in range(bench.runs + 1):  # the first run is a warm-up
+            for first in range(run * NARROW_TRANSACTIONS, (run + 1) * NARROW_TRANSACTIONS):
+                connection.execute(insert(SLOT_TABLE, first * each + 1, (first + 1) * each))
+            with bench.cost() as cost:
+                bench.bring_up(declarations)
+                until_visible(bench, declarations, (run + 1) * NARROW_TRANSACTIONS * each)
+            if run:
+                into.add(NARROW_TRANSACTIONS * each / cost.seconds, cost)
+        bench.verify(connection, declarations)
+    return into
+
+
 @contextmanager
-def _cost(bench: Bench, broker: Broker, stage: spark_kafka.Stage | None = None) -> Iterator[Cost]:
+def _cost(
+    bench: Bench, broker: Broker, stage: spark_kafka.Stage | iceberg_connect.Sink | None = None
+) -> Iterator[Cost]:
     servers = {name: server for name in SERVERS if (server := running(bench.settings, name))}
     client = this_process() if stage is None else stage.process
     trees = {"source": (broker.process,), "ingestion": (client,), "store": (servers["s3"],)}
@@ -148,12 +207,11 @@ def _settings(settings: Settings, broker: Broker, registry: str) -> Settings:
 
 
 def _declared(form: str) -> Declarations:
-    return _declared_as(SOURCE, f"{form}_events", "kafka", COLUMNS, {"topic": TOPIC[form], "format": form})
+    return declared_as(SOURCE, f"{form}_events", "kafka", COLUMNS, {"topic": TOPIC[form], "format": form})
 
 
-def _declared_as(
-    source: str, name: str, kind: Kind, columns: Mapping[str, str], raw: Mapping[str, Any]
-) -> Declarations:
+def declared_as(source: str, name: str, kind: Kind, columns: Mapping[str, str], raw: Mapping[str, Any]) -> Declarations:
+    """A declaration of one topic."""
     table = RawTable(
         source=source, name=name, description="", kind=kind, load=LoadPolicy(), maintenance=None, owners=(),
         columns=tuple(Column(name=name, data_type=type_, description="") for name, type_ in columns.items()),
