@@ -1,5 +1,6 @@
 """What a source in topics of Debezium has to do, case by case, in one broker and one Connect."""
 
+import signal
 import time
 from contextlib import closing
 from typing import Any
@@ -12,12 +13,18 @@ from ingestion.state import lease as leases
 from ingestion.state import store
 from lakehouse.catalog.open import load_table, open_catalog
 from lakehouse.errors import LakehouseError
+from lakehouse.settings import Settings
 from tests.brokers import Broker, Topics
-from tests.debezium import Connect, events_of
-from tests.debezium_world import TABLES, Make, assert_sound, copy_items, until_equal
+from tests.debezium import NEWEST, Connect, events_of, running_connect
+from tests.debezium_world import TABLES, Make, assert_sound, copy_items, through, until_equal
 from tests.world import World
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
+
+WIDE = {
+    "topic_creation_groups": "wide", "topic_creation_wide_include": r".*\.items",
+    "topic_creation_wide_partitions": "4", "topic_creation_wide_replication_factor": "1",
+}  # fmt: skip
 
 
 def assert_no_gap(world: World, topics: Topics) -> None:
@@ -67,9 +74,7 @@ def test_deletes_with_the_key_alone_and_keys_that_change_partition_empty_both_pl
     debezium: Make, spark: Any
 ) -> None:
     """Events of one row are in two partitions once its key has changed."""
-    wide = {"topic_creation_groups": "wide", "topic_creation_wide_include": r".*\.items"}
-    wide |= {"topic_creation_wide_partitions": "4", "topic_creation_wide_replication_factor": "1"}
-    world, topics = debezium(before=("INSERT INTO items SELECT g, 'n', g FROM generate_series(1, 20) AS g",), **wide)
+    world, topics = debezium(before=("INSERT INTO items SELECT g, 'n', g FROM generate_series(1, 20) AS g",), **WIDE)
     until_equal(world, topics, spark)
     world.sql(
         "UPDATE items SET id = id + 100, name = 'moved'", "DELETE FROM items WHERE id % 3 = 0",
@@ -82,6 +87,78 @@ def test_deletes_with_the_key_alone_and_keys_that_change_partition_empty_both_pl
     assert len({row["_topic_partition"] for row in rows}) == 4
     assert all(row["name"] is None and row["price"] is None for row in rows if row["_op"] == "d")
     assert sum(row["_old_key"] is not None for row in rows) == 20 + 20 - 7
+
+
+def test_partitions_in_which_nothing_comes_hold_up_no_cut_of_whole_transactions(debezium: Make, spark: Any) -> None:
+    """A topic has four partitions, of which one gets an event now and then, beside a table in steady work."""
+    rows = "INSERT INTO items SELECT g, 'n', g FROM generate_series(1, 20) AS g"
+    world, topics = debezium(before=(rows, "INSERT INTO accounts VALUES (0, 'x', 0)"), **WIDE)
+    until_equal(world, topics, spark)
+    for number in range(1, 6):
+        changes = [f"UPDATE accounts SET amount = {number}"]
+        changes += ["UPDATE items SET price = price + 1 WHERE id = 7"] if number == 3 else []
+        world.sql("; ".join(changes))
+        until_equal(world, topics, spark)
+        with store.connect_catalog(topics.settings) as states:
+            stream = store.read_stream(states, topics.source.name)
+        assert stream is not None and stream.cut_position is not None
+        newest = topics.raw("accounts")[-1]
+        assert (newest["amount"], newest["_op"]) == (number, "u")
+        assert stream.cut_position.commit_bound > newest["_commit_lsn"], "the cut has the newest transaction"
+    rows_of_items = topics.raw("items")
+    assert len({row["_topic_partition"] for row in rows_of_items}) > 1
+    assert [row["_op"] for row in rows_of_items].count("u") == 1
+    assert_no_gap(world, topics)
+
+
+@pytest.mark.parametrize("step", ["ingestion.sink.publish:_swap:before", "ingestion.sink.publish:_swap:after"])
+def test_killed_at_its_publish_each_transaction_lands_once(debezium: Make, spark: Any, step: str) -> None:
+    world, topics = debezium(before=("INSERT INTO items VALUES (1, 'one', 1.50)",))
+    world.sql("INSERT INTO accounts VALUES (1, 'x', 1)")
+    until_equal(world, topics, spark)
+    transactions = f"{world.source.name}.transaction"
+    told = topics.broker.count(transactions)
+    world.sql("INSERT INTO items VALUES (2, 'two', 2); UPDATE accounts SET amount = 2")
+    deadline = time.monotonic() + 60
+    while topics.broker.count(transactions) < told + 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    killed = topics.driver(step)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    until_equal(world, topics, spark)
+    assert_sound(topics)
+    assert_no_gap(world, topics)
+
+
+def test_events_that_retention_took_before_they_were_read_stop_the_source(debezium: Make, spark: Any) -> None:
+    world, topics = debezium(before=("INSERT INTO items VALUES (1, 'one', 1.50)",))
+    world.sql("INSERT INTO accounts VALUES (1, 'x', 1)")
+    until_equal(world, topics, spark)
+    items = f"{world.source.name}.public.items"
+    read = topics.broker.count(items)
+    world.sql("INSERT INTO items SELECT g FROM generate_series(2, 21) AS g")
+    deadline = time.monotonic() + 60
+    while (end := topics.broker.count(items)) < read + 20:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    topics.broker.forget(items, end - 5)
+    with pytest.raises(LakehouseError, match="were deleted before the lake had read them"):
+        topics.ingest(spark)
+    assert [row["id"] for row in topics.raw("items")] == [1]
+
+
+@pytest.mark.parametrize("version", ["3.6.3.Final", NEWEST])
+def test_a_connector_of_a_version_that_loses_rows_is_told_of(
+    settings: Settings, broker: Broker, spark: Any, caplog: pytest.LogCaptureFixture, version: str
+) -> None:
+    with (
+        running_connect(settings, broker, version=version) as connect,
+        through(settings, broker, connect, before=("INSERT INTO items VALUES (1, 'one', 1.50)",)) as (world, topics),
+    ):
+        world.sql("INSERT INTO accounts VALUES (1, 'x', 1)", "UPDATE items SET name = 'two'")
+        until_equal(world, topics, spark)
+        assert_sound(topics)
+    assert (f"Debezium {version} may lose rows" in caplog.text) == (version != NEWEST)
 
 
 def test_several_followers_land_each_event_once_whoever_of_them_is_killed(debezium: Make, spark: Any) -> None:

@@ -129,6 +129,30 @@ def test_every_test_that_a_guarantee_names_exists() -> None:
         assert named and named - defined == set(), page
 
 
+def test_what_is_shown_with_a_connector_or_a_broker_is_a_test_with_one() -> None:
+    page = (PROJECT_DIR / "docs" / "guarantees.md").read_text()
+    [part] = re.findall(r"^### Shown with a real connector\n(.*?)^## ", page, re.MULTILINE | re.DOTALL)
+    files = {path: path.read_text() for path in (PROJECT_DIR / "tests").rglob("test_*.py")}
+    has = {
+        "with Debezium and a broker": r"^from tests\.debezium(?:_world)? import",
+        "with a broker": r"^from tests\.brokers import",
+        "without servers": "",
+    }
+    [head, _, *rows] = [[cell.strip() for cell in line.split("|")[1:-1]] for line in part.splitlines() if "|" in line]
+    assert len(rows) == 25 and head[1:] == list(has)
+    for need, *cells in rows:
+        for (kind, pattern), cell in zip(has.items(), cells, strict=True):
+            is_unit = kind == "without servers"
+            there = {
+                name
+                for path, text in files.items()
+                if ("unit" in path.parts) == is_unit and re.search(pattern, text, re.MULTILINE)
+                for name in re.findall(r"^def (test_\w+)", text, re.MULTILINE)
+            }
+            named = set(re.findall(r"`(test_\w+)`", cell))
+            assert (named or cell == "–") and named <= there, (need, kind, named - there)
+
+
 def test_the_page_has_every_maintenance_action_as_the_registry_tells_it() -> None:
     page = (PROJECT_DIR / "docs" / "operations.md").read_text()
     assert with_actions(page) == page and all(f"| `{action.name}` | `{action.part}` |" in page for action in ACTIONS)
