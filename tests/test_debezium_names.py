@@ -39,13 +39,12 @@ def ddl_of(of: Name) -> str:
 
 @contextmanager
 def captured(
-    settings: Settings, broker: Broker, connect: Connect, declared: Mapping[str, Name], others: Mapping[str, Name]
+    settings: Settings, broker: Broker, connect: Connect, declared: Mapping[str, Name]
 ) -> Iterator[tuple[World, Topics]]:
-    """Databases with these tables, with a row in each, and a connector that captures all of them."""
-    every = {**declared, **others}
-    policies = {lake: RawPolicy(relation=relation(*of), key=KEY) for lake, of in every.items()}
-    world = make_world(settings, ";".join(map(ddl_of, every.values())), policies)
-    for of in every.values():
+    """A database with these tables, with a row in each, and a connector that captures all of them."""
+    policies = {lake: RawPolicy(relation=relation(*of), key=KEY) for lake, of in declared.items()}
+    world = make_world(settings, ";".join(map(ddl_of, declared.values())), policies)
+    for of in declared.values():
         insert(world, of, 1)
     prefix = world.source.name
     url = world.settings.source(prefix).url.get_secret_value()
@@ -110,7 +109,7 @@ def until_equal(world: World, topics: Topics, spark: Any, declared: Mapping[str,
 def test_a_table_lands_whatever_it_is_called(
     settings: Settings, broker: Broker, connect: Connect, spark: Any, of: Name
 ) -> None:
-    with captured(settings, broker, connect, {"odd": of}, {}) as (world, topics):
+    with captured(settings, broker, connect, {"odd": of}) as (world, topics):
         until_equal(world, topics, spark, {"odd": of})
         change(world, of)
         until_equal(world, topics, spark, {"odd": of})
