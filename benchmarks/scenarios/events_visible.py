@@ -38,16 +38,9 @@ Write = Callable[[int, int], None]  # the rows from one id to another, until the
 def events_visible(bench: Bench) -> Results:
     """Single events and rows, at random intervals of half a second to two seconds."""
     results: Results = {}
-    with running_broker(bench.settings) as broker, store.connect_catalog(bench.settings) as states:
+    with running_broker(bench.settings) as broker:
         broker.create(TOPIC, PARTITIONS)
-        store.ensure_state(states)
-        source = KafkaSettings(kind="kafka", bootstrap_servers=broker.server)
-        settings = bench.settings.model_copy(update={"sources": bench.settings.sources | {SOURCE: source}})
-        declarations = declared_as(SOURCE, TABLE, "kafka", COLUMNS, {"topic": TOPIC})
-        mine, others = _Topic(broker.server), _Topic(broker.server)
-        with follower(settings, declarations):
-            published = partial(_until_published, states, mine)
-            results |= _measured(bench, f"raw_{SOURCE}.{TABLE}", "event", mine.write, others.write, published)
+        results |= _of_topic(bench, broker.server)
     with bench.tables(SLOT_TABLE) as (connection, declarations), bench.following(declarations):
         with psycopg.connect(bench.owner_url, autocommit=True) as second:
             published = partial(bench.wait_for_follower, declarations)
@@ -56,6 +49,19 @@ def events_visible(bench: Bench) -> Results:
         bench.verify(connection, declarations)
     note_percentiles(results)
     return results
+
+
+def _of_topic(bench: Bench, server: str) -> Results:
+    """Its producers end before the broker does."""
+    source = KafkaSettings(kind="kafka", bootstrap_servers=server)
+    settings = bench.settings.model_copy(update={"sources": bench.settings.sources | {SOURCE: source}})
+    declarations = declared_as(SOURCE, TABLE, "kafka", COLUMNS, {"topic": TOPIC})
+    mine, others = _Topic(server), _Topic(server)
+    with store.connect_catalog(bench.settings) as states:
+        store.ensure_state(states)
+        with follower(settings, declarations):
+            published = partial(_until_published, states, mine)
+            return _measured(bench, f"raw_{SOURCE}.{TABLE}", "event", mine.write, others.write, published)
 
 
 class _Topic:
