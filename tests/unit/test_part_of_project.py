@@ -54,3 +54,12 @@ def test_the_sql_is_that_of_the_whole_project(names: list[str], warm: WarmDbt, m
     assert part == warm.compiled(names, {"LAKEHOUSE_NEXT": "1"}) and len(part) == len(names)
     if names == TESTS:
         assert all('"marts_next"' in sql for sql in part.values())
+
+
+def test_each_run_has_the_sql_of_what_is_ephemeral(warm: WarmDbt, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the second run on, a mart named a `__dbt__cte__` that its SQL did not have."""
+    assert warm._project is not None
+    read = warm._project.nodes["model.lakehouse.sat_user_details_v1"]
+    monkeypatch.setattr(read.config, "materialized", "ephemeral")
+    first, again = (warm.compiled(["dim_user"], {"LAKEHOUSE_NEXT": "1"}) for _ in range(2))
+    assert first == again and "__dbt__cte__sat_user_details_v1 as (" in again["model.lakehouse.dim_user"]

@@ -34,6 +34,12 @@ class _Part(UserDict[str, Any]):
         return key in self._whole
 
 
+def _forget_compiled(node: Any) -> None:
+    """dbt puts what is ephemeral into SQL once: the next run's had none of it, or what another run had rendered."""
+    if getattr(node, "compiled", False):
+        vars(node).update(compiled=False, extra_ctes_injected=False, extra_ctes=[], _pre_injected_sql=None)
+
+
 def part_of(project: Manifest, names: Collection[str]) -> Manifest:
     """What has one of these names, with all that it is made of. Macros see the `graph` of the whole project."""
     wanted = set(names)
@@ -46,6 +52,8 @@ def part_of(project: Manifest, names: Collection[str]) -> Manifest:
             if id in there and id not in reached[kind]:
                 reached[kind].add(id)
                 waiting += there[id].depends_on_nodes
+    for id in reached["nodes"]:
+        _forget_compiled(project.nodes[id])
     for lookup in LOOKUPS:
         getattr(project, lookup)
     project.get_macros_by_name()
