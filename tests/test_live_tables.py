@@ -24,13 +24,12 @@ from lakehouse.catalog.live_tables import POSITION, SNAPSHOT
 from lakehouse.catalog.open import load_table, open_catalog
 from lakehouse.declarations.policies import FlushPolicy, RawPolicy
 from lakehouse.servers.trino import query
-from lakehouse.settings import PROJECT_DIR, ServeSettings, Settings
+from lakehouse.settings import ServeSettings, Settings
 from lakehouse_cli.machine.clients import client_text
 from tests.brokers import Broker, Topics, drop_lake_of, make_topics
-from tests.pages import block
+from tests.pages import DOCS, block, fenced
 from tests.serving import PASSWORDS, Served, served
 from tests.test_serve_clients import DUCKDB, environment, installed, restart_trino, run, trino_catalogs
-from tests.unit.test_docs_blocks import blocks
 from tests.world import make_world
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
@@ -39,7 +38,6 @@ PAGE = "how-to/live-tables.md"
 GROWN = 9000  # rows after which a follower is killed, which has published by then
 READS = int(os.environ.get("READS", "60"))
 COLUMNS = {"id": "bigint", "page": "text"}
-PAGE = PROJECT_DIR / "docs" / "how-to" / "live-tables.md"
 
 
 @dataclass
@@ -264,7 +262,9 @@ class Carts:
 
 def newest_of_each_key(live: Live) -> list[str]:
     """The page's statements for Trino and for Spark, of this table."""
-    found = [block for language, block in blocks(PAGE) if language == "sql" and "PARTITION BY" in block]
+    found = [
+        text for language, text in fenced((DOCS / PAGE).read_text()) if language == "sql" and "PARTITION BY" in text
+    ]
     return [
         re.sub(r"\w+\.live_raw_web\.carts", f"served.live_{live.space}.clicks", b.rstrip().rstrip(";")) for b in found
     ]

@@ -285,8 +285,9 @@ print(json.dumps({{"rows": rows, "refused": refused, "again": again, "past": pas
 def test_duckdb_attaches_the_lake(lake: Lake, tmp_path: Path) -> None:
     extensions = [f"duckdb-extension-{name}==1.5.5" for name in ("iceberg", "avro", "httpfs")]
     python = environment(tmp_path / "duckdb", "duckdb==1.5.5", *extensions)
+    quoted = PASSWORDS["reader"].replace("'", "''")
     connect = block(
-        PAGE, "sql", ("CLIENT_ID '…'", "CLIENT_ID 'reader'"), ("SECRET '…'", f"SECRET '{PASSWORDS['reader']}'"),
+        PAGE, "sql", ("CLIENT_ID '…'", "CLIENT_ID 'reader'"), ("SECRET '…'", f"SECRET '{quoted}'"),
         ("http://127.0.0.1:…", lake.service.uri), ("parsed_retail__stores", "client_orders"), below="DuckDB",
     )  # fmt: skip
     texts = {"connect": installed(connect)}
