@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
-from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThan, GreaterThanOrEqual
+from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThan, GreaterThanOrEqual, Or
 from pyiceberg.types import LongType
 
 from lakehouse.catalog.open import load_table
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from lakehouse.catalog.lake_catalog import LakeCatalog
 
 XID = re.compile(r"xid:(?P<xid>[0-9]{1,19})")
+MOST_OF_32 = (1 << 32) - 1
 KEY = ("source", *ORDER)
 ASKED = "SOURCE=xid:N, SOURCE=[EPOCH:]LSN or SOURCE=TIME"
 
@@ -83,9 +84,10 @@ def _of_transaction(catalog: LakeCatalog, cuts: Table, source: str, xid: int) ->
         own = {name: [row for row in found if _commit(row) == (epoch, lsn)] for name, found in rows.items()}
         every, commit = [row for found in own.values() for row in found], Position(lsn, source, epoch)
         landed = max(row["_ingested_at"] for row in every)
-        of_epoch = And(EqualTo(term="epoch", value=epoch), GreaterThanOrEqual(term="cut_lsn", value=lsn))
+        own_epoch = And(EqualTo(term="epoch", value=epoch), GreaterThanOrEqual(term="cut_lsn", value=lsn))
+        reached = Or(own_epoch, GreaterThan(term="epoch", value=epoch))  # a cut has all of the epochs before its own
         published = GreaterThanOrEqual(term="published_at", value=landed.isoformat())  # or it came late
-        first = _first_of_each_epoch(cuts, source, And(of_epoch, published))
+        first = _first_of_each_epoch(cuts, source, And(reached, published))
         if not first:
             raise LakehouseError(
                 f"transaction {xid} of {source} is in raw, at {commit}, and in no cut yet: the newest is "
@@ -112,6 +114,8 @@ def _why_not(catalog: LakeCatalog, cuts: Table, source: str, xid: int) -> str:
     """By what the files of raw say of their ids; rows of a first read have none."""
     known = [bound for _, raw in _raws(catalog, source) for bound in _bounds(raw)]
     says = f"raw tables of {source} have no row of transaction {xid}: "
+    if known and xid > MOST_OF_32 >= max(known):
+        says += f"if {source} comes through Debezium, which has ids of 32 bits, ask for xid:{xid & MOST_OF_32}; else "
     if not known or xid > max(known):
         return (
             f"{says}it is not in the lake yet, or changed no table that is ingested; the newest cut is "

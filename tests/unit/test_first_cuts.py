@@ -64,6 +64,19 @@ def test_a_transaction_is_in_the_first_cut_at_or_after_its_commit(catalog: LakeC
     assert (str(parked.cut.position), parked.left_out) == ("shop=1:0/12C", ("b",))
 
 
+def test_what_landed_after_its_epoch_had_ended_is_in_a_cut_of_the_next(catalog: LakeCatalog) -> None:
+    """As by `ingest --replay`, or before a recovery; it was said to be in no cut yet, and hid that of another epoch."""
+    rows = [(1, 280, 720, 4), (1, 999, 721, 2), (2, 255, 721, 4)]
+    for epoch, lsn, xid, minute in rows:
+        raw = catalog.load_table(("raw_shop", "a"))
+        raw.append(pa.table({
+            "_epoch": pa.array([epoch], pa.int32()), "_commit_lsn": [lsn], "_xid": [xid], "_committed_at": [BEGAN],
+            "_ingested_at": [BEGAN + timedelta(minutes=minute)],
+        }))  # fmt: skip
+    assert asked(catalog, "shop=xid:720") == ["shop=2:0/104"]
+    assert asked(catalog, "shop=xid:721") == ["shop=2:0/96", "shop=2:0/104"]
+
+
 def test_a_position_and_a_time_have_a_first_cut(catalog: LakeCatalog) -> None:
     assert asked(catalog, "shop=1:0/64") == ["shop=1:0/64"]
     assert asked(catalog, "shop=1:0/65") == ["shop=1:0/C8"]
@@ -77,6 +90,11 @@ def test_a_position_and_a_time_have_a_first_cut(catalog: LakeCatalog) -> None:
     ("text", "says"),
     [
         ("shop=xid:711", r"not in the lake yet, or changed no table that is ingested; the newest cut is shop=2:0/104"),
+        (
+            "shop=xid:4294967996",
+            r"comes through Debezium, which has ids of 32 bits, ask for xid:700; else it is not in",
+        ),
+        ("shop=xid:9999999999999999999", r"else it is not in the lake yet"),
         ("shop=xid:710", r"transaction 710 of shop is in raw, at shop=2:0/3E7, and in no cut yet: the newest is"),
         ("shop=xid:701", r"rolled back, or is open still .*pg_xact_status\('701'\).* have been removed"),
         ("shop=xid:699", r"older than all that came by replication \(the first is 700\)"),
