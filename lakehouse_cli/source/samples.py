@@ -82,6 +82,8 @@ def _through_debezium(settings: Settings, connect_url: str, owner_url: str) -> N
     file = settings.dbt_project_dir / "models" / "sources" / f"{NAME}.yml"
     with waiting("asking dbt for the declarations"):
         is_declared = NAME in {source.name for source in declared_alone(settings).sources}
+        if not is_declared and file.exists():
+            raise LakehouseError(f"{file}: does not declare the source {NAME}, and would be overwritten: rename it")
         new = {} if is_declared else {file: debezium.declaration(NAME, NAME)}
         declared = declared_alone(settings, new)
     debezium.publish(owner_url, settings.source("bank").url.get_secret_value(), NAME)

@@ -4,6 +4,7 @@ from collections import Counter
 from decimal import Decimal
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -58,6 +59,20 @@ def test_without_kafka_no_sample_is_made_through_it(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(command, "load_settings", lambda: Settings(home=tmp_path))
     with pytest.raises(LakehouseError, match="lakehouse up --with kafka"):
         command.load_samples(["bank"], command.Through.debezium)
+
+
+def test_a_file_of_ones_own_is_not_overwritten_by_the_declaration_of_topics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bank = {"bank_topics": source_of_connector("broker:9092", "bank_topics", "postgresql://lake:secret@db:5433/bank")}
+    settings = Settings.model_validate({"home": tmp_path, "project_dir": tmp_path, "sources": bank})
+    own = settings.dbt_project_dir / "models" / "sources" / "bank_topics.yml"
+    own.parent.mkdir(parents=True)
+    own.write_text("sources: []  # a note of mine")
+    monkeypatch.setattr("scaffold.declared_alone", lambda *_: SimpleNamespace(sources=()))
+    with pytest.raises(LakehouseError, match="does not declare the source bank_topics, and would be overwritten"):
+        command._through_debezium(settings, "http://nowhere", "postgresql://nobody@nowhere/bank")
+    assert own.read_text() == "sources: []  # a note of mine"
 
 
 def test_the_same_seed_draws_the_same_sales() -> None:
