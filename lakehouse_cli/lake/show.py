@@ -48,7 +48,7 @@ def show(
         typer.Option(
             metavar="SOURCE=WHAT",
             help="the first cut that has a transaction (retail=xid:7345), an LSN (retail=0/3C87757), or all that was "
-            "committed until a time (retail=2026-11-20T10:00)",
+            "committed until a time (retail=2026-11-20T10:00, in UTC; of topics, all that was read until then)",
         ),
     ] = None,
 ) -> None:
