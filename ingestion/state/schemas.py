@@ -89,7 +89,8 @@ class KeptSchemas:
 
     def _doubts(self) -> "_Doubts | None":
         with suppress(FileNotFoundError):
-            return _Doubts(**json.loads(self._content(self._doubt)))
+            told = json.loads(self._content(self._doubt))
+            return _Doubts(**told) if isinstance(told, dict) else _Doubts([told], [])  # as earlier ones kept it
         return None
 
     def _put(self, doubts: "_Doubts") -> None:

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,6 +23,7 @@ from ingestion.sources.kafka.json_values import JsonValues
 from ingestion.sources.kafka.registry import SchemaRegistry, registry_of
 from ingestion.sources.kafka.values import Unread
 from ingestion.state.schemas import KeptSchemas
+from lakehouse.catalog.file_io import file_io
 from lakehouse.catalog.private_pyiceberg import LakeFileIO
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.retry import Unreachable
@@ -170,6 +171,17 @@ def test_a_registry_that_is_not_trusted_is_told_and_nothing_is_read(
     assert not isinstance(refused.value, Unreachable) and password not in str(refused.value)
     assert "\n" not in str(refused.value)
     assert password == "wrong-3a" or len(by_tls.asked) == before, "the login was sent to nobody"
+
+
+def test_a_registry_whose_certificate_has_expired_is_told_to_renew_it(tmp_path: Path) -> None:
+    """The authority was to be corrected, which is right."""
+    server, authority = make_certificate(("127.0.0.1",), datetime.now(UTC) - timedelta(days=3_650))
+    (tmp_path / "server.pem").write_text(server)
+    (tmp_path / "authority.pem").write_text(authority)
+    with running_registry(tmp_path / "server.pem") as running:
+        avro = secure(tmp_path, running.url, tmp_path / "authority.pem")
+        with pytest.raises(LakehouseError, match=r"not trusted \(certificate has expired\): renew it$"):
+            avro.registry.check()
 
 
 def test_a_silent_registry_is_waited_for_once_not_once_for_each_schema(registry: Registry, tmp_path: Path) -> None:
@@ -320,6 +332,20 @@ def test_an_id_that_the_registry_describes_as_before_since_waits_for_no_outage(
     registry.register(9, EVENT)
     decoded_by(avro, {"id": "bigint"}, framed(9, EVENT, {"id": 2}))
     assert not avro.registry.kept.is_doubted(8)
+
+
+def test_a_doubt_that_was_kept_as_a_number_alone_is_one(registry: Registry, tmp_path: Path) -> None:
+    """It could not be read, and each read of the source failed."""
+    avro = client(registry.url, tmp_path)
+    kept = avro.registry.kept
+    for number in (7, 8):
+        registry.register(number, EVENT)
+        decoded_by(avro, {"id": "bigint"}, framed(number, EVENT, {"id": 1}))
+    with file_io(kept.io_properties).new_output(f"{kept.folder}/web-doubt.json").create(True) as stream:
+        stream.write(b"7")
+    assert kept.is_doubted(7) and kept.is_doubted(8)
+    assert kept.trust(8) and kept.is_doubted(7) and not kept.is_doubted(8)
+    assert not kept.trust(7) and not kept.is_doubted(9)
 
 
 def test_a_schema_that_was_known_is_read_by_where_the_registry_has_lost_it(

@@ -26,6 +26,7 @@ from urllib.parse import quote
 from fastavro import parse_schema
 from fastavro.schema import SchemaParseException, UnknownType
 
+from ingestion.sources.kafka.connection import OUTDATED
 from ingestion.state.schemas import KeptSchemas, kept_schemas
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.outage import BROKEN_OFF
@@ -191,7 +192,8 @@ class SchemaRegistry:
             reason = getattr(error, "reason", error)
             if isinstance(reason, ssl.SSLCertVerificationError):  # another one may answer there
                 says = f"has a certificate that is not trusted ({reason.verify_message.rstrip('.')})"
-                raise LakehouseError(f"{self._where} {says}: correct {self._variable}CA or URL") from None
+                remedy = "renew it" if reason.verify_code == OUTDATED else f"correct {self._variable}CA or URL"
+                raise LakehouseError(f"{self._where} {says}: {remedy}") from None
             says = f"{self._where} does not answer ({reason}): start it, or correct {self._variable}URL"
             raise Unreachable(says) from None
         except ValueError:
