@@ -71,6 +71,7 @@ class Lake:
     reached: Reached = field(default_factory=Reached)
     begun: dict[str, int] = field(default_factory=dict)  # by relation, the END up to which it had no rows
     hidden: frozenset[int] = frozenset()  # partitions that are not read
+    is_whole: bool = True  # whether the reads reach the end of the topics
     told_from: int = 0  # where the transaction topic begins, whose earlier messages are gone
 
     def __post_init__(self) -> None:
@@ -108,8 +109,8 @@ class Lake:
             relations=[r if p not in self.hidden else "" for p, r in enumerate(topics.relations)], ends=ends,
             bases=[1_000_000 * p for p in range(len(ends))], told_to=told_to,
             followed=frozenset(r for p, r in enumerate(topics.relations) if p not in self.hidden),
-            keyed=frozenset(topics.relations if self.keyed else ()), exactly_once=self.exactly_once, is_whole=True,
-            now=START + timedelta(seconds=now), histories=self.begun,
+            keyed=frozenset(topics.relations if self.keyed else ()), exactly_once=self.exactly_once,
+            is_whole=self.is_whole, now=START + timedelta(seconds=now), histories=self.begun,
             older={end.xid: end for _, end in topics.told[self.told_from : self.told_to] if end} if self.begun else {},
             forgotten_to=self._forgotten_to(), earlier=self._earlier(),
             content=lambda index: _said(topics, heads, index),

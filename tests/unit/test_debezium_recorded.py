@@ -639,8 +639,8 @@ def called(schema: str, name: str) -> list[dict[str, Any]]:
 
 
 def test_relations_that_differ_in_the_place_of_a_dot_are_told_apart() -> None:
-    """Debezium writes both to one topic, and counts both by one name: rows of the one landed in the table of the
-    other."""
+    """Both have one topic, and are counted by one name: rows that name the one landed in the table of the other. Where
+    a database has both, Debezium takes them for one, and may name either."""
     late = datetime(2027, 1, 1, tzinfo=UTC)
     of = table("items", ITEMS, relation='"a.b".c')
     assert read(called("a.b", "c"), of, now=late).rows == read(PLAIN, ITEMS_TABLE, now=late).rows

@@ -51,6 +51,22 @@ def test_it_waits_for_its_end_and_for_every_topic_and_nothing_of_it_is_passed() 
     assert not lake.read().waits and len(lake.rows) == 4
 
 
+def test_what_cannot_be_read_is_of_a_transaction_once_later_ones_are_there() -> None:
+    """A backlog was read to its end at once, however long, since a read of some of it was not sure."""
+    topics = Topics([A, A, B])
+    send(topics, 7, (0, "c", 1), end=0)
+    topics.send(0, Event(7, 9, "c", 2, is_broken=True))
+    topics.end(7, 40_000_000, {A: 2})
+    lake = Lake(topics, is_whole=False)
+    for partition, xid in ((2, 8), (0, 9)):
+        send(topics, xid, (partition, "c", xid), end=40_000_000 + xid)
+        assert lake.read(later=5).waits and not lake.rows, "its own event may be on the way by the other partition"
+    send(topics, 10, (1, "c", 10), end=40_000_010)
+    lake.read(later=5)
+    assert [lake.rows[0, offset][0] for offset in range(3)] == [40_000_000, 40_000_000, 40_000_009]
+    assert len(lake.rows) == 5
+
+
 def test_transactions_are_joined_by_xid_whatever_their_records_positions() -> None:
     topics = two()
     send(topics, 9, (0, "c", 1), lsn=39_000_500, end=40_000_000)

@@ -174,7 +174,7 @@ def _landed(
     is `counted` in those that land in the order which their events tell.
 
     One that is behind events of another that is `under_way`, or that lacks as many as cannot be read, waits until it is
-    sure that more is not on the way.
+    sure that more is not on the way: the latter no longer than until later ones have events in the same partitions.
     """
     landed: _Landed = []
     opens: dict[int, int] = {}
@@ -182,7 +182,7 @@ def _landed(
         partition = heads.partition[index]
         opens[partition] = min(index, opens.get(partition, index))
     unread = _Unread(heads, firsts, follows)
-    for one in ended.new:
+    for number, one in enumerate(ended.new):
         if (
             not follows.exactly_once and follows.now - one.at < SETTLED
         ):  # its counts may be void: more may be on the way
@@ -196,8 +196,8 @@ def _landed(
             orders[follows.relations[heads.partition[index]]].append(heads.in_table[index])
         lacking = {r: one.end.counts.get(r, 0) - len(found) for r, found in orders.items()}
         bad = unread.of(one.end.xid, lacking)
-        if bad and not is_sure:  # what it lacks may be on the way, and what cannot be read of no transaction
-            break
+        if bad and not is_sure and not all(unread.is_passed(relation, number, ended) for relation in bad):
+            break  # what it lacks may be on the way, and what cannot be read of no transaction
         is_clean = one.end.xid not in firsts.unclean and all(
             sorted(found) == list(range(1, one.end.counts.get(r, 0) + 1))
             for r, found in orders.items()
@@ -253,6 +253,7 @@ class _Unread:
         self._heads, self._follows = heads, follows
         self._left = [index for index in range(len(heads)) if heads.kind[index] == UNREAD]
         self._of: dict[int, int] = {}
+        self._last: dict[int, int] = {}  # by partition, the number of the last transaction with an event there
         if self._left:
             self._of = {index: xid for xid, events in firsts.by_xid.items() for index in events}
         self._passed = dict.fromkeys(range(len(follows.relations)), -1)
@@ -274,6 +275,17 @@ class _Unread:
             for index in events:
                 partition = self._heads.partition[index]
                 self._passed[partition] = max(self._passed[partition], index)
+
+    def is_passed(self, relation: str, number: int, ended: Ended) -> bool:
+        """Whether each partition of a relation has events of transactions that end after the one of this number."""
+        if not self._last:
+            self._last = dict.fromkeys(range(len(self._follows.relations)), -1)
+            numbers = {one.end.xid: place for place, one in enumerate(ended.new)}
+            for index, xid in self._of.items():
+                partition = self._heads.partition[index]
+                self._last[partition] = max(self._last[partition], numbers.get(xid, -1))
+        relations = enumerate(self._follows.relations)
+        return all(self._last[partition] > number for partition, name in relations if name == relation)
 
     def _may_be(self, index: int, xid: int) -> bool:
         partition = self._heads.partition[index]
