@@ -12,6 +12,7 @@ from typing import Any
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.connectors import connector_config
 from lakehouse.servers.outage import BROKEN_OFF
+from lakehouse.text.shown import shortened
 from lakehouse.text.sql import ident
 from lakehouse.text.urls import parse_url
 from lakehouse_samples.database import session
@@ -20,6 +21,7 @@ from lakehouse_samples.loading import SAMPLES
 TABLES = SAMPLES["bank"]
 ANSWER_SECONDS, START_SECONDS = 30.0, 120.0
 NOT_YET = (404, 409, 500, 503)
+LONGEST = 500  # of what Connect says
 PUBLISHED = "SELECT 1 FROM pg_publication WHERE pubname = %s"
 SLOT = "SELECT active FROM pg_replication_slots WHERE slot_name = %s"
 
@@ -80,7 +82,7 @@ def _streams(path: str) -> bool:
     status = _asked("GET", f"{path}/status") or {"tasks": ()}
     for task in status["tasks"]:
         if task["state"] == "FAILED":
-            raise LakehouseError(f"connector {path}: {' '.join(task['trace'].split())[:500]}")
+            raise LakehouseError(f"connector {path}: {shortened(' '.join(task['trace'].split()), LONGEST)}")
     return [task["state"] for task in status["tasks"]] == ["RUNNING"]
 
 
@@ -108,6 +110,6 @@ def _asked(method: str, url: str, body: object = None, not_yet: tuple[int, ...] 
         if error.code in not_yet:
             return None
         says = " ".join(error.read().decode(errors="replace").split())
-        raise LakehouseError(f"{url}: Kafka Connect answers {error.code}: {says[:500]}") from None
+        raise LakehouseError(f"{url}: Kafka Connect answers {error.code}: {shortened(says, LONGEST)}") from None
     except BROKEN_OFF as error:
         raise LakehouseError(f"{url}: Kafka Connect does not answer ({error})") from None
