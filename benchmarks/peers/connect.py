@@ -2,6 +2,8 @@
 
 import json
 import subprocess
+import time
+from collections.abc import Callable
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,17 @@ def start(command: list[str], log: Path) -> psutil.Process:
 def has_ended(process: psutil.Process) -> bool:
     """Whether the process of a server is gone."""
     return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+
+
+def until(done: Callable[[], bool], check: Callable[[float], None], pause: float) -> None:
+    """Waits until `done`, which is asked after each pause; `check` is told every two seconds how long it has taken."""
+    begun = checked = time.monotonic()
+    while not done():
+        now = time.monotonic()
+        if now - checked > 2.0:
+            checked = now
+            check(now - begun)
+        time.sleep(pause)
 
 
 def answers(port: int) -> bool:

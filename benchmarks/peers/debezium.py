@@ -4,17 +4,17 @@ import json
 import signal
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 import psycopg
 
-from benchmarks.peers.connect import answers, has_ended, request, start
+from benchmarks.peers.connect import answers, has_ended, request, start, until
 from benchmarks.peers.kafka import end_offset, worker
 from benchmarks.peers.maven import jars
 from benchmarks.workloads import SOURCE
@@ -77,13 +77,7 @@ class Debezium:
 
     def _until(self, done: Callable[[], bool], what: str) -> None:
         """Waits until `done`; raises LakehouseError that names `what` on timeout or failure."""
-        started = checked = time.monotonic()
-        while not done():
-            now = time.monotonic()
-            if now - checked > 2.0:
-                checked = now
-                self._check_alive(what, now - started)
-            time.sleep(0.05)
+        until(done, partial(self._check_alive, what), pause=0.05)
 
     def _check_alive(self, what: str, waited: float) -> None:
         """Raises LakehouseError if a process or the connector has failed, or the time limit is reached."""

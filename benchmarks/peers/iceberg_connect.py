@@ -12,12 +12,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import psutil
 
 from benchmarks.peers.broker import Broker
-from benchmarks.peers.connect import answers, has_ended, request, start
+from benchmarks.peers.connect import answers, has_ended, request, start, until
 from benchmarks.peers.kafka import worker
 from benchmarks.peers.maven import jars
 from lakehouse.errors import LakehouseError
@@ -72,13 +73,7 @@ class Sink:
         return {task["state"] for task in request(self.rest_port, "GET", f"/connectors/{NAME}/status")["tasks"]}
 
     def _until(self, done: Callable[[], bool], what: str) -> None:
-        begun = checked = time.monotonic()
-        while not done():
-            now = time.monotonic()
-            if now - checked > 2.0:
-                checked = now
-                self._check_alive(what, now - begun)
-            time.sleep(0.1)
+        until(done, partial(self._check_alive, what), pause=0.1)
 
     def _check_alive(self, what: str, waited: float) -> None:
         if has_ended(self.process):
