@@ -111,6 +111,15 @@ def test_partitions_in_which_nothing_comes_hold_up_no_cut_of_whole_transactions(
     assert_no_gap(world, topics)
 
 
+def counted(topics: Topics, topic: str, least: int) -> int:
+    """How many messages a topic has, once there are so many; an AssertionError after a minute."""
+    deadline = time.monotonic() + 60
+    while (count := topics.broker.count(topic)) < least:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    return count
+
+
 @pytest.mark.parametrize("step", ["ingestion.sink.publish:_swap:before", "ingestion.sink.publish:_swap:after"])
 def test_killed_at_its_publish_each_transaction_lands_once(debezium: Make, spark: Any, step: str) -> None:
     world, topics = debezium(before=("INSERT INTO items VALUES (1, 'one', 1.50)",))
@@ -119,10 +128,7 @@ def test_killed_at_its_publish_each_transaction_lands_once(debezium: Make, spark
     transactions = f"{world.source.name}.transaction"
     told = topics.broker.count(transactions)
     world.sql("INSERT INTO items VALUES (2, 'two', 2); UPDATE accounts SET amount = 2")
-    deadline = time.monotonic() + 60
-    while topics.broker.count(transactions) < told + 2:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    counted(topics, transactions, told + 2)
     killed = topics.driver(step)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     until_equal(world, topics, spark)
@@ -137,11 +143,7 @@ def test_events_that_retention_took_before_they_were_read_stop_the_source(debezi
     items = f"{world.source.name}.public.items"
     read = topics.broker.count(items)
     world.sql("INSERT INTO items SELECT g FROM generate_series(2, 21) AS g")
-    deadline = time.monotonic() + 60
-    while (end := topics.broker.count(items)) < read + 20:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    topics.broker.forget(items, end - 5)
+    topics.broker.forget(items, counted(topics, items, read + 20) - 5)
     with pytest.raises(LakehouseError, match="were deleted before the lake had read them"):
         topics.ingest(spark)
     assert [row["id"] for row in topics.raw("items")] == [1]
