@@ -17,8 +17,8 @@ from lakehouse_stack.home.config import SERVERS
 
 Trees = Mapping[str, psutil.Process]
 ROLES = {
-    "ingest": "follower", "worker": "worker", "up": "keeper", "watch": "watch", "dagster-daemon": "daemon",
-    "dagster": "code server", "-m": "web server",
+    "ingest": "follower", "worker": "worker", "up": "keeper", "watch": "watch",
+    "dagster": "code server", "orchestration.daemon": "daemon", "orchestration.web": "web server",
 }  # fmt: skip
 
 
@@ -63,7 +63,7 @@ def children(dev: psutil.Process) -> dict[str, psutil.Process]:
     for child in dev.children():
         with suppress(psutil.Error):  # killed, and not yet started again
             words = [Path(word).name for word in child.cmdline()[1:3]]
-            role = ROLES.get(words[words[0] == "lakehouse"]) if len(words) == 2 else None
+            role = ROLES.get(words[words[0] in {"lakehouse", "-m"}]) if len(words) == 2 else None
             if role is not None:
                 found[role] = child
     return found

@@ -70,7 +70,8 @@ class Dev:
     def children(self) -> dict[str, psutil.Process]:
         """The processes it keeps running."""
         found = psutil.Process(self.process.pid).children()
-        return {Path(part).name: process for process in found for part in process.cmdline()[1:2]}
+        words = {process: process.cmdline()[1:3] for process in found}
+        return {Path(said[said[0] == "-m"]).name: process for process, said in words.items() if said}
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 900) -> None:
@@ -155,7 +156,7 @@ def test_a_day_with_lakehouse_dev(dev: Dev) -> None:
     assert dev.instance.get_run_by_id(run_id).is_success  # type: ignore[union-attr]
 
     # A daemon that is killed comes back and goes on where it was.
-    dev.children()["dagster-daemon"].kill()
+    dev.children()["orchestration.daemon"].kill()
     o.world.sql(first.insert(601, 650))
     wait_for(lambda: o.count("parsed", f"current_{o.name}__{first.name}") == 640)
     dev.settle()

@@ -141,7 +141,7 @@ def test_after_a_whole_run_no_secret_can_be_read_anywhere(settings: Settings, tm
             family = psutil.Process(dev.process.pid).children(recursive=True)
             seen = {word for process in family for word in words(process)}
         said += failing_commands(o)
-    assert seen >= {"orchestration.web", "dagster-daemon", "--follow", "--instance-ref", "java"}
+    assert seen >= {"orchestration.web", "orchestration.daemon", "--follow", "--instance-ref", "java"}
     assert shown == {}, "ps shows it"
     assert found_in(said, secrets) == []
     assert found_in((tmp_path / "dev.log").read_text(), secrets) == ["ui"], "the link that logs in, and nothing else"

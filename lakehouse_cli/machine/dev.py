@@ -96,7 +96,7 @@ def commands(settings: Settings, folder: Path, stack: bool, ingest: bool, worker
         *servers,
         *(reload_of(server, changes_of(settings), sockets) for server in servers),
         of_dagster("webserver", [sys.executable, "-m", "orchestration.web", *workspace, *web]),
-        of_dagster("daemon", [str(bin_dir / "dagster-daemon"), "run", *workspace]),
+        of_dagster("daemon", [sys.executable, "-m", "orchestration.daemon", *workspace]),
         ours("watch", "watch"),
         *([ours("stack", "up", "--keep")] if stack else []),
         *([ours("ingest", "ingest", "--follow")] if ingest else []),

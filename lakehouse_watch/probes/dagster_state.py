@@ -304,7 +304,7 @@ def judge_heartbeat(age: float | None) -> tuple[list[Occasion], list[Sample]]:
     dead = Occasion(
         "daemon/dagster",
         f"Dagster's daemon has given no sign of life for {age:,.0f} s: nothing is loaded or maintained",
-        "start `lakehouse dev`, or `dagster-daemon run`, and look at its log",
+        "start `lakehouse dev`, or `python -m orchestration.daemon`, and look at its log",
         patience=age + HEARTBEAT_SECONDS if time.monotonic() - LOADED_AT < HEARTBEAT_SECONDS else 0.0,
     )  # fmt: skip
     return [dead], measured

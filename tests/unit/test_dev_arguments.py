@@ -111,7 +111,7 @@ def test_no_argument_of_any_process_shows_the_password_of_dagsters_database(
     seen = {word for process in dev.family() for word in words(process)}
     sockets = [Path(each) for process in dev.family() for each in after(process, "--socket")]
     assert sockets and all(socket.stat().st_mode & 0o077 == 0 for socket in sockets), "they run any code"
-    assert seen >= {"orchestration.web", "dagster-daemon", "code-server"}
+    assert seen >= {"orchestration.web", "orchestration.daemon", "code-server"}
     assert shown == {}
     assert f"/login?token={ui_secret(load_settings())}" in (tmp_path / "log").read_text()
 

@@ -250,6 +250,7 @@ def test_private_modules_of_dagster_are_used_only_where_nothing_public_does_the_
     importing = re.compile(r"^\s*(?:from|import) dagster\w*(?:\.\w+)*\._|import_module\(.dagster\w*(?:\.\w+)*\._", re.M)
     found = {str(file.relative_to(root)) for file in shipped if importing.search(file.read_text())}
     assert found == {
+        "orchestration/daemon.py",
         "orchestration/runner.py",
         "orchestration/runs/incremental.py",
         "orchestration/runs/pools.py",

@@ -1,0 +1,35 @@
+"""`python -m orchestration.daemon`: runs Dagster's daemon with connections that it keeps.
+
+`dagster-daemon run` connects for each of the questions that it asks all day, and an idle one spent a third of its time
+on that.
+"""
+
+import argparse
+import os
+from contextlib import suppress
+
+import dagster as dg
+from dagster._core.workspace.load_target import WorkspaceFileTarget
+from dagster._daemon.controller import daemon_controller_from_instance
+from dagster._utils.interrupts import capture_interrupts
+
+from lakehouse.settings import load_settings
+
+NO_TIMEOUT, RECYCLE_SECONDS, OVERFLOW = 0, 3_600, 20
+
+
+def main() -> None:
+    """Runs until interrupted."""
+    settings = load_settings()
+    parser = argparse.ArgumentParser(prog="python -m orchestration.daemon", description=__doc__)
+    parser.add_argument("--workspace", default=str(settings.project_dir / "workspace.yaml"))
+    target = WorkspaceFileTarget([parser.parse_args().workspace])
+    os.environ.setdefault("DAGSTER_HOME", str(settings.dagster_home))
+    with suppress(KeyboardInterrupt), capture_interrupts(), dg.DagsterInstance.get() as instance:
+        instance.optimize_for_webserver(NO_TIMEOUT, RECYCLE_SECONDS, OVERFLOW)
+        with daemon_controller_from_instance(instance, target, code_server_log_level="warning") as controller:
+            controller.check_daemon_loop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""Dagster's daemon, as `lakehouse dev` and the containers run it."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from lakehouse_stack.home.instance import with_driver
+from tests.unit.throwaway_postgres import throwaway_postgres
+
+DAGSTER_YAML = """
+storage:
+  postgres:
+    postgres_url: {url}
+telemetry:
+  enabled: false
+"""
+PIDS = "SELECT pid FROM pg_stat_activity WHERE datname = 'dagster' AND pid <> pg_backend_pid()"
+QUESTIONS = "SELECT sum(xact_commit), sum(sessions) FROM pg_stat_database WHERE datname = 'dagster'"
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[str]:
+    with throwaway_postgres() as url:
+        with psycopg.connect(url, autocommit=True) as admin:
+            admin.execute("CREATE DATABASE dagster")
+        yield f"{url.removesuffix('/postgres')}/dagster"
+
+
+@contextmanager
+def running(home: Path, database: str) -> Iterator[subprocess.Popen[bytes]]:
+    (home / "empty.py").write_text("import dagster as dg\n\ndefs = dg.Definitions()\n")
+    (home / "workspace.yaml").write_text("load_from:\n  - python_file: empty.py\n")
+    (home / "dagster.yaml").write_text(DAGSTER_YAML.format(url=with_driver(database)))
+    command = [sys.executable, "-m", "orchestration.daemon", "--workspace", "workspace.yaml"]
+    own = {"DAGSTER_HOME": str(home), "LAKEHOUSE_HOME": str(home)}
+    with (home / "log").open("w") as log:
+        daemon = subprocess.Popen(command, cwd=home, env={**os.environ, **own}, stdout=log, stderr=log)
+    try:
+        yield daemon
+    finally:
+        daemon.terminate()
+        status = daemon.wait(60)
+    assert status == 0, (home / "log").read_text()
+
+
+def numbers(database: str, query: str) -> list[int]:
+    with psycopg.connect(database) as asking:
+        return [int(number) for row in asking.execute(query) for number in row]
+
+
+def beats(database: str, seconds: float = 120) -> None:
+    """Returns once each daemon has a heartbeat that is younger than this call."""
+    asked, deadline = time.time(), time.monotonic() + seconds
+    heartbeats = "SELECT count(*) FROM daemon_heartbeats WHERE timestamp > to_timestamp(%s) AT TIME ZONE 'UTC'"
+    while True:
+        with psycopg.connect(database) as asking:
+            if asking.execute("SELECT to_regclass('daemon_heartbeats') IS NOT NULL").fetchone() == (True,):
+                row = asking.execute(heartbeats, [asked]).fetchone()
+                if row and row[0] >= 3:
+                    return
+        assert time.monotonic() < deadline, "no heartbeat"
+        time.sleep(0.5)
+
+
+def test_the_daemon_keeps_its_connections_and_lives_on_when_they_break(database: str, tmp_path: Path) -> None:
+    """Each question came with a connection of its own: a third of what an idle daemon costs."""
+    with running(tmp_path, database) as daemon:
+        beats(database)
+        kept = set(numbers(database, PIDS))
+        asked, sessions = numbers(database, QUESTIONS)
+        time.sleep(15)
+        more, later = numbers(database, QUESTIONS)
+        assert kept & set(numbers(database, PIDS))
+        assert more - asked > 2 * (later - sessions - 1), "statistics come with a delay of up to a second"
+        numbers(database, PIDS.replace("pid FROM", "pg_terminate_backend(pid)::int FROM"))
+        beats(database)
+        assert daemon.poll() is None and not kept & set(numbers(database, PIDS))
