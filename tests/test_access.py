@@ -25,6 +25,7 @@ from lakehouse_cli.lake.sql import sql
 from lakehouse_cli.machine.user import add, change, remove
 from lakehouse_stack.home.pathnames import ports_file
 from lakehouse_stack.home.ports import read_ports
+from tests.marks import slow
 from tests.test_stack import until
 
 pytestmark = pytest.mark.stack
@@ -281,7 +282,7 @@ ELSEWHERE = (
 )
 
 
-@pytest.mark.parametrize("role", ["reader", "privacy"])
+@pytest.mark.parametrize("role", ["reader", slow("privacy")])
 def test_a_login_with_namespaces_reads_and_lists_nothing_of_the_others(
     lab: Settings, capsys: pytest.CaptureFixture[str], role: Literal["reader", "privacy"]
 ) -> None:

@@ -368,6 +368,7 @@ def said(people: People, arguments: list[str], status: int = 0) -> str:
     return done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_a_tombstone_survives_the_loss_of_any_two_of_its_places_until_it_is_ended(
     settings: Settings, spark: Any
 ) -> None:

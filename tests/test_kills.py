@@ -78,9 +78,10 @@ KEPT_STEPS = [
 ]
 
 
-@pytest.mark.parametrize("command", ["resume", slow("replay")])
-@pytest.mark.parametrize("step", [s if s in WORST else slow(s) for s in KEPT_STEPS])
-@pytest.mark.parametrize("when", [slow("before"), "after"])
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["resume", "replay"])
+@pytest.mark.parametrize("step", KEPT_STEPS)
+@pytest.mark.parametrize("when", ["before", "after"])
 def test_killed_while_it_lands_what_was_kept_nothing_is_lost_or_doubled(
     settings: Settings, spark: Any, command: str, step: str, when: str
 ) -> None:

@@ -21,7 +21,6 @@ from lakehouse_stack.processes.accounts import hand_over
 from lakehouse_stack.servers.postgres import run_sql
 from lakehouse_stack.templates.render import render
 from tests.clusters import Cluster, cluster, programs_of
-from tests.marks import slow
 from tests.ports import free_port
 from tests.slots import until
 from tests.test_ingestion import ORDERS, TABLES, assert_equal
@@ -161,7 +160,8 @@ def test_catalog_and_store_are_reached_over_tls_by_every_client(
     assert catalog.admin(plain) == [(0,)]
 
 
-@pytest.mark.parametrize("trusted", ["other", slow(None)])
+@pytest.mark.slow
+@pytest.mark.parametrize("trusted", ["other", None])
 def test_a_store_that_cannot_prove_its_name_gets_nothing(
     world: World, catalog: Cluster, store: str, authorities: Path, trusted: str | None
 ) -> None:

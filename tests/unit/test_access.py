@@ -46,6 +46,7 @@ def read(home: Path) -> Read:
     return manifest, declarations_from(manifest, PROJECT)
 
 
+@pytest.mark.slow
 def test_what_dbt_keeps_is_its_owners_alone(read: Read, home: Path) -> None:
     """Its log and its results have values of rows, and every user of the machine could read them."""
     assert list(home.rglob("dbt.log"))

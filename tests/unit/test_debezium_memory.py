@@ -167,6 +167,7 @@ def long_past(ends: int) -> Generated:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_what_was_told_before_a_table_was_declared() -> None:
     """All ENDs that the topic ever told were kept: at 50 million the task was killed each time, and nothing landed."""
     few, many = 2 * BATCH, 12 * BATCH
@@ -176,6 +177,7 @@ def test_memory_does_not_grow_with_what_was_told_before_a_table_was_declared() -
     assert of_many - held < PER_EVENT * (many - few)
 
 
+@pytest.mark.slow
 def test_a_move_keeps_a_few_numbers_of_what_was_told_before() -> None:
     def held(ends: int) -> int:
         reader = long_past(ends)

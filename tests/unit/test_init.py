@@ -142,6 +142,7 @@ def test_a_copy_of_the_package_stays(project: Path) -> None:
     assert not own.is_symlink()
 
 
+@pytest.mark.slow
 def test_dbt_by_hand_finds_the_package(project: Path) -> None:
     """`lakehouse env` exports the addresses under other names than the profile reads."""
     variables = by_hand(load_settings())

@@ -30,7 +30,6 @@ from lakehouse_cli.source import undeclaring
 from lakehouse_cli.source import uninstall as uninstalling
 from lakehouse_stack.control import start_stop
 from scaffold.files import stamped
-from tests.marks import slow
 
 FILE = "sources:\n  - name: shop\n    tables:\n      - name: customers\n      - name: orders\n"
 RIGHTS = """
@@ -203,13 +202,14 @@ UNDECLARED = SHOP_IS_GONE | {"files": ALL_FILES}
 ENDED = OTHERS | {"files": ALL_FILES, "home": False}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("run", "declares", "wanted"),
     [
-        slow(lambda: removing.remove("shop.orders", drop_tables=True, yes=True), what_is_declared, ORDERS_ARE_GONE),
-        slow(lambda: removing.remove("shop", drop_tables=True, yes=True), what_is_declared, SHOP_IS_GONE),
+        (lambda: removing.remove("shop.orders", drop_tables=True, yes=True), what_is_declared, ORDERS_ARE_GONE),
+        (lambda: removing.remove("shop", drop_tables=True, yes=True), what_is_declared, SHOP_IS_GONE),
         (lambda: removing.remove("shop", drop_tables=True, yes=True), without_declarations, UNDECLARED),
-        slow(lambda: uninstalling.uninstall(delete_data=True, yes=True), what_is_declared, ENDED),
+        (lambda: uninstalling.uninstall(delete_data=True, yes=True), what_is_declared, ENDED),
     ],
     ids=["a table", "a source", "a source that nobody declares or has read", "everything"],
 )

@@ -151,6 +151,7 @@ def test_a_move_that_lost_a_row_leaves_everything_as_it_was(
     assert asked(old.data, where, "SELECT count(*) FROM orders") == [(500,)]
 
 
+@pytest.mark.slow
 def test_a_cluster_behind_a_link_stays_where_the_link_leads(where: Placement, old: OldCluster) -> None:
     """The new one was put beside the link, on the disk of the home, and what was called the old data was the link."""
     volume = where.data.parent / "volume"
@@ -178,6 +179,7 @@ def test_a_move_that_was_killed_between_its_renames_is_finished_by_the_next_star
     assert upgraded_path(data).exists(), "a cluster that is there is not replaced"
 
 
+@pytest.mark.slow
 def test_a_move_that_was_killed_before_its_last_rename_can_be_made_again(where: Placement, old: OldCluster) -> None:
     """Each further run copied and compared everything, and ended with `Directory not empty`."""
     left = upgraded_path(old.data)
