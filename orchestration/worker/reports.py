@@ -59,21 +59,27 @@ def report_days(
     days: Sequence[str],
     loaded: Mapping[str, int],
     until: float = math.inf,
-) -> bool:
+) -> list[TableKey]:
     """Those partitions of `days` that no event is of yet: a load brings all that raw has, of whatever day it is.
 
     Without them, the days on which a table did not change were missing in the UI for ever. Each says what the table has
-    (nothing of a view), for the last one stands on the table's page. Whether there is none left at the moment `until`.
+    (nothing of a view), for the last one stands on the table's page. Ends at the moment `until`, but not before it has
+    done something; the tables that are left then.
     """
+    left = list(tables)
     for table, fact in tables.items():
         key = dg.AssetKey(table)
         there = instance.get_materialized_partitions(key)
-        for day in (day for day in days if day not in there):
-            if time.monotonic() >= until:
-                return False
+        missing = [day for day in days if day not in there]
+        for number, day in enumerate(missing, 1):
             metadata = {**(snapshot_metadata(fact) if fact else {}), **loaded_metadata(job, loaded)}
             instance.report_runless_asset_event(dg.AssetMaterialization(key, metadata=metadata, partition=day))
-    return True
+            if number < len(missing) and time.monotonic() >= until:
+                return left
+        left.remove(table)
+        if time.monotonic() >= until:
+            return left
+    return left
 
 
 def told_snapshots(instance: dg.DagsterInstance, tables: Collection[TableKey]) -> dict[TableKey, str]:

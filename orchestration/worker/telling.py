@@ -3,7 +3,7 @@
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -31,12 +31,14 @@ TELL_SECONDS = 2.0  # for which telling of days may keep a cut waiting
 @dataclass
 class Told:
     """Of a task: whether all that was there before is told, the day up to which partitions are, when to look for more,
-    and whether some are left."""
+    whether some are left, and of which tables up to which day: to ask Dagster for those of a table takes 8 ms."""
 
     caught_up: bool = False
     until: date | None = None
     due: float = 0.0
     is_left: bool = False
+    left: Sequence[TableKey] = ()
+    left_until: date | None = None
 
 
 class Telling:
@@ -88,14 +90,18 @@ class Telling:
         until = self._read_until(task, told)
         if until is None or until == told.until:
             return
-        tables = [table_of(self._graph.nodes[m]) for m in self._graph.models_of(task, task.tables, with_views=True)]
+        tables = told.left
+        if not tables or told.left_until != until:
+            models = self._graph.models_of(task, task.tables, with_views=True)
+            tables = [table_of(self._graph.nodes[model]) for model in models]
         newest, behind = newest_data_snapshots(self._catalog, tables), self._behind(task, tables)
         keys = daily_partitions(self._settings.dagster.first_day).get_partition_keys()
         days, facts = (
             [key for key in keys if key <= until.isoformat()],
             {t: newest.get(".".join(t)) for t in tables if t not in behind},
         )
-        told.is_left = not report_days(self._instance, task.job, facts, days, loaded, now + TELL_SECONDS)
+        told.left = report_days(self._instance, task.job, facts, days, loaded, time.monotonic() + TELL_SECONDS)
+        told.left_until, told.is_left = until, bool(told.left)
         if told.is_left:
             told.due = 0.0
         else:

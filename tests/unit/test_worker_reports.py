@@ -1,6 +1,7 @@
 """What the worker tells Dagster beside its loads: days in which nothing came, and mirrors that a follower refreshes."""
 
 import time
+from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from types import SimpleNamespace
@@ -106,9 +107,30 @@ def test_many_days_are_told_some_at_a_time(instance: dg.DagsterInstance) -> None
     """A project that is a year old, and a model that is new in it: the worker loaded nothing until it had told all."""
     days = daily_partitions(date(2026, 1, 1)).get_partition_keys()
     rounds = 0
-    while not report_days(instance, "load_shop", {TABLE: FACT}, days, {}, time.monotonic() + 0.05):
+    while report_days(instance, "load_shop", {TABLE: FACT}, days, {}, time.monotonic() + 0.05):
         rounds += 1
     assert rounds > 1 and instance.get_materialized_partitions(KEY) == set(days)
+
+
+def test_days_of_many_tables_are_told_however_slow_dagster_is(
+    instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each turn began with the first table, so beyond some hundreds the worker told for ever, a quarter of a core."""
+    tables = {("parsed", f"t{number}"): FACT for number in range(5)}
+    asked = Counter[str]()
+    partitions = instance.get_materialized_partitions
+
+    def counted(key: dg.AssetKey) -> set[str]:
+        asked[key.path[-1]] += 1
+        return partitions(key)
+
+    monkeypatch.setattr(instance, "get_materialized_partitions", counted)
+    left, turns = list(tables), 0
+    while left:
+        left = report_days(instance, "load_shop", dict.fromkeys(left, FACT), DAYS[-1:], {}, 0.0)
+        turns += 1
+    assert all(partitions(dg.AssetKey(table)) == {DAYS[-1]} for table in tables)
+    assert turns == len(tables) and set(asked.values()) == {1}
 
 
 @pytest.fixture
