@@ -100,8 +100,9 @@ class Telling:
             [key for key in keys if key <= until.isoformat()],
             {t: newest.get(".".join(t)) for t in tables if t not in behind},
         )
-        told.left = report_days(self._instance, task.job, facts, days, loaded, time.monotonic() + TELL_SECONDS)
-        told.left_until, told.is_left = until, bool(told.left)
+        left = report_days(self._instance, task.job, facts, days, loaded, time.monotonic() + TELL_SECONDS)
+        told.left_until, told.is_left = until, bool(left)
+        told.left = [*left, *(table for table in tables if table in behind)] if left else ()
         if told.is_left:
             told.due = 0.0
         else:
