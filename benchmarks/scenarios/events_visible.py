@@ -127,7 +127,7 @@ def _measured(
             for _ in range(max(10, int(SAMPLES * bench.scale))):
                 into.add(sample())
                 time.sleep(pause * (1.0 + random.random()))
-            until_published()
+        until_published()
     return results
 
 
