@@ -120,6 +120,7 @@ def test_a_day_with_lakehouse_dev(dev: Dev) -> None:
     assert equal()
     o.world.sql(first.insert(501, 600), f"DELETE FROM {first.name} WHERE {first.key} <= 10")
     wait_for(lambda: o.count("parsed", f"current_{o.name}__{first.name}") == 590)
+    wait_for(lambda: o.count("vault", f"hub_{o.name}_{first.name}") == 600)  # the view is as new as the cut
     dev.settle()
     assert equal()
     settled, counts = len(dev.runs()), o.counts()
