@@ -10,6 +10,7 @@ from contextlib import closing, suppress
 from typing import Any
 
 import dagster as dg
+import psycopg2
 from dagster._core.workspace.load_target import WorkspaceFileTarget
 from dagster._daemon.controller import daemon_controller_from_instance
 from dagster._utils.interrupts import capture_interrupts
@@ -50,7 +51,7 @@ def _check(connection: Any, record: Any, proxy: Any) -> None:
     try:
         with closing(connection.cursor()) as cursor:
             cursor.execute("SELECT 1")
-    except Exception as error:
+    except psycopg2.Error as error:
         raise DisconnectionError(str(error)) from error
 
 
