@@ -66,8 +66,8 @@ def report_days(
     (nothing of a view), for the last one stands on the table's page. Ends at the moment `until`, but not before it has
     done something; the tables that are left then.
     """
-    left = list(tables)
-    for table, fact in tables.items():
+    names = list(tables)
+    for at, (table, fact) in enumerate(tables.items()):
         key = dg.AssetKey(table)
         there = instance.get_materialized_partitions(key)
         missing = [day for day in days if day not in there]
@@ -75,11 +75,10 @@ def report_days(
             metadata = {**(snapshot_metadata(fact) if fact else {}), **loaded_metadata(job, loaded)}
             instance.report_runless_asset_event(dg.AssetMaterialization(key, metadata=metadata, partition=day))
             if number < len(missing) and time.monotonic() >= until:
-                return left
-        left.remove(table)
+                return names[at:]
         if time.monotonic() >= until:
-            return left
-    return left
+            return names[at + 1 :]
+    return []
 
 
 def told_snapshots(instance: dg.DagsterInstance, tables: Collection[TableKey]) -> dict[TableKey, str]:
