@@ -14,10 +14,11 @@ from dagster_webserver.app import create_app_from_workspace_process_context
 
 from lakehouse.settings import Settings, load_settings
 from lakehouse_page.page import WithPage
+from orchestration.connections import keep_connections
 from orchestration.web.gate import Gate
 from orchestration.web.login import allowed_hosts, ui_secret
 
-STATEMENT_MILLISECONDS, RECYCLE_SECONDS, OVERFLOW = 15_000, 3_600, 20  # the defaults of `dagster-webserver`
+STATEMENT_MILLISECONDS = 15_000  # the default of `dagster-webserver`
 POLL_MILLISECONDS = 2_000
 
 
@@ -38,7 +39,7 @@ def serve(settings: Settings, workspace: str, host: str, port: int) -> None:
     configure_loggers()
     signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))  # as `dagster-webserver` ends
     with suppress(KeyboardInterrupt), dg.DagsterInstance.get() as instance:
-        instance.optimize_for_webserver(STATEMENT_MILLISECONDS, RECYCLE_SECONDS, OVERFLOW)
+        keep_connections(instance, STATEMENT_MILLISECONDS)
         with WorkspaceProcessContext(instance, WorkspaceFileTarget([workspace]), version=dg.__version__) as context:
             app = create_app_from_workspace_process_context(context, live_data_poll_rate=POLL_MILLISECONDS)
             gate = Gate(WithPage(app, settings), ui_secret(settings), allowed_hosts(settings))
