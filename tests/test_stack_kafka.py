@@ -43,7 +43,7 @@ def test_the_stack_runs_kafka_only_when_it_is_asked_to_and_lands_the_sample_topi
     home.run("up", "--with", "kafka")
     servers, env = home.servers(), home.environment()
     assert all(servers[name]["healthy"] for name in KAFKA)
-    assert env["brokers"] == {"clicks": f"127.0.0.1:{servers['kafka']['port']}"}
+    assert env["brokers"] == dict.fromkeys(("clicks", "bank_topics"), f"127.0.0.1:{servers['kafka']['port']}")
     assert "io.debezium.connector.postgresql.PostgresConnector" in connectors(home)
 
     assert "loaded (page_views 1,000)" in home.run("samples", "clicks")
