@@ -140,7 +140,7 @@ def test_one_command_brings_the_bank_through_debezium_and_what_stays_when_it_is_
         connection.execute("SELECT pg_drop_replication_slot('bank_topics')")
     home.run("simulate", "bank")
     assert "connector bank_topics: streams" in home.run(*sample)
-    home.run("ingest", "--once", "--recover", "bank_topics")
+    home.run("ingest", "--recover", "bank_topics")
     read = "SELECT count(*) FROM raw_bank_topics.users WHERE _op = 'r'"
     deadline = time.monotonic() + 120
     while trino(home, read) != [[2]]:

@@ -21,6 +21,7 @@ from lakehouse.files.private_files import write_private
 from lakehouse.process_start import start_of
 from lakehouse_stack.processes.accounts import Account
 
+PERFORMANCE_DATA = "hsperfdata_"  # and the user's name, in /tmp
 RELEASE = f"release {version('lakehouse')}"
 """Part of the configuration of our own programs: `up` starts them again after an upgrade."""
 
@@ -79,14 +80,15 @@ def find(record: Record | None) -> psutil.Process | None:
 def works_elsewhere(process: psutil.Process, folders: Iterable[Path]) -> bool:
     """Whether the process works in another folder that is there, as the servers of the home that this is a copy of.
 
-    The folder of a home that was moved is gone, and servers that were just started are in the root folder. `folders`
-    may be links, or other paths to where it works.
+    The folder of a home that was moved is gone, and servers that were just started are in the root folder, or in that
+    of Java's performance data, which a JVM tidies up first. `folders` may be links, or other paths to where it works.
     """
     with suppress(psutil.Error, OSError):
         there = Path(process.cwd())
         around = (there, *there.parents)
         return (
             there != Path("/")
+            and not there.name.startswith(PERFORMANCE_DATA)
             and there.is_dir()
             and not any(is_same_folder(each, folder) for folder in folders for each in around)
         )

@@ -62,6 +62,17 @@ def test_a_pid_that_now_belongs_to_another_process_is_not_taken_for_ours(tmp_pat
     assert process.find(dataclasses.replace(record, started=f"{boot}:{int(ticks) - 100}")) is None
 
 
+def test_a_jvm_that_tidies_up_its_performance_data_works_where_it_was_started(tmp_path, monkeypatch):
+    """It does so for milliseconds after its start; a server that was looked at then had "ended while starting"."""
+    own, tidied, other = (tmp_path / name for name in ("data", "hsperfdata_daemon", "other"))
+    for folder in (own, tidied, other):
+        folder.mkdir()
+    this = psutil.Process()
+    for folder, is_elsewhere in ((own, False), (tidied, False), (other, True)):
+        monkeypatch.chdir(folder)
+        assert process.works_elsewhere(this, [own]) is is_elsewhere
+
+
 @pytest.mark.parametrize("step", [-3600, -3, 3])
 def test_a_clock_that_is_set_makes_no_other_process_of_a_server(tmp_path, started, monkeypatch, step):
     """`status` said down, and `up --keep` killed every server of the stack and started it again."""
