@@ -61,6 +61,14 @@ FROM pg_constraint k CROSS JOIN unnest(k.conkey) WITH ORDINALITY c(number, place
 JOIN pg_attribute a ON a.attrelid = k.conrelid AND a.attnum = c.number
 WHERE k.conrelid = %s AND k.contype IN ('p', 'u') GROUP BY k.oid ORDER BY k.contype, k.conname
 """
+# With REPLICA IDENTITY USING INDEX, updates and deletes carry the columns of that index, and not the primary key.
+_IDENTITY = """
+SELECT array_agg(a.attname::text ORDER BY k.place)
+FROM pg_class c JOIN pg_index i ON i.indrelid = c.oid AND i.indisreplident AND i.indisvalid
+CROSS JOIN unnest(i.indkey::int2[]) WITH ORDINALITY k(number, place)
+JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.number
+WHERE c.oid = %s AND c.relreplident = 'i' AND k.place <= i.indnkeyatts
+"""
 # Of the table and its partitions: a foreign key may be declared on each of them alone.
 _FOREIGN = """
 SELECT root.oid::bigint, n.nspname || '.' || root.relname,
@@ -180,12 +188,17 @@ def _refuse_other(connection: psycopg.Connection[Any], source: str, name: str) -
 
 
 def _tables(connection: psycopg.Connection[Any], rows: list[Any]) -> list[DbTable]:
-    unique = {row[0]: connection.execute(_KEYS, (row[0],)).fetchall() for row in rows}
-    keys = {oid: next((tuple(names) for kind, names in found if kind == "p"), ()) for oid, found in unique.items()}
-    return [
-        _table(connection, row, keys, tuple(tuple(names) for kind, names in unique[row[0]] if kind == "u"))
-        for row in rows
-    ]
+    found = {row[0]: _keys(connection, row[0]) for row in rows}
+    keys = {oid: key for oid, (key, _) in found.items()}
+    return [_table(connection, row, keys, found[row[0]][1]) for row in rows]
+
+
+def _keys(connection: psycopg.Connection[Any], oid: int) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
+    """The columns by which the stream tells the rows of a table, and those of its other keys."""
+    declared = [(kind, tuple(names)) for kind, names in connection.execute(_KEYS, (oid,)).fetchall()]
+    row = connection.execute(_IDENTITY, (oid,)).fetchone()
+    key = tuple(row[0]) if row and row[0] else next((names for kind, names in declared if kind == "p"), ())
+    return key, tuple(names for _, names in declared if set(names) != set(key))
 
 
 def _table(

@@ -55,7 +55,7 @@ def of_shape(table: DbTable, shape: Shape, known: Mapping[int, DbTable], found: 
             yield f"One row for each {reference.hub} at most. If it says more of the same thing, `hub: {hub}`."
     if shape.form == "hub" and not shape.together and table.unique:
         keys = "; ".join(", ".join(columns) for columns in table.unique)
-        yield f"Unique too: {keys}. The hub goes by the primary key, as the stream does."
+        yield f"Unique too: {keys}. The hub goes by {', '.join(table.key)}, as the stream does."
 
 
 def _of_rows(shape: Shape) -> Iterator[str]:

@@ -213,6 +213,17 @@ def test_a_domain_is_proposed_as_its_base_type(connection: psycopg.Connection[An
     )  # fmt: skip
 
 
+def test_a_table_is_proposed_by_the_key_that_its_updates_carry(connection: psycopg.Connection[Any]) -> None:
+    """By the primary key it was refused at once: with USING INDEX neither updates nor deletes carry it."""
+    connection.execute("ALTER TABLE items ADD a int NOT NULL, ADD b int NOT NULL, ADD c int NOT NULL, ADD UNIQUE (c)")
+    connection.execute("CREATE UNIQUE INDEX told ON items (b, a) INCLUDE (c)")
+    assert [(t.key, t.unique) for t in read_tables(connection, ["public"])] == [(("id",), (("c",),))]
+    connection.execute("ALTER TABLE items REPLICA IDENTITY USING INDEX told")
+    assert [(t.key, t.unique) for t in read_tables(connection, ["public"])] == [(("b", "a"), (("id",), ("c",)))]
+    connection.execute("DROP INDEX told")
+    assert [t.key for t in read_tables(connection, ["public"])] == [("id",)], "which no update carries: it is unfit"
+
+
 def test_waiting_for_a_slot_leaves_the_connection_its_lock_timeout(cluster: str) -> None:
     """The follower's own connection makes the slot; without the limit it would wait for an open DDL without an end."""
     settings = cast(Settings, SimpleNamespace(ingestion=SimpleNamespace(wait_seconds=60)))
