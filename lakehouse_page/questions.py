@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
+from lakehouse.text.moments import parse_moment
 from lakehouse.text.shown import shortened
 
 ROWS = 200
@@ -39,8 +40,8 @@ class Field(BaseModel):
         try:
             if self.kind == "number":
                 return int(given)
-            return _moment(given) if self.kind == "moment" else given
-        except (ValueError, OverflowError):
+            return parse_moment(given) if self.kind == "moment" else given
+        except ValueError:
             raise LakehouseError(f"{self.name}: {given!r} is no {self.kind}") from None
 
 
@@ -111,11 +112,6 @@ def answer(settings: Settings, question: Question, given: Mapping[str, str]) -> 
         return Answer(question, values, trouble=shortened(" ".join(said.split()), 300))
     columns = [column[0] for column in cursor.description or ()]
     return Answer(question, values, columns, [list(map(shown, row)) for row in rows[:ROWS]], len(rows) > ROWS)
-
-
-def _moment(given: str) -> datetime:
-    at = datetime.fromisoformat(given)
-    return at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
 
 
 def shown(value: object) -> str:

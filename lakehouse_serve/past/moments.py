@@ -12,7 +12,9 @@ from __future__ import annotations
 import base64
 import re
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
+
+from lakehouse.text.moments import parse_moment
 
 LSN = re.compile(
     r"(?:(?P<source>[a-z][a-z0-9_]*)=)?(?:(?P<epoch>[0-9]{1,9}):)?(?P<high>[0-9A-Fa-f]{1,8})/(?P<low>[0-9A-Fa-f]{1,8})"
@@ -68,9 +70,8 @@ def parse_warehouse(text: str, catalog: str) -> Moment | None:
     if (positions := _positions(listed)) and (mirrors or not of_mirrors):
         return Moment(positions=positions, mirrors=mirrors)
     try:
-        time = datetime.fromisoformat(moment)
-        return Moment(at=(time if time.tzinfo else time.replace(tzinfo=UTC)).astimezone(UTC))
-    except (ValueError, OverflowError):
+        return Moment(at=parse_moment(moment))
+    except ValueError:
         raise ValueError(
             f"{moment!r} is neither a time nor an LSN nor a pin: use {catalog}@2026-11-20T10:00, "
             f"{catalog}@retail=0/3C87757 or {catalog}@pin:month_end"

@@ -12,6 +12,7 @@ import typer
 
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import load_settings
+from lakehouse.text.moments import parse_moment
 from lakehouse.text.shown import console, say, say_json, table
 from maintenance.actions.exclusion import Held, exclusive
 from maintenance.inventory.outcome import TableName
@@ -100,10 +101,9 @@ def table_name(text: str) -> TableName:
 def moment(text: str) -> datetime:
     """An ISO 8601 time, in UTC where it names no zone; returned in UTC. Raises LakehouseError."""
     try:
-        found = datetime.fromisoformat(text)
-        return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC)
-    except (ValueError, OverflowError):
-        raise LakehouseError(f"{text!r} is no time in ISO 8601, such as 2026-11-21T18:30") from None
+        return parse_moment(text)
+    except ValueError as error:
+        raise LakehouseError(str(error)) from None
 
 
 def past(text: str) -> datetime:

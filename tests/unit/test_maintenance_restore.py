@@ -321,6 +321,8 @@ def expire_reference(catalog: SqlCatalog, name: str) -> None:
     ("text", "message"),
     [
         ("yesterday", "is no time in ISO 8601"),
+        ("2026-11-20+02:00", "is no time in ISO 8601"),  # two o'clock, to Python
+        ("2026-11-20x10:00", "is no time in ISO 8601"),
         ("", "is no time in ISO 8601"),
         ("2999-01-01", "is not in the past"),
         ("1969-12-31T23:59", "is not in the past"),

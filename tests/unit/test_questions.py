@@ -47,6 +47,7 @@ def test_a_moment_is_of_utc_unless_it_says_otherwise() -> None:
     [
         ("customer", "1 OR 1=1", "no number"),
         ("moment", "yesterday", "no moment"),
+        ("moment", "2026-11-20-05:00", "no moment"),
         ("moment", "0001-01-01T00:00+02:00", "no moment"),
         ("word", "", "say which"),
     ],

@@ -58,6 +58,8 @@ def test_a_warehouse_names_a_moment(text: str, moment: Moment | None) -> None:
     [
         "pond",
         "lake@yesterday",
+        "lake@2026-11-20+02:00",
+        "lake@2026-11-20x10:00",
         "lake@0001-01-01T00:00+05:00",
         "lake@pin:",
         "lake@pin:Close",
