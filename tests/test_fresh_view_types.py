@@ -14,14 +14,16 @@ from typing import Any
 
 import psycopg
 import pytest
+from trino.exceptions import TrinoUserError
 
 from ingestion.verify import reconcile, reconcile_raw
+from lakehouse.catalog.views.current_views import MARK
 from lakehouse.declarations.policies import RawPolicy
 from lakehouse.servers.trino import query
 from lakehouse.settings import Settings
 from lakehouse.text.sql import relation
 from lakehouse_serve.past.asked import at_cut, moment_of
-from tests.fresh import is_fresh_view, make_views, name_of
+from tests.fresh import is_fresh_view, is_short_view, make_views, name_of
 from tests.mirrored import declaring_columns, listed, refreshed, write_position_deletes
 from tests.world import World, make_world
 
@@ -144,6 +146,78 @@ def test_after_each_step_a_view_is_the_source(
     for cut, copies in moments:
         for name, copy in copies.items():
             assert in_mirror(world, as_of(world, cut), name) == copy, (seed, cut, name)
+
+
+def test_keys_of_real_and_times_of_day_are_the_sources_in_every_time_zone(
+    settings: Settings, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trino prints seven digits of a `real`, and took the time of day in the zone of the session."""
+    write_position_deletes(monkeypatch)
+    ddl = (
+        "CREATE TABLE spots (k real PRIMARY KEY, opens time, r real, big text); "
+        "ALTER TABLE spots ALTER big SET STORAGE EXTERNAL"
+    )
+    world = declaring_columns(make_world(settings, ddl, {"spots": RawPolicy(relation="public.spots", key=("k",))}))
+    close = "16777215, 16777216, 1000.0001, 1000.00006, 'NaN', '-Infinity', 0"
+    world.sql(f"INSERT INTO spots SELECT k, '10:00', k, {LONG} FROM unnest(ARRAY[{close}]::real[]) k")
+    world.ingest(spark)
+    make_spots(world)
+    refreshed(world, spark)
+    assert_spots(world)
+    world.sql(
+        "UPDATE spots SET opens = '09:30' WHERE k = 16777216",
+        "DELETE FROM spots WHERE k = 1000.0001::real",
+        f"INSERT INTO spots VALUES (2, '00:00', 2, {LONG}), (16777214, '23:59:59.999999', 1, {LONG})",
+    )
+    world.ingest(spark)
+    assert not is_short_view(world, "spots"), "values were left out"
+    assert_spots(world)
+    refreshed(world, spark)
+    world.sql(f"UPDATE spots SET big = {LONG}, opens = '08:00' WHERE k IN (16777215, 16777214, 'NaN')")
+    world.ingest(spark)
+    assert is_short_view(world, "spots")
+    assert_spots(world)
+
+    world.sql(
+        "ALTER TABLE spots ALTER r TYPE double precision", f"INSERT INTO spots VALUES (3, '10:00', 16777217, {LONG})"
+    )
+    world.ingest(spark)
+    with pytest.raises(TrinoUserError, match=r"stale or in invalid state.*double.*real"):
+        spots(world, "UTC")
+    refreshed(world, spark)
+    assert not is_fresh_view(world, "spots"), "it would round"
+
+
+def make_spots(world: World) -> None:
+    """The view as dbt makes it."""
+    raw, view = relation(*world.source.table("spots").identifier), relation(*name_of(world, "spots"))
+    opens = "cast(at_timezone(from_unixtime_nanos(opens * 1000), 'UTC') as time(6)) AS opens"
+    query(world.settings, "CREATE SCHEMA IF NOT EXISTS parsed")
+    query(
+        world.settings,
+        f"CREATE VIEW {view} COMMENT 'Of a test. {MARK}test]' SECURITY DEFINER AS"
+        f" SELECT k, {opens}, r, big FROM {raw} WHERE false",
+    )
+
+
+def assert_spots(world: World) -> None:
+    wanted = sorted(repr(row) for row in world.rows("SELECT k::float8::text, opens::text, md5(big) FROM spots"))
+    assert is_fresh_view(world, "spots")
+    for zone in ("UTC", "Asia/Kolkata", "America/New_York"):
+        assert spots(world, zone) == wanted, zone
+
+
+def spots(world: World, zone: str) -> list[str]:
+    shown = "cast(k AS double), opens, lower(to_hex(md5(to_utf8(big))))"
+    rows = query(
+        world.settings, f"SELECT {shown} FROM {relation(*name_of(world, 'spots'))}", session={"time_zone_id": zone}
+    )
+    return sorted(repr((postgres_text(k), opens.isoformat(), big)) for k, opens, big in rows)
+
+
+def postgres_text(number: float) -> str:
+    """As Postgres prints a double."""
+    return {"nan": "NaN", "-inf": "-Infinity"}.get(repr(number), repr(number).removesuffix(".0"))
 
 
 def change(world: World, rng: random.Random, number: int) -> set[str]:

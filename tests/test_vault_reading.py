@@ -40,6 +40,21 @@ def read(settings: Settings, name: str, columns: str, relations: dict[str, str],
     return [tuple(row) for row in query(settings, f"select {columns} from ({sql}) order by 1, 2")]
 
 
+def test_days_end_at_midnight_utc_wherever_the_session_is(settings: Settings) -> None:
+    """They ended at midnight of the machine that built them, so no day was the last of a week, a month or a year."""
+    sql = macro(
+        "control_snap",
+        last_snapshot=lambda type="timestamp": f"{type} '2027-01-03{' 00:00:00.000000 UTC' * (type != 'date')}'",
+    )("2025-12-31")
+    shown = "cast(sdts as varchar), ends_week, ends_month, ends_year, is_active"
+    rows = [
+        query(settings, f"select {shown} from ({sql}) order by sdts", session={"time_zone_id": zone})
+        for zone in ("UTC", "Europe/Berlin", "America/New_York")
+    ]
+    assert rows[0][0] == ["2026-01-01 00:00:00.000000 UTC", False, True, True, True]
+    assert len(rows[0]) == 368 and rows[1] == rows[0] == rows[2]
+
+
 def test_history_keeps_what_one_system_knows_alone(settings: Settings) -> None:
     found = read(
         settings, "history", "id, day(valid_from), day(valid_to), name, tier",

@@ -228,10 +228,12 @@ def _publish_cut(catalog: SqlCatalog, last: Row, at: datetime) -> None:
 
 
 def empty_project(settings: Settings, place: Path) -> Path:
-    """A copy of the project without the samples' models."""
+    """A copy of the project without the samples' models; its sessions are in a time zone that nothing may go by."""
     project = place / "dbt_project"
     others = shutil.ignore_patterns("target", "logs", "marts", "business", "retail", "bank", "payroll")
     shutil.copytree(settings.dbt_project_dir, project, ignore=others)
+    profiles = project / "profiles.yml"
+    profiles.write_text(profiles.read_text().replace("timezone: UTC", "timezone: Asia/Kolkata"))
     return project
 
 

@@ -85,7 +85,10 @@ class FreshView:
 
 @dataclass(frozen=True)
 class Dialect:
-    """How an engine spells what SQL does not settle. `cast` returns None for a column that it cannot show."""
+    """How an engine spells what SQL does not settle. `cast` returns None for a column that it cannot show.
+
+    A `real` has no cast: once the source has widened it, a cast of a double would round in silence.
+    """
 
     ident: Callable[[str], str]
     literal: Callable[[str], str]
@@ -99,7 +102,9 @@ class Dialect:
 
 def _trino_cast(value: str, column: Column) -> str | None:
     if isinstance(column.type, TimeType):
-        return f"CAST(from_unixtime_nanos({value} * 1000) AS time(6))"
+        return f"CAST(at_timezone(from_unixtime_nanos({value} * 1000), 'UTC') AS time(6))"  # not in the session's zone
+    if isinstance(column.type, FloatType):
+        return value
     type_ = trino_type(str(column.type))
     return f"CAST({value} AS {type_})" if type_ else None
 
@@ -107,6 +112,8 @@ def _trino_cast(value: str, column: Column) -> str | None:
 def _spark_cast(value: str, column: Column) -> str | None:
     if isinstance(column.type, TimeType):
         return None
+    if isinstance(column.type, FloatType):
+        return value
     names = {"long": "bigint", "timestamptz": "timestamp", "timestamp": "timestamp_ntz"}
     type_ = str(column.type)
     return f"CAST({value} AS {names.get(type_, type_.replace('list<', 'array<'))})"
@@ -158,8 +165,11 @@ def key_names(view: FreshView) -> list[str]:
 
 
 def comparable(view: FreshView, column: SpelledColumn, value: str, say: Dialect) -> str:
-    """For an `=`: a NaN does not equal itself, nor does a null."""
+    """For an `=`: a NaN does not equal itself, nor does a null. Trino prints seven digits of a `real`, and all of a
+    `double`."""
     has_nulls = column.lake_name in view.nulls
+    if isinstance(column.lake_type, FloatType):
+        value = f"CAST({value} AS double)"
     if has_nulls and isinstance(column.lake_type, StringType):
         return f"coalesce('=' || {value}, '')"  # a text may be empty
     if has_nulls and isinstance(column.lake_type, BinaryType):

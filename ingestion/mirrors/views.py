@@ -17,6 +17,7 @@ from typing import Any
 from pyarrow.fs import FileSelector
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
+from pyiceberg.types import DoubleType, FloatType
 
 from ingestion.mirrors.fresh_sql import spark_text, trino_text
 from ingestion.mirrors.view_parts import Column, FreshView, Position
@@ -145,7 +146,7 @@ def _is_called_so(raw: Table | None, fields: Mapping[str, int]) -> bool:
 
 
 def _view(metadata: Metadata, version: Mapping[str, Any], item: Mirrored, settings: Settings) -> FreshView | None:
-    """What the view reads; None if it has columns that the mirror lacks."""
+    """What the view reads; None if it has columns that the mirror lacks, or would have to round."""
     if item.log is None:
         return None
     schemas = {schema["schema-id"]: schema for schema in metadata["schemas"]}
@@ -154,6 +155,8 @@ def _view(metadata: Metadata, version: Mapping[str, Any], item: Mirrored, settin
     if not all(field.name.lower() in own for field in shown.fields):
         return None
     columns = [Column(own[field.name.lower()], field.name, field.field_type) for field in shown.fields]
+    if any(isinstance(c.type, FloatType) and isinstance(c.source.lake_type, DoubleType) for c in columns):
+        return None
     catalogs, table = (settings.trino.catalog, settings.catalog_name), item.table
     return FreshView(*catalogs, table.source, table.name, columns, item.log.key, item.nulls)
 

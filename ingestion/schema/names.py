@@ -7,6 +7,7 @@ from ingestion.schema.problem import TableProblem
 from lakehouse.declarations import RESERVED_BY_ICEBERG, RawTable
 from lakehouse.declarations.metadata_columns import OF_KINDS
 
+OWN = "_lh_"  # what queries of views and loads call columns of their own
 HIDDEN_IN_TRINO = ("$path", "$partition", "$file_modified_time")  # a table with such a column cannot be read there
 
 
@@ -17,7 +18,7 @@ def check_names(table: RawTable, facts: TableFacts, landed: Collection[str] = ()
 
 
 def colliding_names(table: RawTable, facts: TableFacts, landed: Collection[str] = ()) -> Iterator[TableProblem]:
-    """One for each column that would bear the name of an earlier one in Trino, or one that Iceberg reserves.
+    """One for each column that would bear the name of an earlier one in Trino, or one that is reserved.
 
     A reserved name that is `landed`, in the raw table since an earlier release, may stay: the table is not compacted.
     """
@@ -28,6 +29,8 @@ def colliding_names(table: RawTable, facts: TableFacts, landed: Collection[str] 
             says = "collides (names are compared in lower case, metadata columns included)"
         elif name.lower() in RESERVED_BY_ICEBERG and name not in landed:
             says = "has a name that Iceberg reserves"
+        elif name.lower().startswith(OWN) and name not in landed:
+            says = f"is called as columns that loads and views add ({OWN}…)"
         if says is not None:
             yield TableProblem(
                 table.source,

@@ -32,7 +32,10 @@ def connect(settings: Settings, role: Role = "writer", session: Session = Mappin
 def connect_to(
     trino: TrinoSettings, role: Role = "writer", attempts: int = 3, session: Session = MappingProxyType({})
 ) -> Connection:
-    """The same from the settings of Trino alone; each query is tried so many times."""
+    """The same from the settings of Trino alone; each query is tried so many times.
+
+    The session's time zone is UTC, as positions and moments of the lake are, and not this machine's.
+    """
     from trino.auth import BasicAuthentication
     from trino.dbapi import connect as trino_connect
 
@@ -41,7 +44,7 @@ def connect_to(
     return trino_connect(
         host=trino.host, port=trino.port, user=login.user, catalog=trino.catalog, http_scheme=trino.http_scheme,
         auth=auth, source="lakehouse", http_session=http_session(trino), max_attempts=attempts,
-        session_properties=dict(session),
+        session_properties=dict(session), timezone="UTC",
     )  # fmt: skip
 
 

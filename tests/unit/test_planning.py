@@ -213,7 +213,7 @@ def test_facts_that_were_kept_by_an_earlier_version_are_read() -> None:
     assert facts_from_json(json.loads(json.dumps(stored))) == FACTS
 
 
-@pytest.mark.parametrize("name", ["$path", "$Partition", "$file_modified_time", "_OP"])
+@pytest.mark.parametrize("name", ["$path", "$Partition", "$file_modified_time", "_OP", "_LH_nth"])
 def test_a_name_that_trino_or_the_log_has_itself_needs_an_alias(name: str) -> None:
     """Trino cannot read a table with a column called as one that it hides there."""
     with pytest.raises(TableProblem, match=r"declare meta\.raw\.alias"):

@@ -180,8 +180,8 @@
   {{ return(column.type == "bigint" and cdc_vault.postgres_type_name(column.postgres_type) in ("time", "time without time zone")) }}
 {% endmacro %}
 
-{#- The column as a reader wants it: a time of day as one. Trino's ends before 24:00:00, which becomes 00:00:00. -#}
+{#- The column as a reader wants it: a time of day as one, whatever the session's time zone is. Trino's ends before 24:00:00, which becomes 00:00:00. -#}
 {% macro for_readers(column) %}
   {%- set name = cdc_vault.quoted(column.name) -%}
-  {{ return("cast(from_unixtime_nanos(" ~ name ~ " * 1000) as time(6)) as " ~ name if cdc_vault.is_time_of_day(column) else name) }}
+  {{ return("cast(at_timezone(from_unixtime_nanos(" ~ name ~ " * 1000), 'UTC') as time(6)) as " ~ name if cdc_vault.is_time_of_day(column) else name) }}
 {% endmacro %}

@@ -110,7 +110,7 @@
 {%- endmacro %}
 
 {% macro made_anew_now(revised) %}
-  {%- set now = run_query("select cast(current_timestamp(6) as varchar)").rows[0][0] -%}
+  {%- set now = run_query("select cast(at_timezone(current_timestamp(6), 'UTC') as varchar)").rows[0][0] -%}
   {{ return([(cdc_vault.made_anew_property(), now)] + ([(cdc_vault.revised_property(), now)] if revised else [])) }}
 {% endmacro %}
 

@@ -22,7 +22,7 @@
       date_diff('day', sdts, {{ cdc_vault.last_snapshot() }}) as days_ago,
       date_diff('month', sdts, {{ cdc_vault.last_snapshot() }}) as months_ago
     from (
-      select cast(at_timezone(cast(day_begins as timestamp(6)), 'UTC') as timestamp(6) with time zone) as sdts
+      select with_timezone(cast(day_begins as timestamp(6)), 'UTC') as sdts
       from unnest(sequence(date '{{ first_day }}' + interval '1' day, {{ cdc_vault.last_snapshot("date") }})) as days (day_begins)
     )
   )
