@@ -101,12 +101,12 @@ def end(settings: Settings, name: str, key: Sequence[str]) -> Tombstone:
 
     The table need not be declared any more.
     """
-    given = {column: value for column, _, value in (word.partition("=") for word in key)}
     with store.connect_catalog(settings) as states:
         store.ensure_state(states)
         io = open_io(settings)
         for stone in tombstones.read(settings, io, states):
-            if (f"{stone.source}.{stone.table}", stone.key) == (name, given):
+            named = sorted(f"{column}={value}" for column, value in stone.key.items())  # a name may have a `=`, too
+            if (f"{stone.source}.{stone.table}", named) == (name, sorted(key)):
                 tombstones.end(settings, io, states, stone)
                 return stone
     raise LakehouseError(f"{name} {' '.join(key)}: no such erasure; `lakehouse erase --list` lists them in this form")

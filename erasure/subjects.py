@@ -47,9 +47,12 @@ def parse_key(table: RawTable, words: Iterable[str]) -> dict[str, str]:
     """`column=value` words as a key of the table, or as what names a subject in events without one; raises
     LakehouseError."""
     name, columns = f"{table.source}.{table.name}", table.key or _naming(table)
-    given = dict(_named(columns, word) for word in words)
+    named = [_named(columns, word) for word in words]
+    given = dict(named)
     if not columns:
         raise LakehouseError(f"{name} has no key: a subject in it cannot be named")
+    if twice := sorted({column for column, _ in named if [c for c, _ in named].count(column) > 1} - {""}):
+        raise LakehouseError(f"{name}: {', '.join(twice)} is given twice: name one subject at a time")
     if table.key and set(given) != set(table.key):
         wanted = " ".join(f"{column}=…" for column in table.key)
         raise LakehouseError(f"{name}: name the subject by its key: {wanted}")

@@ -45,7 +45,7 @@ def sql(
     FOR TIMESTAMP AS OF and FOR VERSION AS OF are refused on a view, where Trino ignores them.
     """
     settings = load_settings()
-    given = (as_of, ",".join(as_of_lsn) if as_of_lsn else None, as_of_cut)
+    given = (as_of, _commits(as_of_lsn) if as_of_lsn else None, as_of_cut)
     moments = [text for text in given if text is not None]  # an empty one is none, and not the present
     if len(moments) > 1:
         raise LakehouseError("--as-of, --as-of-lsn and --as-of-cut: give one of them")
@@ -60,6 +60,15 @@ def sql(
     except TrinoQueryError as error:
         raise LakehouseError(f"query: {error.message}{_more(error, role)}") from None
     _print([column[0] for column in cursor.description or []], rows, json)
+
+
+def _commits(texts: list[str]) -> str:
+    from lakehouse_serve.past.moments import joined_positions
+
+    try:
+        return joined_positions(texts)
+    except ValueError as error:
+        raise LakehouseError(f"--as-of-lsn: {error}") from None
 
 
 def _more(error: TrinoQueryError, role: Role) -> str:

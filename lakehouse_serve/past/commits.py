@@ -48,6 +48,8 @@ def first_cuts(catalog: LakeCatalog, asked: str) -> list[Found]:
     Raises LakehouseError for another text, and where the lake has no such cut, yet or any more.
     """
     source, _, text = asked.partition("=")
+    if "=" in text:
+        raise LakehouseError(f"{asked!r} names a source twice, {source} and {text.partition('=')[0]}: ask for {ASKED}")
     cuts = load_table(catalog, *LISTED["raw"])
     if cuts is None or not cuts.scan(EqualTo(term="source", value=source), ("source",), limit=1).to_arrow().num_rows:
         raise LakehouseError(f"no cut of {source or asked} was published: ask for {ASKED}")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -93,6 +94,21 @@ def _positions(text: str) -> tuple[Position, ...]:
     sources = {position.source for position in positions}
     is_list = len(positions) == len(found) and (len(found) == 1 or (None not in sources and len(sources) == len(found)))
     return positions if is_list else ()
+
+
+def joined_positions(texts: Sequence[str]) -> str:
+    """Commits of sources, one text each, as one text that `parse_warehouse` reads; raises ValueError for anything else,
+    and for several of one source."""
+    sources = []
+    for text in texts:
+        if (found := LSN.fullmatch(text)) is None:
+            raise ValueError(f"{text!r} is no commit of a source: use SOURCE=[EPOCH:]LSN, such as retail=0/3C87757")
+        sources.append(found["source"])
+    if len(sources) > 1 and None in sources:
+        raise ValueError(f"{', '.join(texts)}: name the source of each, as in retail=0/3C87757")
+    if twice := sorted({source for source in sources if sources.count(source) > 1}):
+        raise ValueError(f"{', '.join(texts)}: {', '.join(twice)} is named twice: give one commit of each source")
+    return ",".join(texts)
 
 
 def prefix_of(warehouse: str) -> str:

@@ -1,5 +1,6 @@
 """What an erasure refuses, it refuses before it has written anything."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -8,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from erasure import steps, tombstones
+from erasure import run, steps, tombstones
 from erasure.plan import Plan
 from erasure.proof import Search
 from erasure.rows import SubjectRows
@@ -44,3 +45,18 @@ def test_a_pin_on_a_table_that_dbt_builds_whole_is_refused_before_anything_is_wr
     )
     with pytest.raises(LakehouseError, match=r"vault\.pit_person: pin report .*`lakehouse maintain unpin report`"):
         erasing.run([STONE.key])
+
+
+def test_an_erasure_is_ended_by_the_words_in_which_it_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A column whose name has a `=` was split there, so that its erasure could not be ended; of a column that was given
+    twice the last value counted."""
+    stone, ended = Tombstone("shop", "people", {"a=b": "1", "id": "2"}, STONE.asked_at, "me"), list[Tombstone]()
+    monkeypatch.setattr(run.store, "connect_catalog", lambda settings: nullcontext())
+    monkeypatch.setattr(run.store, "ensure_state", lambda states: None)
+    monkeypatch.setattr(run, "open_io", lambda settings: None)
+    monkeypatch.setattr(tombstones, "read", lambda *_: (STONE, stone))
+    monkeypatch.setattr(tombstones, "end", lambda *given: ended.append(given[-1]))
+    for words in (["a=b=1"], ["a=b=1", "id=2", "id=2"], ["id=3", "a=b=1", "id=2"], ["a=b=1", "id"], []):
+        with pytest.raises(LakehouseError, match="no such erasure"):
+            run.end(cast(Any, None), "shop.people", words)
+    assert run.end(cast(Any, None), "shop.people", ["id=2", "a=b=1"]) == stone and ended == [stone]

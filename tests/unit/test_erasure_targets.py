@@ -367,3 +367,9 @@ def test_a_subject_is_named_by_the_declared_key() -> None:
     assert parse_key(odd, ["a=b=1", "a=2", "c="]) == {"a": "2", "a=b": "1", "c": ""}
     with pytest.raises(LakehouseError, match="name the subject by its key"):
         parse_key(odd, ["a=b=1", "a=2", "c"])
+
+
+def test_a_subject_that_is_named_twice_is_refused() -> None:
+    """The last value counted: of `id=1 id=2` the first person stayed without a word."""
+    with pytest.raises(LakehouseError, match=r"shop\.\w+: id is given twice: name one subject at a time$"):
+        parse_key(table(personal=("name",)), ["id=1", "id=2"])

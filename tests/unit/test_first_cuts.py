@@ -103,6 +103,8 @@ def test_a_position_and_a_time_have_a_first_cut(catalog: LakeCatalog) -> None:
         ("bank=xid:700", "no cut of bank was published"),
         ("xid:700", r"no cut of xid:700 was published: ask for SOURCE=xid:N"),
         ("shop=yesterday", r"'shop=yesterday': ask for SOURCE=xid:N"),
+        ("shop=bank=0/44", r"^'shop=bank=0/44' names a source twice, shop and bank: ask for SOURCE=xid:N"),
+        ("shop=shop=0/44", "names a source twice"),
         ("shop=", "ask for SOURCE=xid:N"),
         ("shop=pin:x", "ask for SOURCE=xid:N"),
     ],

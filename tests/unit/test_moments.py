@@ -53,13 +53,31 @@ def cuts(tmp_path_factory: pytest.TempPathFactory) -> Table:
     return listed(tmp_path_factory.mktemp("cuts"), rows[:2], rows[2:])
 
 
-@pytest.mark.parametrize(
-    "option", [{"as_of": ""}, {"as_of_cut": ""}, {"as_of_lsn": [""]}, {"as_of_lsn": ["s=0/1", ""]}]
-)
+@pytest.mark.parametrize("option", [{"as_of": ""}, {"as_of_cut": ""}])
 def test_a_query_as_of_an_empty_text_is_refused(option: Mapping[str, Any]) -> None:
     """As of `--as-of "$WHEN"` where WHEN is not set: it would be a query of the present."""
     with pytest.raises(LakehouseError, match="neither a time nor an LSN nor a pin"):
         sql("SELECT 1", **option)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ([""], "'' is no commit of a source: use SOURCE="),
+        (["shop=0/1", ""], "'' is no commit of a source"),
+        (["shop=bank=0/44"], r"'shop=bank=0/44' is no commit of a source: use SOURCE=\[EPOCH:\]LSN, such as retail="),
+        (["shop=0/1,bank=0/2"], "is no commit of a source"),
+        (["2026-05-04"], "is no commit of a source"),
+        (["pin:year_end"], "is no commit of a source"),
+        (["shop=0/1", "shop=0/2"], r"shop=0/1, shop=0/2: shop is named twice: give one commit of each source$"),
+        (["shop=0/1", "shop=0/1"], "shop is named twice"),
+        (["shop=0/1", "0/2"], r"shop=0/1, 0/2: name the source of each"),
+    ],
+)
+def test_what_is_no_commit_of_a_source_is_refused_by_its_option(given: list[str], says: str) -> None:
+    """A time was taken, and the others were told as what is neither a time nor a pin."""
+    with pytest.raises(LakehouseError, match=f"^--as-of-lsn: .*{says}"):
+        sql("SELECT 1", as_of_lsn=given)
 
 
 def test_an_empty_option_counts_beside_another_one() -> None:
