@@ -15,7 +15,7 @@ from ingestion.sources.debezium.message.columns import BAD, Reader, Unfit
 from ingestion.sources.debezium.message.envelope import Envelope, Row
 from ingestion.sources.debezium.message.opened import Types
 from ingestion.sources.debezium.message.values import leaves_empty, placeholders, reader_of
-from ingestion.sources.debezium.shape import Column, Shape
+from ingestion.sources.debezium.shape import Column, Shape, written
 from ingestion.sources.kafka.values import Unread
 
 SCHEMA = pa.schema([pa.field(item.name, item.type) for item in (*META_SCHEMA, *PLACE_SCHEMA)])
@@ -250,4 +250,7 @@ def fitted(values: pa.Array, source: SourceType) -> tuple[pa.Array, list[int]]:
 def check_relation(shape: Shape, envelope: Envelope) -> None:
     """Raises Unread for an event of another relation than its topic is declared to have."""
     if envelope.relation != shape.of:
-        raise Unread(f"it is of another relation than {shape.captured}: correct meta.raw.relation")
+        raise Unread(
+            f"it is of relation {written(envelope.relation)}, not of {shape.captured}: correct meta.raw.relation, or, "
+            "if both come by this topic, let the connector write one of them to another"
+        )

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import astuple, dataclass, replace
 from functools import cached_property
 
@@ -91,7 +92,12 @@ def _parts(captured: str) -> tuple[str, str]:
 
 def captured_by(raw: RawPolicy) -> str:
     """The relation whose changes a topic has, as `split_relation` reads it; nothing where it is not known."""
-    return ".".join(ident(part) if set(part) & {".", '"'} else part for part in raw.captured)
+    return written(raw.captured)
+
+
+def written(parts: Iterable[str]) -> str:
+    """A relation's parts as `split_relation` reads them; nothing where there are none."""
+    return ".".join(ident(part) if set(part) & {".", '"'} else part for part in parts)
 
 
 def modes_of(of: DebeziumSettings) -> Modes:
