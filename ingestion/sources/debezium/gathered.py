@@ -15,6 +15,7 @@ from ingestion.sources.debezium.at_once.ends import ends_at_once
 from ingestion.sources.debezium.at_once.parts import Part, heads_of, part_of, runs
 from ingestion.sources.debezium.at_once.readers import Readers, column_readers
 from ingestion.sources.debezium.at_once.scan import BEGINS, Scanned, scanned
+from ingestion.sources.debezium.clocks import believed
 from ingestion.sources.debezium.join.heads import EMPTY, EVENT, LOOSE, SNAPSHOT, UNREAD, Heads, identity_of
 from ingestion.sources.debezium.join.joined import Told
 from ingestion.sources.debezium.message.avro import opener_of
@@ -130,7 +131,8 @@ class Gathered:
         """The messages of the transaction topic that can be read."""
         forms = {shape.format for shape in self.reader.shapes.values()}
         opener, noted = self.opener("avro" if "avro" in forms else "json"), strays or Strays()
-        for _, messages in self.reader.messages([wanted]):
+        for _, found in self.reader.messages([wanted]):
+            messages = believed(found, self.reader.now)
             if messages.num_rows and (ends := ends_at_once(opener, messages)) is not None:
                 noted.heard = messages.column("offset")[-1].as_py()
                 yield from ends
@@ -183,7 +185,7 @@ class Gathered:
 
     def _messages(self) -> Iterator[tuple[Shape, pa.Table]]:
         for topic, messages in self.reader.messages(self.reader.ranges):
-            yield self.reader.shapes[topic], messages
+            yield self.reader.shapes[topic], believed(messages, self.reader.now)
 
     def _look(self, pool: Executor, shape: Shape, messages: pa.Table) -> Future[tuple[list[Block], _Looked]]:
         """Begins to look at messages in columns, and to make blocks of them."""

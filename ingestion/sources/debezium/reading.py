@@ -8,6 +8,7 @@ from itertools import chain
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ingestion.schema.offsets import Offsets
 from ingestion.schema.transaction_offsets import TransactionOffsets
@@ -222,13 +223,14 @@ class _Work(Gathered):
             yield rows[(rows["kind"] == EVENT) & ~np.isin(rows["xid"], new)]
 
     def _first_at(self, of: Range) -> datetime | None:
-        """When the earliest message came that a topic still has, None where it has none."""
+        """When the earliest message came that a topic still has, of those that tell it; None where there is none."""
         first, count = of.place, 256  # what is there may be marks of Kafka's own transactions
         while first < of.end:
             some = replace(of, first=first, end=min(first + count, of.end))
             for _, messages in self.reader.messages([some]):
-                if messages.num_rows:
-                    return EPOCH + timedelta(microseconds=messages.column("at")[0].value)
+                at = messages.column("at")
+                if len(told := at.filter(pc.less_equal(at, pa.scalar(self.reader.now, at.type)))):
+                    return EPOCH + timedelta(microseconds=told[0].value)
             first, count = some.end, 16 * count
         return None
 
