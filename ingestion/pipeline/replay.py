@@ -28,7 +28,7 @@ from ingestion.sink.meta_tables import ensure_meta
 from ingestion.sink.publication import Publication
 from ingestion.sink.publish import publish
 from ingestion.sink.raw_tables import follow_source
-from ingestion.sources.base import OpenSource
+from ingestion.sources.base import ChecksTogether, OpenSource
 from ingestion.state import store
 from ingestion.state.transitions import Mover
 from ingestion.tasks.lanes import Findings
@@ -190,6 +190,9 @@ def _plans(
     epochs = kept.scan(row_filter=mine, selected_fields=("epoch",)).to_arrow().column("epoch").unique().to_pylist()
     meta = meta_metadata(session, states, cycle, "spool", "quarantine", "unrepresentable") if epochs else {}
     landing = target(table, iceberg, course.position.facts, cycle, 0, course.position.versions)
+    records, are_dead_letters = source.records({table.name: course.position.facts}), kept.name()[-1] == "quarantine"
+    if are_dead_letters and isinstance(records, ChecksTogether):
+        records = records.beside_landed()
     return [
         ReplayPlan(
             metadata_json=kept.metadata.model_dump_json(),
@@ -198,9 +201,9 @@ def _plans(
             meta=meta,
             io_properties=session.task_settings["io_properties"],
             file_bytes=session.limits.file_bytes,
-            records=source.records({table.name: course.position.facts}),
+            records=records,
             since=begun_at(iceberg.properties),
-            lets_go=kept.name()[-1] == "quarantine",
+            lets_go=are_dead_letters,
         )
         for epoch in epochs
     ]

@@ -214,6 +214,9 @@ class ChecksTogether(Protocol):
     def problems(self) -> Mapping[int, str]:
         """Why a table cannot go on, by relation, with what was decoded since it was last asked."""
 
+    def beside_landed(self) -> "Records":
+        """The same for records of which others of their transactions have landed, and were looked at with them."""
+
 
 class LiveStream(Protocol[P]):
     """The stream held open once the lake has caught up; what it has received stays until it is confirmed.

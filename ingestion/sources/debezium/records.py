@@ -3,7 +3,7 @@
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -79,12 +79,14 @@ def stray(shape: Shape, topic: str, offset: int, number: int, place: int, at: da
 @dataclass(frozen=True)
 class EnvelopeRecords:
     """The base's `Records`. `shapes` are those of today, by number: an event that was kept is read by them. `tables`
-    are the names of their tables. Without `registry` no event is read that is kept in Avro."""
+    are the names of their tables. Without `registry` no event is read that is kept in Avro. `is_whole`: no event of the
+    transactions that they are of has landed."""
 
     shapes: Mapping[int, Shape] = field(default_factory=dict)
     source: str = ""
     tables: Mapping[int, str] = field(default_factory=dict)
     registry: SchemaRegistry | None = None
+    is_whole: bool = True
     _changes: dict[int, Numbers] = field(default_factory=dict, compare=False, repr=False)  # of what was decoded
     _unread: dict[int, dict[str, None]] = field(default_factory=dict, compare=False, repr=False)  # of transactions
 
@@ -112,14 +114,16 @@ class EnvelopeRecords:
         topic, TableProblem where none can land."""
         kept_as = decoded(relation)
         shape, openers = self.shapes.get(kept_as.oid, kept_as), _Openers(self.registry)
-        events, broken = [], None
+        events, broken, known = [], None, set[tuple[int, int]]()
         is_known = kept_as.oid in self.shapes  # who only looks at records, as an erasure does, parks no table
         columns = [records.column(name).to_pylist() for name in ("message", "commit_lsn", "seq")]
         has_topic = "topic" in records.column_names
         topics = records.column("topic").to_pylist() if has_topic else [kept_as.topic] * records.num_rows
         for index, (message, number, seq, topic) in enumerate(zip(*columns, topics, strict=True)):
             try:
-                event, problem = _placed(openers, shape, message, number, seq // 2)
+                event, problem, was_read = _placed(openers, shape, message, number, seq // 2)
+                if was_read and not self.is_whole:
+                    known.add((event.partition, event.offset))
                 if problem is not None and is_known:
                     raise self._parked(shape, problem)
                 events.append(event)
@@ -132,12 +136,16 @@ class EnvelopeRecords:
             raise self._parked(shape, made.problem)
         if made.unread:
             first = min(made.unread)
-            self._note(shape, events[first : first + 1])
+            self._note(shape, events[first : first + 1], known)
             raise UnreadableRecord(first, made.unread[first])
         if broken is not None:
             raise broken
-        self._note(shape, events)
+        self._note(shape, events, known)
         return iter(made.batches)
+
+    def beside_landed(self) -> "EnvelopeRecords":
+        """As the protocol."""
+        return replace(self, is_whole=False)
 
     def problems(self) -> dict[int, str]:
         """As the protocol: rows that a transaction has left with the key that is declared by now."""
@@ -160,10 +168,13 @@ class EnvelopeRecords:
                 says = f"partition {told['partition']}, offset {told['offset']} ({reason})"
                 self._unread.setdefault(shape.oid, {})[says] = None
 
-    def _note(self, shape: Shape, events: Sequence[Placed]) -> None:
-        """Keeps what tells whether rows share a key; what an insert says of its row is a number."""
+    def _note(self, shape: Shape, events: Sequence[Placed], known: Collection[tuple[int, int]]) -> None:
+        """Keeps what tells whether rows share a key; what an insert says of its row is a number. Those at the places
+        `known` were looked at with the rest of their transaction, when that landed."""
         rows = []
         for event in events if shape.key and shape.oid in self.shapes else ():
+            if (event.partition, event.offset) in known:
+                continue
             envelope = event.envelope
             key = [envelope.row.get(name) for name in shape.key]
             if envelope.transaction is not None and (envelope.op == "t" or None not in key):
@@ -228,8 +239,8 @@ class _Openers:
 
 def _placed(
     openers: _Openers, shape: Shape, message: bytes, number: int, place: int
-) -> tuple[Placed, str | None]:  # fmt: skip
-    """A kept event, and why its table cannot go on with it, if it cannot."""
+) -> tuple[Placed, str | None, bool]:  # fmt: skip
+    """A kept event, why its table cannot go on with it, if it cannot, and whether it could be read when it came."""
     head, _, value = message.partition(b"\n")
     try:
         told = json.loads(head)
@@ -246,4 +257,4 @@ def _placed(
     envelope = envelope_of(openers.of(form).open(value))
     if envelope.transaction is not None and envelope.transaction.xid == counted_in:
         place = envelope.transaction.order
-    return Placed(envelope, partition, offset, number, place, old), problem
+    return Placed(envelope, partition, offset, number, place, old), problem, counted_in is None
