@@ -7,7 +7,7 @@ from ingestion.sources.debezium.behind import check_behind
 from ingestion.sources.debezium.shape import facts_of
 from ingestion.sources.debezium.source import OpenDebezium
 from ingestion.sources.findings import Finding, Weight, known_positions, of_stream
-from ingestion.sources.kafka.check import READ, of_compaction, of_registry, of_tables, rights_on
+from ingestion.sources.kafka.check import READ, of_certificates, of_compaction, of_registry, of_tables, rights_on
 from ingestion.sources.kafka.connection import UNREADABLE, Brokers, Topic
 from ingestion.sources.kafka.formats import check_format, formats_of
 from lakehouse.declarations import RawTable, Source
@@ -41,7 +41,7 @@ def check_source(settings: Settings, source: Source) -> list[Finding]:
         return facts_of(table, topic.id, of)
 
     def check(states: CatalogConnection) -> None:
-        OpenDebezium(settings, source.name, states).check_only(states)
+        OpenDebezium(settings, source.name, states).check_stream(states)
 
     transactions = list(_of_source(source, of, found))
     is_in_the_way = any(finding.weight == "in the way" for finding in transactions)
@@ -51,6 +51,7 @@ def check_source(settings: Settings, source: Source) -> list[Finding]:
         *(() if is_in_the_way else of_stream(settings, source.name, check)),
         *of_tables(source, found, WRITE, describe, known_positions(settings, source.name)),
         *of_registry(settings, source),
+        *of_certificates(source, of),
         *of_compaction(source, lost, KEEP),
         *check_behind(settings, source),
     ]

@@ -25,7 +25,6 @@ from ingestion.sources.debezium.shape import captured_by, counted_as, facts_of, 
 from ingestion.sources.kafka.connection import Topic, of_topics, present
 from ingestion.sources.kafka.formats import check_format
 from ingestion.sources.kafka.reading import Range
-from ingestion.sources.kafka.registry import registry_of
 from ingestion.sources.kafka.source import KafkaSource, OpenKafka, ranges_to
 from ingestion.state import store
 from lakehouse.declarations import RawTable
@@ -62,7 +61,6 @@ class OpenDebezium(OpenKafka):
         super().__init__(settings, name, states)
         self._of = settings.debezium(name)
         self._modes, self._end = modes_of(self._of), Offsets.start()
-        self._registry = registry_of(settings, name, self._of)
 
     def records(self, described: Mapping[str, TableFacts]) -> EnvelopeRecords:  # type: ignore[override]  # of envelopes
         """The envelopes of topics, which a number tells apart."""
@@ -79,9 +77,9 @@ class OpenDebezium(OpenKafka):
             store.note_publication(states, self._name, number)
         return stream
 
-    def check_only(self, states: CatalogConnection) -> None:
+    def check_stream(self, states: CatalogConnection) -> None:
         """Raises as `check` would; changes nothing."""
-        super().check_only(states)
+        super().check_stream(states)
         self._check_own(states, self._own_id())
 
     def _check_own(self, states: CatalogConnection, number: int) -> None:

@@ -7,6 +7,7 @@ from ingestion.schema.facts import TableFacts
 from ingestion.schema.names import check_names
 from ingestion.schema.problem import TableProblem
 from ingestion.sources.findings import Finding, Positions, in_two, known_positions, of_stream
+from ingestion.sources.kafka.certificates import expiring
 from ingestion.sources.kafka.connection import UNREADABLE, Brokers, Topic
 from ingestion.sources.kafka.formats import check_format, formats_of
 from ingestion.sources.kafka.history import a_time
@@ -15,7 +16,8 @@ from ingestion.sources.kafka.shape import facts_of
 from ingestion.sources.kafka.source import OpenKafka
 from lakehouse.declarations import RawTable, Source
 from lakehouse.errors import LakehouseError
-from lakehouse.settings import Settings
+from lakehouse.servers.database import CatalogConnection
+from lakehouse.settings import BrokerSettings, Settings
 
 LONGER = "raise delete.retention.ms beyond the longest time for which nothing may be read"
 READ = "grant Read on it"
@@ -41,10 +43,15 @@ def check_source(settings: Settings, source: Source) -> list[Finding]:
         topic: None if kept_ms is None else f"within {a_time(kept_ms)} (delete.retention.ms)"
         for topic, kept_ms in compacted.items()
     }
+
+    def check(states: CatalogConnection) -> None:
+        OpenKafka(settings, source.name, states).check_stream(states)
+
     return [
-        *of_stream(settings, source.name, lambda states: OpenKafka(settings, source.name, states).check_only(states)),
+        *of_stream(settings, source.name, check),
         *of_tables(source, found, CREATE, describe, known_positions(settings, source.name)),
         *of_registry(settings, source),
+        *of_certificates(source, settings.kafka(source.name)),
         *of_compaction(source, lost, LONGER),
     ]
 
@@ -94,6 +101,16 @@ def of_registry(settings: Settings, source: Source) -> Iterator[Finding]:
     except (LakehouseError, UnknownSchema) as error:
         says = str(error).removeprefix(f"source {source.name!r}: ")
         yield Finding(source.name, None, "schema registry", "in the way", "schemas cannot be read", says)
+        return
+    yield from expiring(source.name, "schema registry", filter(None, [registry.address]), registry.ca)
+
+
+def of_certificates(source: Source, of: BrokerSettings) -> Iterator[Finding]:
+    """The certificates of brokers that expire soon."""
+    if of.tls:
+        named = (address.strip().rpartition(":") for address in of.bootstrap_servers.split(","))
+        servers = [(host.strip("[]"), int(port)) for host, _, port in named if port.isdigit()]
+        yield from expiring(source.name, "connection", servers, str(of.ca) if of.ca else None)
 
 
 def of_tables(

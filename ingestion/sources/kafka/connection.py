@@ -16,6 +16,7 @@ from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCol
 from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource, OffsetSpec
 
 from ingestion.schema.offsets import Partition
+from ingestion.sources.kafka.certificates import remedy_of, says_of
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.kafka import client_properties
 from lakehouse.servers.retry import Unreachable
@@ -31,7 +32,6 @@ ANOTHER_LEADER = (
     KafkaError.LEADER_NOT_AVAILABLE, KafkaError.REPLICA_NOT_AVAILABLE, KafkaError.OFFSET_NOT_AVAILABLE,
 )  # fmt: skip
 """Codes of a partition whose leader is another one, or does not know it yet: brokers agree within seconds."""
-OF_ANOTHER, OUTDATED = (62, 64), 10  # of OpenSSL: the certificate is for other names, or addresses; it has expired
 CA = "ssl.ca.location"
 UNREADABLE = "the login may describe it, but not read it"
 REFUSED, UNMET = (KafkaError._AUTHENTICATION, KafkaError._SSL), (KafkaError._TRANSPORT, KafkaError._RESOLVE)
@@ -203,14 +203,8 @@ def _untrusted(says: str, properties: Mapping[str, Any], variable: str) -> str:
         ):
             return f"({says}): {correct}"
     except ssl.SSLCertVerificationError as error:
-        says = error.verify_message.strip().rstrip(".")
-        if error.verify_code in OF_ANOTHER:
-            correct = f"name the brokers in {variable}BOOTSTRAP_SERVERS, and in their advertised.listeners, as it does"
-        elif error.verify_code == OUTDATED:
-            correct = "renew it"
-        else:
-            correct = f"correct {variable}CA, the authorities that are trusted"
-        return f"(certificate of {host}:{port}: {says}): {correct}"
+        rename = f"name the brokers in {variable}BOOTSTRAP_SERVERS, and in their advertised.listeners, as it does"
+        return f"(certificate of {host}:{port}: {says_of(error)}): {remedy_of(error, variable, rename)}"
     except OSError:
         return f"({says}): {correct}"
 

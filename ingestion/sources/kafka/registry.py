@@ -21,12 +21,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from fastavro import parse_schema
 from fastavro.schema import SchemaParseException, UnknownType
 
-from ingestion.sources.kafka.connection import OUTDATED
+from ingestion.sources.kafka.certificates import remedy_of, says_of
 from ingestion.state.schemas import KeptSchemas, kept_schemas
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.outage import BROKEN_OFF
@@ -130,6 +130,18 @@ class SchemaRegistry:
         _known[place] = began, found
         return found
 
+    @property
+    def address(self) -> tuple[str, int] | None:
+        """Host and port, where it is reached by TLS."""
+        at = urlsplit(self.url)
+        return (at.hostname, at.port or 443) if at.scheme == "https" and at.hostname else None
+
+    def check_trusted(self) -> None:
+        """Raises LakehouseError where what answers is not trusted, as `schema` would; nothing where nothing answers,
+        and schemas that are known are read by."""
+        with suppress(Unreachable):
+            self.check()
+
     def check(self) -> None:
         """Raises LakehouseError where no registry answers."""
         self._asked("schemas/types")
@@ -191,9 +203,11 @@ class SchemaRegistry:
         except BROKEN_OFF as error:
             reason = getattr(error, "reason", error)
             if isinstance(reason, ssl.SSLCertVerificationError):  # another one may answer there
-                says = f"has a certificate that is not trusted ({reason.verify_message.rstrip('.')})"
-                remedy = "renew it" if reason.verify_code == OUTDATED else f"correct {self._variable}CA or URL"
+                remedy = remedy_of(reason, self._variable, f"name it in {self._variable}URL as its certificate does")
+                says = f"has a certificate that is not trusted ({says_of(reason)})"
                 raise LakehouseError(f"{self._where} {says}: {remedy}") from None
+            if isinstance(reason, ssl.SSLError) and reason.reason == "WRONG_VERSION_NUMBER":  # nor is it the former one
+                raise LakehouseError(f"{self._where} speaks no TLS: correct {self._variable}URL") from None
             says = f"{self._where} does not answer ({reason}): start it, or correct {self._variable}URL"
             raise Unreachable(says) from None
         except ValueError:

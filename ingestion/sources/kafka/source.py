@@ -32,6 +32,7 @@ from ingestion.sources.kafka.history import (
 )
 from ingestion.sources.kafka.reading import TopicReader
 from ingestion.sources.kafka.records import EventRecords
+from ingestion.sources.kafka.registry import registry_of
 from ingestion.sources.kafka.shape import facts_of, shape_of
 from ingestion.state import live, store
 from lakehouse.declarations import RawTable
@@ -81,6 +82,7 @@ class OpenKafka:
     def __init__(self, settings: Settings, name: str, states: CatalogConnection) -> None:
         self._settings, self._name, self._states = settings, name, states
         self._brokers, self._formats = Brokers(settings, name), formats_of(settings, name)
+        self._registry = registry_of(settings, name, settings.kafka(name))
         self._ahead: Callable[[], Offsets | None] = lambda: None
         self._hurry: Callable[[], None] = lambda: None
 
@@ -107,6 +109,12 @@ class OpenKafka:
         return stream
 
     def check_only(self, states: CatalogConnection) -> None:
+        """Raises as `check` would, and where schemas cannot be asked for; changes nothing."""
+        self.check_stream(states)
+        if self._registry is not None and any(facts.format == "avro" for facts in self._begun()):
+            self._registry.check_trusted()
+
+    def check_stream(self, states: CatalogConnection) -> None:
         """Raises as `check` would; changes nothing."""
         stream = store.read_stream(states, self._name) if store.has_state(states) else None
         if stream is not None:
