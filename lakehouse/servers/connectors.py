@@ -3,12 +3,16 @@
 Both belong together: without schemas in the messages, the source reads values by what the connector was told.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
+from lakehouse.text.shown import shortened
 from lakehouse.text.urls import parse_url
 
 CONNECTOR = "io.debezium.connector.postgresql.PostgresConnector"
 JSON = "org.apache.kafka.connect.json.JsonConverter"
+LONGEST = 300  # of what Connect says of a failure
+CAUSED = "Caused by: "
 
 
 def connector_config(url: str, prefix: str, relations: Iterable[str], publication: str) -> dict[str, str]:
@@ -39,3 +43,17 @@ def source_of_connector(servers: str, prefix: str, url: str) -> dict[str, str]:
         "kind": "debezium", "bootstrap_servers": servers, "transactions": f"{prefix}.transaction",
         "delivery": "exactly_once", "decimals": "precise", "times": "adaptive", "binary": "bytes", "url": url,
     }  # fmt: skip
+
+
+def failure_of(status: Mapping[str, Any]) -> str | None:
+    """Why a connector or one of its tasks has failed, by the status that Connect's REST API tells; None where none has.
+
+    One line: the first one of the trace, and its last cause.
+    """
+    told = [("it", status["connector"]), *((f"task {task['id']}", task) for task in status["tasks"])]
+    for what, of in told:
+        if of["state"] == "FAILED":
+            lines = [" ".join(line.split()) for line in str(of.get("trace") or "").splitlines() if line.strip()]
+            causes = [line.removeprefix(CAUSED) for line in lines if line.startswith(CAUSED)]
+            return f"{what} has failed: {shortened('; '.join([*lines[:1], *causes[-1:]]) or 'no reason told', LONGEST)}"
+    return None

@@ -46,6 +46,7 @@ def _lag(settings: Settings, name: str) -> dict[str, Any]:
     import psycopg
 
     from ingestion import source_status, why_refused
+    from lakehouse_stack.control.connectors import connector_failure
 
     try:
         refuse_former_state(settings)
@@ -54,7 +55,8 @@ def _lag(settings: Settings, name: str) -> dict[str, Any]:
         return {"source": name, "trouble": _line(error)}
     values = {key: value.isoformat() if isinstance(value, datetime) else value for key, value in asdict(status).items()}
     values["progress"] = _progress(status.progress) if status.progress else None
-    return {**values, "trouble": _trouble(values, refused) or _connector(settings, name)}
+    trouble = connector_failure(settings, name) or _trouble(values, refused) or _connector(settings, name)
+    return {**values, "trouble": trouble}
 
 
 def _connector(settings: Settings, name: str) -> str | None:

@@ -5,12 +5,13 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from string import Template
 from typing import Any
 
 from lakehouse.errors import LakehouseError
-from lakehouse.servers.connectors import connector_config
+from lakehouse.servers.connectors import connector_config, failure_of
 from lakehouse.servers.outage import BROKEN_OFF
 from lakehouse.text.shown import shortened
 from lakehouse.text.sql import ident
@@ -20,6 +21,7 @@ from lakehouse_samples.loading import SAMPLES
 
 TABLES = SAMPLES["bank"]
 ANSWER_SECONDS, START_SECONDS = 30.0, 120.0
+NOTED_SECONDS = 10.0  # after a restart Connect may still tell the failure of before
 NOT_YET = (404, 409, 500, 503)
 LONGEST = 500  # of what Connect says
 PUBLISHED = "SELECT 1 FROM pg_publication WHERE pubname = %s"
@@ -62,7 +64,8 @@ def connect(connect_url: str, owner_url: str, url: str, prefix: str, publication
     """Has Kafka Connect run the connector, and waits until it streams; returns whether it was not there before.
 
     Where it has no slot, the offsets that Connect keeps of a former connector go: what happened in between would be
-    missing, so it begins with a snapshot. Whoever is interrupted can run it again. Raises LakehouseError.
+    missing, so it begins with a snapshot. What has failed is restarted, once. Whoever is interrupted can run it again.
+    Raises LakehouseError.
     """
     config = connector_config(url, prefix, (f"public.{table}" for table in TABLES), publication)
     path = f"{connect_url}/connectors/{prefix}"
@@ -74,16 +77,37 @@ def connect(connect_url: str, owner_url: str, url: str, prefix: str, publication
         _until(lambda: _asked("DELETE", f"{path}/offsets", not_yet=(*NOT_YET, 400)) is not None, path)
     _until(lambda: _asked("PUT", f"{path}/config", config) is not None, path)
     _until(lambda: _asked("PUT", f"{path}/resume") is not None, path)
-    _until(lambda: _streams(path) and _one(owner_url, SLOT, prefix) == [True], path)
+    tasks = _Tasks(path)
+    _until(lambda: tasks.stream() and _one(owner_url, SLOT, prefix) == [True], path)
     return is_new
 
 
-def _streams(path: str) -> bool:
-    status = _asked("GET", f"{path}/status") or {"tasks": ()}
-    for task in status["tasks"]:
-        if task["state"] == "FAILED":
-            raise LakehouseError(f"connector {path}: {shortened(' '.join(task['trace'].split()), LONGEST)}")
-    return [task["state"] for task in status["tasks"]] == ["RUNNING"]
+@dataclass
+class _Tasks:
+    """The tasks of a connector. Those that have failed, as where the database was away for long, are restarted once;
+    `restarted_at` is when."""
+
+    path: str
+    restarted_at: float | None = None
+    has_begun: bool = False  # since then
+
+    def stream(self) -> bool:
+        """Whether all run; raises LakehouseError where one fails once more."""
+        status = _asked("GET", f"{self.path}/status")
+        if status is None:
+            return False
+        says = failure_of(status)
+        self.has_begun = self.has_begun or says is None
+        if says is None:
+            return [task["state"] for task in status["tasks"]] == ["RUNNING"]
+        if self.restarted_at is None:
+            _asked("POST", f"{self.path}/restart?includeTasks=true&onlyFailed=true")
+            self.restarted_at, self.has_begun = time.monotonic(), False
+        elif self.has_begun or time.monotonic() - self.restarted_at > NOTED_SECONDS:
+            raise LakehouseError(
+                f"connector {self.path}: {says}; it was restarted once: correct that, and run this again"
+            )
+        return False
 
 
 def _one(owner_url: str, query: str, *values: str) -> list[Any]:

@@ -11,6 +11,7 @@ from ingestion.sources.findings import in_two
 from lakehouse.declarations.policies import LagLevel, LagPolicy
 from lakehouse.metrics import Sample, sample
 from lakehouse.settings import AlertSettings, Settings
+from lakehouse_stack.control.connectors import connector_failure
 from lakehouse_watch.alerts import Occasion
 from lakehouse_watch.probes.limits import declared_limits, declared_still
 from lakehouse_watch.probes.reading import Reading
@@ -47,7 +48,8 @@ def read_source(settings: Settings, source: str) -> Reading:
 def read_connector(settings: Settings, source: str) -> Reading:
     """Whether the connector behind a source's topics has stopped, which they do not show. Raises LakehouseError."""
     there = declared_still(settings)
-    says = connector_trouble(settings, source) if there is None or source in there.sources else None
+    is_read = there is None or source in there.sources
+    says = (connector_failure(settings, source) or connector_trouble(settings, source)) if is_read else None
     if says is None:
         return Reading()
     return Reading((
