@@ -148,9 +148,9 @@ def test_a_registry_by_tls_is_read_by_the_declared_authority_and_login(
 @pytest.mark.parametrize(
     ("authority", "host", "password", "says"),
     [
-        ("other.pem", "127.0.0.1", "secret-2e", r"certificate that is not trusted \(.*\): correct \w+__CA, the authorities"),
-        (None, "127.0.0.1", "secret-2e", r"certificate that is not trusted \(.*\): correct \w+__CA, the authorities"),
-        ("authority.pem", "localhost", "secret-2e", r"not trusted \(Hostname mismatch, .*'localhost'\): name it in \w+URL as"),
+        ("other.pem", "127.0.0.1", "secret-2e", r"is not trusted \(.*\): correct \w+__CA, the authorities that are"),
+        (None, "127.0.0.1", "secret-2e", r"is not trusted \(.*\): correct \w+__CA, the authorities that are"),
+        ("authority.pem", "localhost", "secret-2e", r"\(Hostname mismatch, .*'localhost'\): name it in \w+URL as"),
         ("text.pem", "127.0.0.1", "secret-2e", r"text\.pem holds no certificates that can be read here: .*__CA$"),
         ("lacking.pem", "127.0.0.1", "secret-2e", r"lacking\.pem holds no certificates that can be read here: .*__CA$"),
         ("authority.pem", "127.0.0.1", "wrong-3a", r"refuses the login \(401\): correct \w+__USER and \w+__PASSWORD$"),
