@@ -147,8 +147,7 @@ def test_a_snapshot_whose_tables_the_primary_alters_meanwhile_is_not_published(
 
 
 def test_what_is_missing_is_told_before_anything_is_ingested(settings: Settings, spark: Any) -> None:
-    with read_from_standby(settings, granted=False) as (primary, standby, world):
-        standby.admin("ALTER SYSTEM SET hot_standby_feedback = off", "SELECT pg_reload_conf()")
+    with read_from_standby(settings, granted=False, hot_standby_feedback="off") as (primary, _standby, world):
         found = findings(world)
         told = world.command(*inline(PAGE, "lakehouse prepare", ("shop", world.source.name)).split()[1:])
         assert told.returncode == 1 and "hot_standby_feedback is off" in told.stdout, told
