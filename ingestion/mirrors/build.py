@@ -85,7 +85,7 @@ def build_all(
     size = {item.table.name: total(item.raw.current_snapshot(), "total-files-size") for item in due}
     small = [item for item in due if size[item.table.name] <= SMALL_BYTES]
     large = [item for item in due if size[item.table.name] > SMALL_BYTES]
-    built = [*side_by_side(AT_ONCE, build, small), *map(build, large)]
+    built = [*side_by_side(session.spark, AT_ONCE, build, small), *map(build, large)]
     return [made for made in built if made is not None], frozenset(lacking)
 
 

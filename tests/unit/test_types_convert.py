@@ -116,7 +116,7 @@ def test_odd_value_under_each_policy(name: str, text: str) -> None:
     for converted in (nulled, clamped):
         assert converted.unrepresentable == 2
         assert (converted.rows.to_pylist(), converted.texts.to_pylist()) == ([2, 4], [text, text])
-    with pytest.raises(UnrepresentableValue, match=f"row 2: .* in a column of type {name}") as caught:
+    with pytest.raises(UnrepresentableValue, match=f"in a column of type {name}") as caught:
         convert(column, source, "error")
     assert caught.value.row == 2
 
@@ -124,7 +124,7 @@ def test_odd_value_under_each_policy(name: str, text: str) -> None:
 def test_several_odd_kinds_in_one_column_and_the_first_is_named() -> None:
     texts = ["2024-01-02", "0044-03-15 BC", "infinity", "10000-01-01"]
     assert values("date", *texts, policy="clamp") == [date(2024, 1, 2), date.min, date.max, date.max]
-    with pytest.raises(UnrepresentableValue, match="row 1: a year before 0001"):
+    with pytest.raises(UnrepresentableValue, match=r"^a year before 0001"):
         values("date", *texts)
 
 
@@ -159,7 +159,7 @@ def test_a_text_that_postgres_would_not_print_is_refused_under_every_policy(
     source: SourceType | str, good: str, bad: str, policy: Any
 ) -> None:
     secret = bad
-    with pytest.raises(UnreadableValue, match="row 2") as caught:
+    with pytest.raises(UnreadableValue, match="in a column of type") as caught:
         values(source, None, good, bad, good, policy=policy)
     assert secret == "" or secret not in str(caught.value)
 

@@ -65,10 +65,11 @@ class Converted:
 
 
 class ConversionError(ValueError):
-    """A value that cannot be converted. Names its kind and its row, never the value: it may be private."""
+    """A value that cannot be converted. Names its kind, never the value: it may be private. `row` is its place in the
+    batch, which tells a person nothing."""
 
     def __init__(self, source: SourceType, row: int, kind: str) -> None:
-        super().__init__(f"row {row}: {kind} in a column of type {source.name}")
+        super().__init__(f"{kind} in a column of type {source.name}")
         self.source = source
         self.row = row
         self.kind = kind
