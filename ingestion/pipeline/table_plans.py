@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from ingestion.pipeline.survey import Outlook
 from ingestion.schema.evolve import Change, Step, Versions, changes, prune, rename_in, resync_reason, steps
-from ingestion.schema.facts import TOPIC, TableFacts
+from ingestion.schema.facts import TOPIC, Leaf, TableFacts
 from ingestion.schema.positions import Position
 from ingestion.schema.problem import TableProblem
 from ingestion.state.store import TablePosition
@@ -130,10 +130,20 @@ def conclude(course: Course, noticed: Findings, reached: Position) -> Course:
 
 
 def _passing_partition(course: Course, noticed: Findings) -> str | None:
-    """Why rows of the stream may be gone: they came into a partition that no inspection has seen."""
-    versions = (*course.before.versions, *course.position.versions)
-    known = {leaf.oid for facts in versions for leaf in facts.leaves}
-    return "a partition came, had changes and went again" if noticed.partitions - known else None
+    """Why rows of the stream may be gone: they came into a partition that no inspection has seen, or only when it was
+    empty again. Neither a TRUNCATE of a partition alone is streamed, nor what happens to one that is detached."""
+    first: dict[int, tuple[TableFacts, Leaf]] = {}
+    for facts in (*course.before.versions, *course.position.versions):
+        for leaf in facts.leaves:
+            first.setdefault(leaf.oid, (facts, leaf))
+    if noticed.partitions - first.keys():
+        return "a partition came, had changes and went again"
+    begun, explained = course.before.position.commit_bound, noticed.truncates.by - noticed.truncates.refilled_by
+    for facts, leaf in first.values():
+        is_new = leaf.oid in noticed.partitions and facts.lsn > begun
+        if is_new and not leaf.has_rows and leaf.changed_by not in explained:
+            return f"partition {leaf.name} came, had changes and was empty again"
+    return None
 
 
 def _moved(before: TablePosition, now: TablePosition) -> str | None:

@@ -137,7 +137,7 @@ def new_partition(hand: Hand) -> Move | None:
 
 
 def passing_partition(hand: Hand) -> Move | None:
-    """A partition that comes and goes between two looks, or nearly so."""
+    """A partition that comes and goes, or is emptied, between two looks, or nearly so."""
     if hand.eye.kind != "p":
         return None
     low = hand.rng.choice([40, 50, 60])
@@ -145,7 +145,14 @@ def passing_partition(hand: Hand) -> Move | None:
     if name in {o.name for o in hand.eye.others}:
         return None
     comes = (f"CREATE TABLE {name} PARTITION OF {hand.t} {bound}", insert(hand, None, low), update(hand, name))
-    goes = [(f"DROP TABLE {name}",), (f"ALTER TABLE {hand.t} DETACH PARTITION {name}", f"DROP TABLE {name}")]
+    detach, attach = (
+        f"ALTER TABLE {hand.t} DETACH PARTITION {name}",
+        f"ALTER TABLE {hand.t} ATTACH PARTITION {name} {bound}",
+    )
+    goes = [
+        (f"DROP TABLE {name}",), (detach, f"DROP TABLE {name}"), (f"TRUNCATE {name}",),
+        (detach, f"DELETE FROM {name}", attach),
+    ]  # fmt: skip
     return Move("passing partition", (*comes, *hand.rng.choice(goes)))
 
 

@@ -213,6 +213,26 @@ def test_a_domain_is_proposed_as_its_base_type(connection: psycopg.Connection[An
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    "alter",
+    [
+        "ALTER TABLE items ADD CONSTRAINT later UNIQUE USING INDEX one DEFERRABLE INITIALLY DEFERRED",
+        "ALTER TABLE items ALTER a DROP NOT NULL, ADD CONSTRAINT given NOT NULL a NOT VALID",
+    ],
+    ids=["checked at the end of a transaction", "of which NULLs may be there"],
+)
+def test_an_index_that_keeps_keys_apart_no_more_is_noticed(connection: psycopg.Connection[Any], alter: str) -> None:
+    """It stays the index that it was: a row that took the key of another one was lost with that one's delete."""
+    by_a = TABLE.model_copy(update={"raw": RawPolicy(relation="public.items", key=("a",))})
+    connection.execute("ALTER TABLE items DROP CONSTRAINT items_pkey, ADD a int NOT NULL, REPLICA IDENTITY FULL")
+    connection.execute("CREATE UNIQUE INDEX one ON items (a)")
+    facts, digest = describe(connection, by_a, "p"), fingerprints(connection, [by_a], "p")
+    assert facts.enforced_by
+    connection.execute(alter)
+    assert fingerprints(connection, [by_a], "p") != digest
+    assert not describe(connection, by_a, "p").enforced_by
+
+
 def test_a_table_is_proposed_by_the_key_that_its_updates_carry(connection: psycopg.Connection[Any]) -> None:
     """By the primary key it was refused at once: with USING INDEX neither updates nor deletes carry it."""
     connection.execute("ALTER TABLE items ADD a int NOT NULL, ADD b int NOT NULL, ADD c int NOT NULL, ADD UNIQUE (c)")

@@ -103,6 +103,29 @@ def test_rows_of_an_unknown_partition_need_a_resync_also_while_records_are_spool
     assert "a partition came" in str(resumed(paused).position.reason)
 
 
+@pytest.mark.parametrize(
+    ("leaf", "described_at", "truncates", "needs_resync"),
+    [
+        (Leaf(3, "public.b", 3, 800, has_rows=False), 150, Truncates(), True),
+        (Leaf(3, "public.b", 3, 800, has_rows=False), 150, Truncates(frozenset({800})), False),
+        (Leaf(3, "public.b", 3, 800, has_rows=False), 100, Truncates(), False),
+    ],
+    ids=["emptied by itself", "by a truncate of the table", "before the changes came"],
+)
+def test_a_partition_that_was_emptied_before_it_was_seen_needs_a_resync(
+    leaf: Leaf, described_at: int, truncates: Truncates, needs_resync: bool
+) -> None:
+    """Its rows had come in the stream as the table's, and a TRUNCATE of a partition alone does not come."""
+    root = replace(FACTS, relkind="p", leaves=(Leaf(2, "public.a", 2, 0),))
+    seen = replace(root, leaves=(*root.leaves, leaf), lsn=described_at)
+    passed = Findings(partitions=frozenset({3}), truncates=truncates)
+    course = conclude(plan_course(position("streaming", root), looks(seen, "altered")), passed, Lsn(200))
+    assert (course.position.state == "stale") == needs_resync, course.position.reason
+    later = conclude(plan_course(position("streaming", root), looks(seen, "altered")), Findings(), Lsn(120))
+    read_on = conclude(plan_course(later.position, looks(seen, "altered")), passed, Lsn(200))
+    assert (read_on.position.state == "stale") == (needs_resync and described_at > 120), "a read that was split"
+
+
 def test_a_generated_column_that_is_published_all_the_same_does_not_land() -> None:
     facts = replace(FACTS, columns=(column("id", 1),), hidden=((2, "doubled"),))
     columns = tuple(RelationColumn(name, 23, -1, False) for name in ("id", "doubled"))
