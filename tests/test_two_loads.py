@@ -14,6 +14,7 @@ from tests.test_dbt import assert_parsed_is_complete, assert_vault_is_true
 from tests.zoo import Zoo, animals, build_zoo, random_animal
 
 pytestmark = pytest.mark.stack
+REPLACED = "Failed to update table due to concurrent updates"  # of a mart that both build whole
 
 
 @pytest.mark.slow
@@ -34,7 +35,7 @@ def test_two_runs_of_dbt_at_once_leave_each_row_once(settings: Settings, tmp_pat
                     said = [
                         said for said in pool.map(lambda n: _outcome(zoo, tmp_path / f"target_{n}"), range(2)) if said
                     ]
-                assert all(CONFLICT in what for what in said), "\n".join(said)
+                assert all(CONFLICT in what or REPLACED in what for what in said), "\n".join(said)
             zoo.dbt("run")
             assert_parsed_is_complete(zoo, table)
             assert_vault_is_true(zoo, table.versions)
