@@ -53,6 +53,21 @@ def test_reconcile_names_what_differs_and_repairs_it(settings: Settings, spark: 
     assert_equal(world, "items")
 
 
+def test_rows_that_are_there_twice_are_told(settings: Settings, spark: Any) -> None:
+    """By its key each was the lake's row: "equal", with a count of its own on either side."""
+    world = make_world(
+        settings, "CREATE TABLE items (id int, name text); ALTER TABLE items REPLICA IDENTITY FULL", TABLES
+    )
+    world.sql("INSERT INTO items SELECT i, 'n' FROM generate_series(1, 10) i")
+    assert compared(world, spark, "items").equal
+    world.sql("INSERT INTO items VALUES (3, 'n')", "INSERT INTO items VALUES (4, 'other')")
+    for repair in (False, True):
+        found = compared(world, spark, "items", repair=repair)
+        assert not found.equal and "2 rows have the declared key (id) of another one" in (found.aside or ""), found
+    world.sql("DELETE FROM items WHERE id IN (3, 4)", "INSERT INTO items VALUES (3, 'n'), (4, 'other')")
+    assert compared(world, spark, "items").equal
+
+
 @pytest.mark.slow
 def test_reconcile_is_right_while_the_source_is_written_to(settings: Settings, spark: Any) -> None:
     """Compared at a point: what commits meanwhile is neither missing nor different."""

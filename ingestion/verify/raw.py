@@ -239,11 +239,24 @@ def _reconcile_table(
     if found.buckets:
         _look_closer(session, table, found, result)
     point.check()
-    if repair and not result.equal:
+    result.aside = _doubled(table, result)
+    if repair and not (result.equal or result.aside):
         written = _publish_repair(session, table, position, point, found)
         result.repaired = dict(written.operations)
     result.seconds = seconds + time.monotonic() - started
     return result
+
+
+def _doubled(table: RawTable, result: TableComparison) -> str | None:
+    """Why rows are no rows of the lake's although none is missing: the source has several of one declared key, which a
+    comparison by key takes for one."""
+    more = result.source_rows - result.lake_rows - result.missing + result.extra
+    if more <= 0:
+        return None
+    return (
+        f"ambiguous: {more} rows have the declared key ({', '.join(table.key)}) of another one, and the lake shows one of each: "
+        "declare a key that tells rows apart, or delete those that are too many and add a unique index"
+    )
 
 
 def _publish_repair(
