@@ -254,8 +254,8 @@ def _doubled(table: RawTable, result: TableComparison) -> str | None:
     if more <= 0:
         return None
     return (
-        f"ambiguous: {more} rows have the declared key ({', '.join(table.key)}) of another one, and the lake shows one of each: "
-        "declare a key that tells rows apart, or delete those that are too many and add a unique index"
+        f"ambiguous: {more} rows have the declared key ({', '.join(table.key)}) of another one, and the lake shows "
+        "one of each: declare a key that tells rows apart, or delete those that are too many and add a unique index"
     )
 
 

@@ -13,11 +13,13 @@ from pydantic import SecretStr
 from throwaway_postgres import throwaway_postgres
 
 from ingestion.sources.findings import Finding
+from ingestion.sources.postgres import connection
 from ingestion.sources.postgres.connection import connect_source
 from ingestion.sources.postgres.setup import managed
 from ingestion.sources.postgres.setup.server import server_findings
 from lakehouse.declarations import Source
 from lakehouse.declarations.policies import LoadPolicy
+from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings, SourceSettings, load_settings
 from tests.pages import DOCS, inline
 
@@ -52,8 +54,8 @@ def found(cluster: str, tmp_path: Path, password: str = "", user: str = "lake") 
     url = cluster.replace("postgres@", f"{user}:{quote(password, safe='')}@")
     settings: Settings = load_settings(home=tmp_path)
     settings = settings.model_copy(update={"sources": {"shop": SourceSettings(url=SecretStr(url))}})
-    with connect_source(settings, "shop") as connection:
-        return {each.about: each for each in server_findings(connection, connection, settings, SHOP)}
+    with connect_source(settings, "shop") as source:
+        return {each.about: each for each in server_findings(source, source, settings, SHOP)}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -131,3 +133,13 @@ def test_a_token_in_place_of_a_password_is_told_and_not_shown(
 def test_a_password_is_no_token(cluster: str, tmp_path: Path) -> None:
     for password in ("", "secret", "eyJ", "eyJ.a", "my-ya29.word", "X-Amz-Signature"):
         assert "password" not in found(cluster, tmp_path, password)
+
+
+def test_a_pooler_that_drops_the_session_settings_is_refused(
+    cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Policies would filter rows of a snapshot in silence, and floats come with fewer digits."""
+    kept = connection.source_url
+    monkeypatch.setattr(connection, "source_url", lambda given: re.sub("options=[^&]*&?", "", kept(given)))
+    with pytest.raises(LakehouseError, match=r"DateStyle is ISO, MDY\): something between drops `options`.*itself$"):
+        found(cluster, tmp_path)

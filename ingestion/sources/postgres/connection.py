@@ -106,7 +106,22 @@ def connect_source(
         connected = psycopg.connect(f"{url}&replication=database" if replication else url, autocommit=True)
     except psycopg.OperationalError as error:
         raise unreachable_source(settings, source, error, key) from None
+    _check_pinned(source, connected)
     return SourceConnection(connected)
+
+
+def _check_pinned(source: str, connection: psycopg.Connection[Any]) -> None:
+    """Raises LakehouseError where the settings above have not arrived: the server tells one of them by itself.
+
+    Policies would filter rows in silence then, and floats come with fewer digits.
+    """
+    if (style := connection.info.parameter_status("DateStyle")) != "ISO, YMD":
+        connection.close()
+        raise LakehouseError(
+            f"source {source!r}: its sessions do not have the settings that ingestion asks for (DateStyle is {style}): "
+            "something between drops `options`, such as a pooler with ignore_startup_parameters: connect to the "
+            "database itself"
+        )
 
 
 def lsn_text(lsn: int) -> str:
