@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -92,10 +92,20 @@ def load_changes(
         if session.turn is not None:
             claims.wait_for(states, session.turn, session.limits.wait_seconds, session.stop)
         landed = _publish(session, source, states, cycle, stream, courses, result, now)
+    tell_turns(session.name, courses.values())
     if landed is None:
         return {}, now.position
     source.confirm(now.position, live)
     return {written.name: written.operations for written in landed}, now.position
+
+
+def tell_turns(source: str, courses: Iterable[Course]) -> None:
+    """Tells of tables that have left the cuts with this read, and why."""
+    for course in courses:
+        now = course.position
+        if now.state != course.before.state and now.state in ("parked", "stale", "new"):
+            what = "parked" if now.state == "parked" else "out of the cuts, and read anew"
+            log.warning("source %r: %s is %s: %s", source, now.table, what, now.reason)
 
 
 @cache

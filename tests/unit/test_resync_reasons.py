@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from test_planning import FACTS, column, looks, position, resumed
 
+from ingestion.pipeline.load_changes import tell_turns
 from ingestion.pipeline.table_plans import conclude, plan_course
 from ingestion.schema.changes import Relation, RelationColumn
 from ingestion.schema.evolve import Truncates, resync_reason
@@ -88,6 +89,19 @@ def test_columns_that_bore_each_others_names_are_known_by_their_order() -> None:
     for names in (("id", "b", "secret", "a"), ("id", "secret", "a", "b"), ("a", "id", "secret", "b")):
         with pytest.raises(UnknownRowSchema, match="each other's names"):
             columns_of((facts,), streamed(*names), excluded)
+
+
+def test_a_table_that_leaves_the_cuts_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    """The follower's log told of it by the mirrors that stand still alone."""
+    root = replace(FACTS, relkind="p", leaves=(Leaf(2, "public.a", 2, 0),))
+    course = conclude(plan_course(position("streaming", root), looks(root)), Findings(parked="it is odd"), Lsn(200))
+    again = conclude(plan_course(course.position, looks(root)), Findings(), Lsn(300))
+    stale = conclude(plan_course(position("streaming", root), looks(root)), Findings(stale="it was read"), Lsn(200))
+    tell_turns("shop", [course, again, stale])
+    assert [record.getMessage() for record in caplog.records] == [
+        "source 'shop': orders is parked: it is odd",
+        "source 'shop': orders is out of the cuts, and read anew: it was read",
+    ]
 
 
 def test_rows_of_an_unknown_partition_need_a_resync_also_while_records_are_spooled() -> None:
