@@ -84,6 +84,7 @@ def follow_sources(
             check_shared(declarations.source(name))
     with store.connect_catalog(settings) as states:
         store.ensure_state(states)
+    log.info("starting Spark")
     spark = spark_session(settings, "lakehouse-follow")
     follow = follow_shared if share else _hold_and_follow
     broken = threading.Event()
