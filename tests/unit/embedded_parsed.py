@@ -13,7 +13,7 @@ from typing import Any
 import duckdb
 
 from ingestion.schema.former_names import FORMERLY, renamed
-from lakehouse.catalog.loads.load_facts import LANDED_LATE
+from lakehouse.catalog.loads.load_facts import LANDED_LATE, LEFT_OUT
 from tests.unit.dbt_macros import macro, macro_texts, macros
 
 METADATA = {
@@ -96,15 +96,22 @@ class Parsed:
         columns = header["columns"]
         if not made:
             self.rows(f"create table parsed ({', '.join('{name} {type}'.format(**column) for column in columns)})")
+        if header["left_out"]:
+            self.db.execute("delete from parsed_properties where key = ?", [LEFT_OUT])
+            self.db.execute("insert into parsed_properties values (?, ?)", [LEFT_OUT, header["left_out"]])
         if not header["new_data"]:
             return False
         names = ", ".join(column["name"] for column in columns)
         if header["anew"]:
             self.rows(f"create or replace table parsed as select {names} from ({sql})")
         else:
-            self.rows(f"insert into parsed ({names}) select {names} from ({sql})")
+            self.insert(names, sql)
         self._commit(header["anew"], header["revised"])
         return True
+
+    def insert(self, names: str, sql: str) -> None:
+        """Adds the rows of the load's query."""
+        self.rows(f"insert into parsed ({names}) select {names} from ({sql})")
 
     def _commit(self, anew: bool, revised: bool) -> None:
         [[number]] = self.rows("select count(*) + 1 from parsed_snapshots")
@@ -143,6 +150,10 @@ class Parsed:
         """In source, raw and declaration."""
         self.db.execute(f"alter table raw add column {column} varchar")
         self.declared = (*self.declared, column)
+
+    def forget(self) -> None:
+        """As a release leaves the table that did not note which columns its loads leave out."""
+        self.db.execute("delete from parsed_properties where key = ?", [LEFT_OUT])
 
     def retype(self, column: str, data_type: str) -> None:
         """In source, raw and declaration: raw has what landed before under another name."""

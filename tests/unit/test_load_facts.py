@@ -11,7 +11,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from lakehouse.catalog.added_rows import added_rows
-from lakehouse.catalog.loads.load_facts import LANDED_LATE, moment, raw_facts, stage_facts
+from lakehouse.catalog.loads.load_facts import LANDED_LATE, LEFT_OUT, moment, raw_facts, stage_facts
 from orchestration.worker.loads.facts import FEW_ROWS, Cut, Facts, _Parsed, covered, holds_beyond, is_stage, new_in_raw
 from orchestration.worker.loads.loads import Loads
 from orchestration.worker.loads.rows import Rows
@@ -116,7 +116,7 @@ def test_where_rows_have_landed_late_trino_is_asked_whether_they_change_others(
     table.append(rows)
     assert before is not None
     facts = Facts.__new__(Facts)
-    parsed = SimpleNamespace(metadata=SimpleNamespace(current_snapshot_id=9))
+    parsed = SimpleNamespace(metadata=SimpleNamespace(current_snapshot_id=9), properties={LEFT_OUT: "[]"})
     monkeypatch.setattr(facts, "_parsed", {("parsed", "p"): _Parsed(9, before, moment(NOON))}, raising=False)
     monkeypatch.setattr(
         facts, "_with_raw", lambda *_: [("model.p", ("parsed", "p"), NAME, Cut(1, 7, ("orders",)))], raising=False
@@ -124,7 +124,9 @@ def test_where_rows_have_landed_late_trino_is_asked_whether_they_change_others(
 
     def given() -> list[str]:
         tables: Any = {NAME: catalog.load_table(NAME), ("parsed", "p"): parsed}
-        return list(facts.of_parsed(tables, ["model.p"], {})[0])
+        found = facts.of_parsed(tables, ["model.p"], {})[0]
+        assert all(said["left_out"] == "[]" for said in found.values())
+        return list(found)
 
     assert given() == ["parsed.p"]
     for landed, known in ((at, []), (NOON, ["parsed.p"])):

@@ -136,6 +136,100 @@ def test_a_table_rolled_back_to_before_it_was_made_anew_for_a_column_is_made_ane
     assert parsed.current() == [(1, "Ada", "1815"), (2, "of that state", "1912"), (3, "Grace", "1906")], "no need"
 
 
+def undeclared_for_a_while() -> Parsed:
+    """Parsed with rows from before `phone` was taken out of the declaration, from that time, and undeclared still."""
+    parsed = Parsed("name", "phone")
+    parsed.land("c", 1, 10, "20 08:00", "20 08:01", name="Ada", phone="1815")
+    parsed.land("c", 3, 12, "20 08:00", "20 08:01", name="Grace", phone="1906")
+    parsed.load(cut=12)
+    parsed.declared = ("name",)
+    parsed.land("u", 1, 20, "20 09:00", "20 09:01", name="Ada", phone="1852")
+    parsed.land("c", 2, 30, "20 10:00", "20 10:01", name="Alan", phone="1912")
+    parsed.load(cut=30)
+    return parsed
+
+
+@pytest.mark.parametrize("day", [None, 20, 27])
+@pytest.mark.parametrize("noted", [True, False], ids=["noted", "loaded by an earlier release"])
+def test_a_column_that_was_not_declared_for_a_while_has_its_values_for_every_row(noted: bool, day: int | None) -> None:
+    """Parsed had the column still, with nulls for the rows loaded meanwhile, and nobody missed their values."""
+    parsed = undeclared_for_a_while()
+    assert parsed.rows("select count(phone) from parsed") == [(2,)] and not parsed.is_made_anew()
+    if not noted:
+        parsed.forget()
+    places = parsed.rows(PLACES)
+    parsed.declared = ("name", "phone")
+    assert not parsed.load(cut=30, covered=False)
+    assert parsed.load(cut=30, day=day) and parsed.is_revised()
+    assert parsed.current() == [(1, "Ada", "1852"), (2, "Alan", "1912"), (3, "Grace", "1906")]
+    assert parsed.rows(PLACES) == places
+    assert not parsed.load(cut=30)
+    parsed.land("u", 2, 40, "20 11:00", "20 11:01", name="Alan", phone="1954")
+    made = parsed.rows("select * from parsed_properties where key like '%made-anew%'")
+    assert parsed.load(cut=40) and parsed.current()[1] == (2, "Alan", "1954")
+    assert parsed.rows("select * from parsed_properties where key like '%made-anew%'") == made, "once is enough"
+
+
+def test_a_column_is_not_made_anew_where_nothing_was_loaded_while_it_was_not_declared() -> None:
+    parsed = Parsed("name", "phone")
+    parsed.land("c", 1, 10, "20 08:00", "20 08:01", name="Ada", phone="1815")
+    parsed.load(cut=10)
+    parsed.declared = ("name",)
+    assert not parsed.load(cut=10)
+    parsed.declared = ("name", "phone")
+    parsed.land("c", 2, 20, "20 09:00", "20 09:01", name="Alan", phone="1912")
+    assert parsed.load(cut=20) and not parsed.is_made_anew()
+    assert parsed.current() == [(1, "Ada", "1815"), (2, "Alan", "1912")]
+
+
+def test_a_load_that_is_killed_before_it_inserts_has_noted_what_it_leaves_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed = undeclared_for_a_while()
+    parsed.declared = ()
+    parsed.land("u", 1, 40, "20 11:00", "20 11:01", name="Ada L.", phone="1852")
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(parsed, "insert", killed)
+    with pytest.raises(KeyboardInterrupt):
+        parsed.load(cut=40)
+    [[noted]] = parsed.rows("select value from parsed_properties where key = 'lakehouse.left-out'")
+    assert noted == '["name", "phone"]'
+
+
+def test_a_table_of_an_earlier_release_is_compared_once_and_not_made_anew_where_it_has_all_values() -> None:
+    """Also one that has a column which nobody declares any more, and a value of which no version is in the lake."""
+    parsed = Parsed("name", "phone", "bio")
+    parsed.land("c", 1, 10, "20 08:00", "20 08:01", name="Ada", phone=None, bio="long")
+    parsed.land("u", 1, 20, "20 09:00", "20 09:01", name="Ada L.", _unchanged=["bio"])
+    parsed.land("d", 1, 30, "20 09:30", "20 09:31", name="Ada L.", phone="of a full identity")
+    parsed.land("c", 2, 40, "20 09:40", "20 09:41", name="Alan", phone="1912", bio="short")
+    parsed.land("t", None, 45, "20 09:50", "20 09:51")
+    parsed.land("c", 3, 50, "20 09:52", "20 09:53", name="Grace", phone="1906", bio="long")
+    parsed.load(cut=35)
+    parsed.load(cut=50)
+    parsed.declared = ("name", "bio")
+    parsed.forget()
+    assert not parsed.load(cut=50)
+    noted = "select value from parsed_properties where key = 'lakehouse.left-out'"
+    assert parsed.rows(noted) == [("[]",)] and not parsed.is_made_anew()
+    parsed.land("u", 3, 60, "20 10:00", "20 10:01", name="Grace", phone="1907", bio="x")
+    assert parsed.load(cut=60) and parsed.rows(noted) == [('["phone"]',)] and not parsed.is_made_anew()
+    parsed.declared = ("name", "bio", "phone")
+    assert parsed.load(cut=60) and parsed.rows(noted) == [("[]",)]
+    assert parsed.current() == [(3, "Grace", "x", "1907")]
+
+
+def test_a_table_rolled_back_to_rows_that_were_loaded_without_a_column_is_made_anew_again() -> None:
+    parsed = undeclared_for_a_while()
+    parsed.declared = ("name", "phone")
+    parsed.load(cut=30)
+    parsed.roll_back(2)
+    assert parsed.rows("select count(phone) from parsed") == [(2,)]
+    assert parsed.load(cut=30)
+    assert parsed.current() == [(1, "Ada", "1852"), (2, "Alan", "1912"), (3, "Grace", "1906")]
+
+
 def test_a_renamed_column_keeps_its_values_and_fills_what_was_left_out_under_any_of_its_names() -> None:
     parsed = Parsed("bio", "note")
     parsed.land("r", 1, 10, "20 08:00", "20 08:01", bio="long", note="short")

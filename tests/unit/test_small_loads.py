@@ -141,6 +141,9 @@ def test_what_is_out_of_the_ordinary_is_left_to_dbt(
     catalog: LakeCatalog, connection: psycopg.Connection[Any], trino: dict[str, Any]
 ) -> None:
     assert not loaded(catalog, connection, Compiled(anew=True)), "a table that is made anew"
+    noting = Compiled()
+    noting.header = noting.header.replace('"base"', '"left_out": "[]", "base"')
+    assert not loaded(catalog, connection, noting), "a table that is to note something before it is loaded"
     assert not loaded(catalog, connection, Refusing()), "models of which one refuses its load"
     trino["hub"] = [["2 and more"]]
     assert loaded(catalog, connection) == {"model.link"}, "a value that only Trino can hold"

@@ -12,6 +12,7 @@ Row = Mapping[str, Any]
 # Property of a raw table: the moment at which rows last landed that others had come after. A load past it looks whether
 # they change what it has loaded (parsed_table.sql).
 LANDED_LATE = "lakehouse.landed-late-at"
+LEFT_OUT = "lakehouse.left-out"  # property of a parsed table: columns that some of its loads left out (left_out.sql)
 RAW_COLUMNS = ("_op", "_epoch", "_commit_lsn", "_ingested_at", "_unchanged", "_old_key")
 PARSED_COLUMNS = ("_loaded_at", "_epoch", "_commit_lsn", "_seq")
 

@@ -54,17 +54,19 @@ class Facts:
 
         Of `tables` as they were after `cuts` were read.
         """
-        from lakehouse.catalog.loads.load_facts import LANDED_LATE, raw_facts
+        from lakehouse.catalog.loads.load_facts import LANDED_LATE, LEFT_OUT, raw_facts
 
         given, handed = dict[str, Any](), dict[str, Rows]()
         for model, parsed, raw, cut in self._with_raw(models, cuts):
             known, table = self._parsed.get(parsed), tables.get(parsed)
-            is_known = known and table and raw in tables and table.metadata.current_snapshot_id == known.snapshot
-            if known and is_known and tables[raw].properties.get(LANDED_LATE, "") <= known.newest:
+            if not known or not table or raw not in tables or table.metadata.current_snapshot_id != known.snapshot:
+                continue
+            if tables[raw].properties.get(LANDED_LATE, "") <= known.newest:
                 added, rows = new_in_raw(tables[raw], known.raw)
                 facts = raw_facts(added, known.newest, cut.epoch, cut.cut_lsn) if added is not None else None
                 if facts is not None:
-                    given[".".join(parsed)] = {"newest": known.newest, "facts": facts}
+                    noted = table.properties.get(LEFT_OUT)
+                    given[".".join(parsed)] = {"newest": known.newest, "facts": facts, "left_out": noted}
                     handed |= {model: rows} if rows is not None else {}
         return given, handed
 

@@ -127,7 +127,8 @@ class SmallLoads:
         for model, sql in compiled.items():
             node, header = self._graph.nodes[model], header_of(sql)
             table, there = tables.get(table_of(node)), columns.get(".".join(table_of(node)))
-            if table and there and header and not header["anew"] and fits(node, header["columns"], there):
+            acts = header and (header["anew"] or header.get("left_out"))
+            if table and there and header and not acts and fits(node, header["columns"], there):
                 typed = [(name, kind) for name, kind, _ in there]
                 query = sql if header["new_data"] else ""
                 yield model, Load(table, typed, query, header["remember"], header.get("stored"), header.get("checks"))

@@ -1,12 +1,13 @@
 {#-
   A table that is only ever appended to. Against dbt's `incremental` with `append` it makes no temporary relation (a
-  killed run leaves nothing behind), asks Trino two to five things fewer per model, and can do three things more:
+  killed run leaves nothing behind), asks Trino two to five things fewer per model, and can do four things more:
 
   - a model whose header says `new_data: false` is not run at all, so that a rerun costs nothing and makes no snapshot;
   - one that is made `anew` is the whole table: what is there is replaced in one step, and readers see the one or the
     other. Of the table itself it reads the rows that it keeps. The moment is kept in the table's properties, by the same statement. So it
     is once more where rows that were there are `revised`: appended tables that are loaded from it act on it (`load_plan`).
     A full refresh replaces a table so, too, and leaves it as it is where there is nothing to make it of.
+  - which columns its loads have `left_out` is written to the table's properties before the insert;
   - what it is to `remember` is written to the table's properties after the last insert, with the snapshot that it is
     true of. A model keeps its watermark there: it lives and dies with the table, and setting it makes no snapshot.
 
@@ -23,18 +24,20 @@
   {%- set anew = is_there and (header.anew or (refreshed and this | string not in sql)) -%}
   {%- set fresh = not is_there or (refreshed and not anew) -%}
   {%- set columns = cdc_vault.described_columns(header.columns) -%}
+  {%- set notes = [(cdc_vault.left_out_property(), header.left_out)] if header.get("left_out") else [] -%}
 
   {{ run_hooks(pre_hooks) }}
   {%- if fresh -%}
     {%- if existing is not none and not existing.is_table -%}{%- do adapter.drop_relation(existing) -%}{%- endif -%}
-    {%- do run_query(cdc_vault.create_append_only(relation, columns, sql)) -%}
+    {%- do run_query(cdc_vault.create_append_only(relation, columns, sql, notes=notes)) -%}
     {%- if not columns -%}{%- do cdc_vault.comment_columns(relation) -%}{%- endif -%}
   {%- elif columns and not anew and not should_full_refresh() -%}
     {%- do cdc_vault.fit_columns(existing, columns) -%}
   {%- endif -%}
+  {%- if notes and not fresh and not anew -%}{%- do run_query(cdc_vault.set_properties(relation, notes)) -%}{%- endif -%}
   {%- if anew -%}
     {%- call statement("main") -%}
-      {{ cdc_vault.create_append_only(relation, [], cdc_vault.cast_columns(columns, sql) if columns else sql, with_data=true, revised=header.get("revised")) }}
+      {{ cdc_vault.create_append_only(relation, [], cdc_vault.cast_columns(columns, sql) if columns else sql, with_data=true, notes=cdc_vault.made_anew_now(header.get("revised")) + notes) }}
     {%- endcall -%}
     {%- do cdc_vault.comment_columns(relation) -%}
   {%- elif not header.new_data -%}
@@ -78,7 +81,7 @@
   {{ return(columns) }}
 {% endmacro %}
 
-{% macro create_append_only(relation, columns, sql, with_data=false, revised=false) %}
+{% macro create_append_only(relation, columns, sql, with_data=false, notes=[]) %}
   {%- set properties = config.get("properties", {}) -%}
   create or replace table {{ relation }}
   {%- if columns %} (
@@ -92,7 +95,7 @@
     {%- for name, value in properties.items() %}
     {{ name }} = {{ value }},
     {%- endfor %}
-    extra_properties = {{ cdc_vault.table_properties(cdc_vault.made_anew_now(revised) if with_data else []) }}
+    extra_properties = {{ cdc_vault.table_properties(notes) }}
   )
   {%- if not columns %}
   as {{ sql }}

@@ -11,6 +11,10 @@
   the table it stays as it is: a column of nulls would not be missed any more. The same holds for a table that was rolled back to before it was made so: it keeps the column,
   and has nulls in it.
 
+  A column that is not declared any more stays in the table, with nulls in the rows that are loaded meanwhile. Such a load
+  writes down before it inserts that it leaves the column out (`left_out.sql`). Once that is declared again, parsed is made
+  anew, and says that it was `revised`.
+
   What lands late, as a dead letter that is replayed, may change rows that are loaded already: one that lacks a value had it
   from the version before, and a truncate deletes each key that was there. Then parsed is made anew too, and says that it
   was `revised`, so that what is said below it is made anew as well.
@@ -28,24 +32,27 @@
       {{ exceptions.raise_compiler_error(source_name ~ "." ~ table_name ~ " has no key: declare config.meta.raw.key, parsed needs to know which rows are versions of one another") }}
     {%- endif -%}
     {%- do cdc_vault.check_names(source_name ~ "." ~ table_name, columns, cdc_vault.parsed_columns([]) | map(attribute="name") | list + ["_deleted"]) -%}
-    {%- set newest, undone = cdc_vault.newest_loaded() -%}
+    {%- set newest, undone, noted = cdc_vault.newest_loaded() -%}
     {%- set loaded = cdc_vault.loaded_columns() -%}
+    {%- set left_out = cdc_vault.columns_left_out(source_name, table_name, raw, columns, loaded, noted) if newest is not none else [] -%}
+    {%- set emptied = columns | map(attribute="name") | map("lower") | select("in", left_out or []) | select("in", loaded) | list -%}
     {%- set lacking = columns | map(attribute="name") | map("lower") | reject("in", loaded) | list -%}
     {%- set retyped = [] -%}
     {%- for column in columns if not cdc_vault.can_become(loaded.get(column.name | lower, column.type), column.type) -%}{%- do retyped.append(column) -%}{%- endfor -%}
-    {%- set anew = retyped | length > 0 or newest is not none and (undone or lacking | length > 0) -%}
+    {%- set anew = retyped | length > 0 or newest is not none and (undone or (lacking + emptied) | length > 0) -%}
     {%- set new_data = cdc_vault.new_raw_rows(source_name, table_name, raw, columns, none if anew else newest) -%}
-    {%- set revised = new_data and newest and (new_data.landed_late or "") > newest and cdc_vault.changes_loaded(raw, columns, newest, new_data.window) -%}
-    {%- if revised and not anew -%}
+    {%- set late = new_data and newest and (new_data.landed_late or "") > newest and cdc_vault.changes_loaded(raw, columns, newest, new_data.window) -%}
+    {%- if late and not anew -%}
       {%- set anew = true -%}
       {%- set new_data = cdc_vault.new_raw_rows(source_name, table_name, raw, columns, none) -%}
     {%- endif -%}
+    {%- set note = cdc_vault.note_of_left_out(anew, new_data, left_out, noted, columns, loaded) -%}
     {%- if new_data is none -%}
-{{ cdc_vault.load_header(new_data=false, columns=[] if anew else cdc_vault.parsed_columns(columns), more={"checks": none}) }}
+{{ cdc_vault.load_header(new_data=false, columns=[] if anew else cdc_vault.parsed_columns(columns), more={"checks": none, "left_out": note}) }}
 select 1 where false
     {%- else -%}
       {%- do cdc_vault.check_types(source_name ~ "." ~ table_name, raw, columns) -%}
-{{ cdc_vault.load_header(anew=anew, columns=cdc_vault.parsed_columns(columns), more={"checks": none, "revised": revised}) }}
+{{ cdc_vault.load_header(anew=anew, columns=cdc_vault.parsed_columns(columns), more={"checks": none, "revised": late or emptied | length > 0, "left_out": note}) }}
 {{ cdc_vault.parsed_rows(raw, new_data.columns, cdc_vault.record_source(table), new_data) }}
       {%- if anew %}
 {{ cdc_vault.and_earlier_rows(raw, columns, loaded) }}
@@ -70,13 +77,13 @@ select 1 where false
 {%- endmacro %}
 
 {#-
-  The moment up to which the table is loaded, none where it has no rows that count; and whether it is in a state from before
-  it was made anew.
+  The moment up to which the table is loaded, none where it has no rows that count; whether it is in a state from before
+  it was made anew; and what it notes of columns that loads left out.
 -#}
 {% macro newest_loaded() %}
-  {%- if not cdc_vault.is_loaded() -%}{{ return((none, false)) }}{%- endif -%}
+  {%- if not cdc_vault.is_loaded() -%}{{ return((none, false, none)) }}{%- endif -%}
   {%- set given = cdc_vault.given_raw_facts() -%}
-  {%- if given is not none -%}{{ return((given.newest, false)) }}{%- endif -%}
+  {%- if given is not none -%}{{ return((given.newest, false, given.left_out)) }}{%- endif -%}
   {%- set found -%}
     select cast(max(_loaded_at) as varchar), (
       select count(*)
@@ -84,11 +91,13 @@ select 1 where false
       join {{ cdc_vault.system_table(this, "history") }} as history on history.snapshot_id = snapshots.snapshot_id
       join {{ cdc_vault.system_table(this, "properties") }} as properties on properties.key = '{{ cdc_vault.made_anew_property() }}'
       where history.is_current_ancestor and snapshots.committed_at < try_cast(properties.value as timestamp(6) with time zone)
+    ), (
+      select max(value) from {{ cdc_vault.system_table(this, "properties") }} where key = '{{ cdc_vault.left_out_property() }}'
     )
     from {{ this }}
   {%- endset -%}
-  {%- set newest, before = run_query(found).rows[0] -%}
-  {{ return((newest, before > 0)) }}
+  {%- set newest, before, noted = run_query(found).rows[0] -%}
+  {{ return((newest, before > 0, noted)) }}
 {% endmacro %}
 
 {#-
