@@ -194,6 +194,28 @@ def test_rows_from_before_raw_was_begun_again_stay_where_parsed_is_made_anew(is_
     assert not parsed.load(cut=50)
 
 
+@pytest.mark.parametrize("is_truncated_twice", [False, True])
+def test_a_truncate_deletes_keys_that_raw_has_no_more_also_where_parsed_is_made_anew(is_truncated_twice: bool) -> None:
+    """They came back: raw had been dropped and landed again, and the key's row had been deleted in between."""
+    parsed = Parsed("a")
+    parsed.land("c", 1, 10, "20 07:00", "20 07:01", a="x")
+    parsed.land("c", 2, 20, "20 07:00", "20 07:01", a="y")
+    if is_truncated_twice:
+        parsed.land("t", None, 25, "20 07:10", "20 07:11")
+        parsed.land("c", 2, 26, "20 07:20", "20 07:21", a="z")
+    parsed.load(cut=30)
+    parsed.rows("delete from raw")
+    parsed.land("r", 1, 30, "20 08:00", "20 08:01", a="x")
+    parsed.land("t", None, 40, "20 09:00", "20 09:01")
+    parsed.load(cut=40)
+    before = parsed.rows("select * from parsed order by all")
+    assert parsed.current() == []
+    parsed.add("b")
+    assert parsed.load(cut=40) and parsed.is_made_anew()
+    assert parsed.rows("select * exclude b from parsed order by all") == before
+    assert parsed.current() == []
+
+
 @pytest.mark.parametrize(("of", "to", "kept"), [("text", "integer", None), ("integer", "text", "7")])
 def test_values_from_before_raw_was_begun_again_stay_where_the_columns_new_type_has_them(
     of: str, to: str, kept: str | None

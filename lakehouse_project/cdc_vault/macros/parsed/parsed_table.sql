@@ -53,20 +53,16 @@ select 1 where false
     {%- else -%}
       {%- do cdc_vault.check_types(source_name ~ "." ~ table_name, raw, columns) -%}
 {{ cdc_vault.load_header(anew=anew, columns=cdc_vault.parsed_columns(columns), more={"checks": none, "revised": late or emptied | length > 0, "left_out": note}) }}
-{{ cdc_vault.parsed_rows(raw, new_data.columns, cdc_vault.record_source(table), new_data) }}
-      {%- if anew %}
-{{ cdc_vault.and_earlier_rows(raw, columns, loaded) }}
-      {%- endif -%}
+{{ cdc_vault.parsed_rows(raw, new_data.columns, cdc_vault.record_source(table), dict(new_data, earlier=cdc_vault.earlier_rows(raw, columns, loaded) if anew else none)) }}
     {%- endif -%}
   {%- endif -%}
 {%- endmacro %}
 
 {#-
-  What was loaded before the first row that raw has, as an addition to its rows; null in columns that it lacked, and for values
-  that the declared type does not have as they are.
+  What was loaded before the first row that raw has; null in columns that it lacked, and for values that the declared type does
+  not have as they are.
 -#}
-{% macro and_earlier_rows(raw, columns, loaded) -%}
-  union all
+{% macro earlier_rows(raw, columns, loaded) -%}
   select
     {%- for column in cdc_vault.parsed_columns(columns) %}
     {%- set name, there = cdc_vault.quoted(column.name), loaded.get(column.name | lower, "") %}
@@ -210,7 +206,8 @@ select 1 where false
 
 {#-
   The rows of one load. `new_data` says which raw rows (`window`), among which parsed rows they may already be (`known`, none where none count),
-  which columns have to be filled (`unchanged`), and whether there are truncates, and among which they are (`truncated`).
+  which columns have to be filled (`unchanged`), whether there are truncates, and among which they are (`truncated`), and which rows of a table
+  that is made anew stay (`earlier`): raw has them no more, and its truncates may delete their keys.
 -#}
 {% macro parsed_rows(raw, columns, record_source, new_data) -%}
   {%- set metadata = ["_op", "_epoch", "_commit_lsn", "_seq", "_committed_at", "_ingested_at", "_unchanged", "_old_key"] -%}
@@ -226,6 +223,11 @@ select 1 where false
       )
       {%- endif %}
   )
+  {%- if new_data.earlier -%}
+  , earlier as (
+    {{ new_data.earlier }}
+  )
+  {%- endif -%}
   {%- if new_data.unchanged -%}
   , {{ cdc_vault.toast_fill(columns, new_data) }}
   {%- endif -%}
@@ -253,6 +255,10 @@ select 1 where false
     {%- endfor %}
     't', true, _committed_at, _epoch, _commit_lsn, _seq, {{ cdc_vault.sql_text(record_source) }}, _ingested_at
   from truncated
+  {%- endif %}
+  {%- if new_data.earlier %}
+  union all
+  select * from earlier
   {%- endif %}
 {%- endmacro %}
 

@@ -16,6 +16,9 @@
       {%- if new_data.known %}
       union all
       select {{ key }}, {{ cdc_vault.source_position() }}, _is_deleted from {{ this }}
+      {%- elif new_data.earlier %}
+      union all
+      select {{ key }}, {{ cdc_vault.source_position() }}, _is_deleted from earlier
       {%- endif %}
     )
   ),
