@@ -176,12 +176,13 @@ select 1 where false
 {%- endmacro %}
 
 {#- The same for an `=`: a NaN does not equal itself, nor does the null that stands for what the lake cannot hold, and
-  stays whatever the policy is later. -#}
+  stays whatever the policy is later. Trino prints a real with seven digits, which are too few to tell all of them apart. -#}
 {% macro comparable_key(columns, row="") -%}
   {%- for column in columns if column.is_key -%}
     {%- set name = (row ~ "." if row else "") ~ cdc_vault.quoted(column.name) -%}
     {%- set kind = modules.re.match("[a-z]+", column.type)[0] -%}
     {%- set as_text = kind in ("real", "double", "date", "timestamp", "decimal") -%}
+    {%- set name = "cast(" ~ name ~ " as double)" if kind == "real" else name -%}
     {{ "coalesce(cast(" ~ name ~ " as varchar), '')" if as_text else name }}{{ ", " if not loop.last }}
   {%- endfor -%}
 {%- endmacro %}
