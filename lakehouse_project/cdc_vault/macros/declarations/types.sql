@@ -35,7 +35,7 @@
   {{ return(plain.get(name, "varchar")) }}
 {% endmacro %}
 
-{#- Whether a value of the one Trino type is the same in the other, by a hash too; or the cast of one that is not fails. -#}
+{#- Whether a value of the one Trino type is the same in the other; or the cast of one that is not fails. -#}
 {% macro keeps_values(there, declared) %}
   {%- set others = {
     "integer": ["bigint", "double", "varchar"], "bigint": ["integer", "varchar"], "real": ["double"],
@@ -84,7 +84,7 @@
     ) }}
   {%- endif -%}
   {%- set rule = cdc_vault.spelling_of(column) -%}
-  {%- if rule in ("real", "double") -%}
+  {%- if rule == "double" -%}
     {{ value }} + 0
   {%- elif rule == "numeric" -%}
     {{ cdc_vault.without_trailing_zeros(value) }}
@@ -97,10 +97,10 @@
   {%- endif -%}
 {%- endmacro %}
 
-{#- The rule by which a column's values have one spelling, called by the type that has it; "" where each is its own. -#}
+{#- The rule by which a column's values have one spelling, called by the type that has it; "" where each is its own. A `real` is a key as the double that it is. -#}
 {% macro spelling_of(column) %}
   {%- set name = cdc_vault.postgres_type_name(column.postgres_type or "") -%}
-  {%- if column.type in ("real", "double") -%}{{ return(column.type) }}{%- endif -%}
+  {%- if column.type in ("real", "double") -%}{{ return("double") }}{%- endif -%}
   {%- if column.type != "varchar" -%}{{ return("") }}{%- endif -%}
   {%- if name.split(".")[-1] == "citext" -%}{{ return("citext") }}{%- endif -%}
   {{ return({"numeric": "numeric", "decimal": "numeric", "dec": "numeric", "character": "char", "char": "char", "bpchar": "char"}.get(name, "")) }}

@@ -2,7 +2,8 @@
   Hashing that is injective: two different inputs never give the same text to hash.
 
   - Every value becomes canonical text of its type: a decimal without trailing zeros (a wider scale changes nothing), a
-    time zone's instant in UTC, bytes as hex. In a key, values that Postgres calls equal have one text (`one_spelling`);
+    time zone's instant in UTC, bytes as hex, a `real` as a double, because Trino prints seven digits of it. In a key, values
+    that Postgres calls equal have one text (`one_spelling`);
     a hashdiff tells them apart, because a row says the one or the other.
   - Backslash and the delimiter `|` are escaped, so that ('a|b', 'c') is not ('a', 'b|c').
   - NULL is `\N` in a key, which no escaped text can be, so that NULL is not ''. In a hashdiff a NULL is left out and the
@@ -53,6 +54,8 @@
     cast(at_timezone({{ value }}, 'UTC') as varchar)
   {%- elif column.type == "varbinary" -%}
     to_hex({{ value }})
+  {%- elif column.type == "real" -%}
+    cast(cast({{ value }} as double) as varchar)
   {%- else -%}
     cast({{ value }} as varchar)
   {%- endif -%}

@@ -17,7 +17,7 @@
       {%- set parts = [] -%}
       {%- for part in (hashed[column].get("keys", []) if hashed[column] is mapping else []) -%}{%- do parts.append(hashed.get(part)) -%}{%- endfor -%}
       {%- do made_of.append([hashed[column], parts]) -%}
-      {%- for spec in [hashed[column]] + parts -%}{%- do named.extend(cdc_vault.columns_of_key(spec)) -%}{%- endfor -%}
+      {%- for spec in [hashed[column]] + parts -%}{%- do named.extend(cdc_vault.parts_of_key(spec)) -%}{%- endfor -%}
     {%- endfor -%}
     {%- do found.update({input: local_md5(tojson(made_of, sort_keys=true))}) -%}
     {%- if named and said.source_model -%}{%- do found.update(cdc_vault.read_as(stage, named, said.source_model, said.derived_columns)) -%}{%- endif -%}
@@ -27,11 +27,16 @@
 
 {#- The columns that a key's specification names, as in `stage`. -#}
 {% macro columns_of_key(spec) %}
+  {{ return(cdc_vault.parts_of_key(spec) | map(attribute="column") | list) }}
+{% endmacro %}
+
+{#- The same, each with the `type` of the key that it names, "" where that is its own. -#}
+{% macro parts_of_key(spec) %}
   {%- set found = [] -%}
   {%- for part in (spec.get("columns", []) if spec is mapping else spec or []) -%}
     {%- for entry in ([part] if part is string or part is mapping else part) -%}
-      {%- set name = entry.column if entry is mapping else entry -%}
-      {%- if not name.startswith("!") -%}{%- do found.append(name) -%}{%- endif -%}
+      {%- set entry = entry if entry is mapping else {"column": entry, "type": ""} -%}
+      {%- if not entry.column.startswith("!") -%}{%- do found.append(entry) -%}{%- endif -%}
     {%- endfor -%}
   {%- endfor -%}
   {{ return(found) }}
@@ -42,13 +47,40 @@
   no text is left out: parsed is not what it was where it becomes another one. Types are looked up here, because dbt does not have
   the declarations yet when a stage says its `meta`.
 -#}
-{% macro read_as(stage, names, source_model, derived_columns) %}
+{% macro read_as(stage, parts, source_model, derived_columns) %}
   {%- set columns, found = cdc_vault.stage_columns(source_model, derived_columns), {} -%}
-  {%- for name in names if name in columns and (name in derived_columns or columns[name].type in ("varchar", "real", "double")) -%}
+  {%- for part in parts if part.column in columns -%}
+    {%- set name = part.column -%}
     {%- set derived = " " ~ local_md5(derived_columns[name]) if name in derived_columns else "" -%}
-    {%- do found.update({stage ~ " " ~ name: cdc_vault.spelling_of(columns[name]) ~ derived}) -%}
+    {%- if derived or columns[name].type in ("varchar", "real", "double") -%}
+      {%- do found.update({stage ~ " " ~ name: cdc_vault.spelling_of(columns[name]) ~ derived}) -%}
+    {%- endif -%}
+    {%- if part.type and cdc_vault.lake_type(part.type) == "real" -%}{%- do found.update({stage ~ " " ~ name ~ " as real": "double"}) -%}{%- endif -%}
   {%- endfor -%}
   {{ return(found) }}
+{% endmacro %}
+
+{#-
+  The floating-point columns that these stages hash to the hashdiffs among `columns`. Their hash is of its own (`canonical_text`), so
+  it is remembered that they are such, and a `real` that becomes a double has the hash that it had.
+-#}
+{% macro floats_hashed(inputs, columns) %}
+  {%- set found = [] -%}
+  {%- for name in inputs if columns -%}
+    {%- set said = cdc_vault.said_by_stage(name.split(".")[0]) -%}
+    {%- for hashdiff, spec in (said.hashdiffs or {}).items() if hashdiff in columns -%}
+      {%- set types = cdc_vault.stage_columns(said.source_model, said.derived_columns) -%}
+      {%- for column in cdc_vault.columns_of_key(spec) if column in types and types[column].type in ("real", "double") -%}{%- do found.append(column) -%}{%- endfor -%}
+    {%- endfor -%}
+  {%- endfor -%}
+  {{ return(found | unique | list) }}
+{% endmacro %}
+
+{#- Whether the target has these columns as doubles, which every release has hashed alike. -#}
+{% macro has_doubles(columns) %}
+  {%- set there = cdc_vault.types_of(this) if columns else {} -%}
+  {%- for name in columns if there.get(name | lower) != "double" -%}{{ return(false) }}{%- endfor -%}
+  {{ return(true) }}
 {% endmacro %}
 
 {#- What a stage hashes to keys, by column. -#}
@@ -66,13 +98,15 @@
 
 {#-
   Whether the target's keys are made of something else than its stages make them of now. An input that is new says nothing.
-  Where nothing is remembered of them, the keys of stored events are compared with those that their stages have. A table without
-  positions (mentions) is built anew then.
+  Where nothing is remembered of them, or of a floating-point column among them, which may have been hashed by fewer digits, the
+  keys of stored events are compared with those that their stages have. A table without positions (mentions) is built anew then.
 -#}
 {% macro has_other_keys(remembered, signatures, keys, hashed, src_seq, key_rows) %}
   {%- if remembered is not none -%}
     {%- for input, signature in signatures.items() if remembered.get(input, signature) != signature -%}{{ return(true) }}{%- endfor -%}
-    {{ return(false) }}
+    {%- set unsure = [] -%}
+    {%- for input, signature in signatures.items() if input not in remembered and signature.startswith("double") -%}{%- do unsure.append(input) -%}{%- endfor -%}
+    {%- if not unsure -%}{{ return(false) }}{%- endif -%}
   {%- endif -%}
   {%- if not keys -%}{{ return(false) }}{%- endif -%}
   {%- set there, pks = cdc_vault.table_columns(this) | map(attribute="name") | list, {} -%}

@@ -39,11 +39,12 @@
   {%- set before = cdc_vault.remembered_loads(loaded, stages) -%}
   {%- set function = var("vault_hash", "md5") -%}
   {%- if loaded and before.hash != function -%}{%- do cdc_vault.check_hash(hashed, function) -%}{%- endif -%}
-  {%- set signature = local_md5((columns or []) | sort | join("|")) -%}
+  {%- set floats = cdc_vault.floats_hashed(inputs, columns or []) -%}
+  {%- set former, signature = cdc_vault.column_signature(columns or []), cdc_vault.column_signature(columns or [], floats) -%}
   {%- set redeclared = columns is not none and before.columns != signature -%}
   {%- set signatures = cdc_vault.key_signatures(keys) -%}
-  {%- set may_fit = loaded and (not redeclared or (before.columns in (none, "of another state") and cdc_vault.has_columns(columns))) -%}
-  {%- set anew = redeclared and (before.columns is not none or (loaded and not may_fit)) -%}
+  {%- set may_fit = loaded and (not redeclared or (before.columns in (none, "of another state", former) and cdc_vault.has_columns(columns) and cdc_vault.has_doubles(floats))) -%}
+  {%- set anew = redeclared and not (may_fit and before.columns == former) and (before.columns is not none or (loaded and not may_fit)) -%}
   {%- set unseen = before.revised_now.items() | reject("in", before.revised.items()) | list -%}
   {%- set revised = loaded and unseen | length > 0 -%}
   {%- set keys_unknown = before.get("keys") is none -%}
@@ -119,6 +120,13 @@
   select {{ columns | join(", ") }} from {{ this }} where {{ plan.carried }}
   {%- endif %}
 {%- endmacro %}
+
+{#- What is remembered of a table's columns; an earlier release, which hashed a `real` by seven digits, did not tell `floats`. -#}
+{% macro column_signature(columns, floats=[]) %}
+  {%- set told = [] -%}
+  {%- for name in floats -%}{%- do told.append("!float " ~ name) -%}{%- endfor -%}
+  {{ return(local_md5((columns + told) | sort | join("|"))) }}
+{% endmacro %}
 
 {#- Adds to the plan what to remember: all of it at once, or some of it would name a snapshot that expires while loads go on. -#}
 {% macro plan_memory(plan, marks, signature, ghosts, function, signatures, revised) %}

@@ -11,13 +11,15 @@
   derived_columns: name → a parsed column under another name (a business key that tables spell differently), or
     an SQL expression that is taken as text, or '!text' for a constant.
 
-  What it hashes to keys, and of what columns, is in its `meta`: a table of the vault whose keys are made of something else now
-  is built anew.
+  What it hashes, and of what columns, is in its `meta`: a table of the vault whose hashes are made of something else now is
+  built anew.
 -#}
 {% macro stage(source_model, hashed_columns={}, derived_columns={}) -%}
-  {%- set keys = {} -%}
-  {%- for name, spec in hashed_columns.items() if not (spec is mapping and spec.is_hashdiff) -%}{%- do keys.update({name: spec}) -%}{%- endfor -%}
-  {{- config(meta={"hashed_keys": keys, "source_model": source_model, "derived_columns": derived_columns}) -}}
+  {%- set keys, hashdiffs = {}, {} -%}
+  {%- for name, spec in hashed_columns.items() -%}
+    {%- do (hashdiffs if spec is mapping and spec.is_hashdiff else keys).update({name: spec}) -%}
+  {%- endfor -%}
+  {{- config(meta={"hashed_keys": keys, "hashdiffs": hashdiffs, "source_model": source_model, "derived_columns": derived_columns}) -}}
   {%- set parsed = ref(source_model) -%}
   {%- if not execute -%}
     select 1 as placeholder
