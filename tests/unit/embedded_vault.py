@@ -253,6 +253,12 @@ class Vault:
     def _exists(self, name: str) -> bool:
         return bool(self.rows(f"select 1 from duckdb_tables() where table_name = '{name}'"))
 
+    def _query(self, sql: str) -> SimpleNamespace:
+        rows = self.rows(sql)
+        if sql.startswith("describe "):  # in Trino's words
+            rows = [(name, kind.replace("FLOAT", "real"), *more) for name, kind, *more in rows]
+        return SimpleNamespace(rows=rows)
+
     def _config(self, meta: dict[str, Any] | None = None, **_: Any) -> str:
         """What a stage or a hub says of itself, as dbt's manifest has it for all other models."""
         name = self.context["this"]
@@ -281,7 +287,7 @@ class Vault:
             "config": self._config,
             "existing_relation": lambda name: name if self._exists(name) else None,
             "relation_exists": self._exists,
-            "run_query": lambda sql: SimpleNamespace(rows=self.rows(sql)),
+            "run_query": self._query,
             "run_bounds_relation": lambda: "run_bounds",
             "system_table": lambda name, kind: f"({METADATA[kind].format(name)})",
             "declared_table": lambda *_: node,

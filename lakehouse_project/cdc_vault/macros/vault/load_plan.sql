@@ -21,8 +21,8 @@
   that remembers nothing of its keys, the rows are looked at, and for the table's own key those alone that are
   `key_rows` (the end of a link is stored with the event that ended it).
   So is one that was loaded from a table before rows of that were `revised`. One of `keys_only` is not replaced then: all is
-  compared with it again. Where a table is made anew though it may have the columns and keys that it is to have, the rows of which its
-  stages say nothing (`carried`) count as stored, and stay.
+  compared with it again. Where a table is made anew, the rows of which its stages say nothing (`carried`) count as stored, and
+  stay, or the load is refused.
   A table that is to have ghost records gets them once (`ghosts`). `hashed` is a column of hashes, the key of ghost records: with
   another hash function no key would be found again, so a load refuses a table that was hashed by another one.
   What is remembered counts while the target still descends from the snapshot it was remembered with, which expiry keeps
@@ -30,7 +30,7 @@
   compared again. One that remembers nothing
   although it is there (it was restored, or its first load was killed) is asked both itself.
 
-  The plan: by input what to load (`new_data`, `late`, `rows`), `anew`, which rows are `carried`, `ghosts` (the keys of those to add), the properties to `remember`, and the
+  The plan: by input what to load (`new_data`, `late`, `rows`), `anew`, the query of rows that are `carried`, `ghosts` (the keys of those to add), the properties to `remember`, and the
   target's snapshot that all this is true of (`base`).
 -#}
 {% macro load_plan(inputs, src_ldts="load_date", src_seq="source_seq", src_applied="applied_date", src_source="record_source", ghosts=false, columns=none, hashed=none, keys={}, key_rows="true", keys_only=false) %}
@@ -50,8 +50,10 @@
   {%- set keys_unknown = before.get("keys") is none -%}
   {%- set other_keys = loaded and not (anew and keys_unknown) and cdc_vault.has_other_keys(before.get("keys"), signatures, keys, hashed, src_seq, key_rows) -%}
   {%- set anew = anew or other_keys or (revised and not keys_only) -%}
-  {%- set keeps_rows = anew and may_fit and (keys_unknown or not other_keys) -%}
-  {%- set carried = cdc_vault.carried_rows(inputs, src_ldts, src_source, keys_only) if keeps_rows else none -%}
+  {%- set carried = cdc_vault.carried_rows(inputs, src_ldts, src_source, keys_only) if loaded and anew else none -%}
+  {%- if carried -%}
+    {%- set carried = cdc_vault.carried_as_declared(carried, inputs, columns if redeclared else none, keys_only, other_keys and not keys_unknown) -%}
+  {%- endif -%}
   {%- if revised or anew -%}{%- set before = dict(before, inputs={}, days=none) -%}{%- endif -%}
   {%- if anew -%}{%- set loaded, before = false, dict(before, ghosts=false) -%}{%- endif -%}
   {%- set unsure = ghosts and not before.ghosts -%}
@@ -73,53 +75,6 @@
   {%- endif -%}
   {{ return(plan) }}
 {% endmacro %}
-
-{#-
-  Which stored rows the stages say nothing of, as a condition; none where there are none. They are of a source that no stage
-  has (it was removed), or from before the first row that a stage has of it (its tables were dropped, and begun again).
-
-  A record source that a stage has is known in full. Another one is known by its source's name, which it begins with: the rest
-  is that of a relation or topic, which may have been renamed. Of several stages nobody knows whether such rows are of a table
-  that was renamed or of one that was removed. A table of `keys_only` keeps them: it has each key once in any case.
--#}
-{% macro carried_rows(inputs, src_ldts, src_source, keys_only=false) %}
-  {%- set stages, first, known, firsts, explained, renamed = [], [], [], {}, [], [] -%}
-  {%- for name in inputs -%}{%- do stages.append(name.split(".")[0]) -%}{%- endfor -%}
-  {%- set stages = stages | unique | list -%}
-  {%- for stage in stages -%}
-    {%- do first.append("select " ~ src_source ~ " as source, min(" ~ src_ldts ~ ") as moment from " ~ ref(stage) ~ " group by 1") -%}
-  {%- endfor -%}
-  {%- for source, moment in run_query("select source, cast(min(moment) as varchar) from (" ~ first | join(" union all ") ~ ") group by 1 order by 2").rows -%}
-    {%- do known.append(source) -%}
-    {%- do firsts.setdefault(source.split(".")[0], moment) -%}
-    {%- do explained.append(src_source ~ " = " ~ cdc_vault.sql_text(source) ~ " and " ~ src_ldts ~ " >= timestamp '" ~ moment ~ "'") -%}
-  {%- endfor -%}
-  {%- for source, moment in firsts.items() if not keys_only -%}
-    {%- do renamed.append(
-      src_source ~ " not in (" ~ cdc_vault.sql_texts(known) ~ ") and split_part(" ~ src_source ~ ", '.', 1) = " ~ cdc_vault.sql_text(source)
-      ~ " and " ~ src_ldts ~ " >= timestamp '" ~ moment ~ "'"
-    ) -%}
-  {%- endfor -%}
-  {%- if stages | length > 1 and renamed -%}
-    {%- for row in run_query("select distinct " ~ src_source ~ " from " ~ this ~ " where " ~ renamed | join(" or ") ~ " order by 1").rows -%}
-      {{ exceptions.raise_compiler_error(
-        this ~ ": it has to be made anew, as rows that landed late change what it has loaded or it was put back, and it has rows of " ~ row[0]
-        ~ ", which none of its stages has: of a table that was renamed, or removed."
-        ~ " Build it anew from its stages with dbt's --full-refresh; rows of a table that was removed go then"
-      ) }}
-    {%- endfor -%}
-  {%- endif -%}
-  {%- set condition = src_ldts ~ " <> " ~ cdc_vault.ghost_moment() ~ " and not (" ~ ((explained + renamed) | join(" or ") or "false") ~ ")" -%}
-  {{ return(condition if run_query("select 1 from " ~ this ~ " where " ~ condition ~ " limit 1").rows else none) }}
-{% endmacro %}
-
-{#- The rows that a table keeps when it is made anew, as an addition to the others. -#}
-{% macro and_carried(plan, columns) -%}
-  {%- if plan.carried %}
-  union all
-  select {{ columns | join(", ") }} from {{ this }} where {{ plan.carried }}
-  {%- endif %}
-{%- endmacro %}
 
 {#- What is remembered of a table's columns; an earlier release, which hashed a `real` by seven digits, did not tell `floats`. -#}
 {% macro column_signature(columns, floats=[]) %}
@@ -201,7 +156,7 @@
 {#- The target's rows; before it exists, or where it is made anew, none, in the stage's columns, but those that are carried over. -#}
 {% macro stored_rows(stage, plan=none) -%}
   {%- if plan and plan.carried -%}
-    (select * from {{ this }} where {{ plan.carried }})
+    ({{ plan.carried }})
   {%- elif cdc_vault.is_loaded() and not (plan and plan.anew) -%}
     {{ this }}
   {%- else -%}
