@@ -143,6 +143,12 @@ class Vault:
     def make_stage(self) -> None:
         """The stage's view."""
         self.db.execute(f"create or replace view stg as {self._stage()}")
+        said = self.context["graph"]["nodes"]["model.p.stg"].config.meta
+        self.view_text = f"{self.context['stage_marker'](said)}[definition …]"
+
+    def say_stage(self) -> None:
+        """The stage as the project has it, whose view stays as it is."""
+        self._stage()
 
     def retype(self, column: str, data_type: str) -> None:
         """Another type of a column in Postgres that is text in the lake, too."""
@@ -288,6 +294,7 @@ class Vault:
             "existing_relation": lambda name: name if self._exists(name) else None,
             "relation_exists": self._exists,
             "run_query": self._query,
+            "view_text": lambda _: self.view_text,
             "run_bounds_relation": lambda: "run_bounds",
             "system_table": lambda name, kind: f"({METADATA[kind].format(name)})",
             "declared_table": lambda *_: node,

@@ -187,6 +187,53 @@ def test_a_table_of_a_release_that_remembered_no_columns_of_its_keys_is_kept() -
     assert vault.rows(linked) == [("AB",), ("Y",)]
 
 
+@pytest.mark.parametrize("way", ["next load", "full refresh", "first load"])
+def test_a_table_is_not_made_of_a_view_from_before_its_stage_was_declared_otherwise(way: str) -> None:
+    """By `dbt run --select sat_row`: it was made of the former hashdiff, without changes of b, and believed."""
+    vault = Vault()
+    say(vault, ["a"])
+    events = [event(100, a="A", b=1), event(110, a="A", b=2)]
+    vault.load(events[:1] if way == "first load" else events, MAY, failed=["sat_row"] if way == "first load" else [])
+    say(vault, ["a", "b"], makes_view=False)
+    vault.models = {"sat_row": vault.models["sat_row"]}
+    vault.context["should_full_refresh"] = lambda: way == "full refresh"
+    later = events[1:] if way == "first load" else []
+    with pytest.raises(Refused, match=r"sat_row: it has to be made of the view stg, .* `dbt run --select stg`"):
+        vault.load(later, MAY)
+    vault.make_stage()
+    if way == "full refresh":
+        vault.db.execute("drop table sat_row")
+    vault.load([], MAY)
+    assert said(vault, "a, b") == [(100, "A", 1), (110, "A", 2)]
+
+
+def test_a_hub_is_not_made_of_a_view_that_reads_its_keys_as_before() -> None:
+    """The job of another source, which does not make that view, built it anew."""
+    vault = Vault()
+    vault.load([event(100, owner="a ")], MAY)
+    vault.stage["hk_owner"] = {"columns": ["owner"], "normalize": "upper_trim"}
+    vault.say_stage()
+    vault.models = {"hub_owner": vault.models["hub_owner"]}
+    with pytest.raises(Refused, match="hub_owner: it has to be made of the view stg"):
+        vault.load([event(110, owner="A")], MAY + timedelta(days=1))
+    vault.make_stage()
+    vault.load([], MAY + timedelta(days=1))
+    assert vault.rows("select count(*) from hub_owner") == [(1,)]
+
+
+def test_a_table_that_has_nothing_to_remember_anew_is_loaded_from_any_view() -> None:
+    """Also from one that dbt-trino has made, which does not say of what."""
+    vault = Vault()
+    say(vault, ["a"])
+    vault.load([event(100, a="A")], MAY)
+    vault.view_text = "a view of an earlier release [definition 1a]"
+    vault.load([event(110, a="B")], MAY + timedelta(days=1))
+    say(vault, ["a", "b"])
+    vault.view_text = "a view of dbt-trino"
+    vault.load([], MAY + timedelta(days=1))
+    assert said(vault, "a") == [(100, "A"), (110, "B")]
+
+
 def assert_nothing_changes(vault: Vault) -> None:
     """A load without news adds nothing, and builds nothing."""
     before = vault.counts(), vault.rows("select max(snapshot_id) from history")
@@ -200,11 +247,11 @@ def said(vault: Vault, columns: str) -> list[tuple[Any, ...]]:
     return vault.rows(f"select {lsn}, {columns} from sat_row where record_source <> 'ghost' order by 1")
 
 
-def say(vault: Vault, columns: list[str]) -> None:
+def say(vault: Vault, columns: list[str], makes_view: bool = True) -> None:
     """Declares what the satellite says."""
     vault.stage["hd_row"] = {"is_hashdiff": True, "columns": columns}
     vault.models["sat_row"] = ("sat", {"src_pk": "hk_row", "src_hashdiff": "hd_row", "src_payload": columns})
-    vault.make_stage()
+    vault.make_stage() if makes_view else vault.say_stage()
 
 
 def event(lsn: int, id_: int = 1, owner: str = "x", a: str | None = None, b: int | None = None) -> Event:

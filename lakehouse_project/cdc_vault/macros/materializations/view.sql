@@ -4,13 +4,14 @@
   checksum of the definition stands at the end of the view's comment, whose second line says what Trino does not: that it
   ignores a question about the past. A current view is marked as one: the refresh of its mirror may change what it reads,
   and keeps the comment. Types of what it reads are part of the definition, because Trino keeps a view's types
-  and refuses one below which a column was widened.
+  and refuses one below which a column was widened. That of a stage says what its hashes are, too (`check_stages`).
 -#}
 {% materialization view, adapter='trino' %}
   {%- set existing = load_cached_relation(this) -%}
   {%- set relation = this.incorporate(type='view') -%}
   {%- set comment = cdc_vault.view_comment() -%}
   {%- set marker = ("[current " if cdc_vault.is_current_view(model) else "[") ~ "definition " ~ local_md5(sql ~ comment ~ tojson(cdc_vault.column_descriptions()) ~ tojson(cdc_vault.types_below(model, {}))) ~ "]" -%}
+  {%- set marker = cdc_vault.stage_marker(model.config.meta) ~ marker -%}
 
   {{ run_hooks(pre_hooks) }}
   {%- if existing is not none and existing.is_view and not should_full_refresh() and marker in cdc_vault.view_text(existing) -%}

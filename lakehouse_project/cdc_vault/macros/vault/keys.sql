@@ -131,3 +131,33 @@
   {%- endfor %}
   limit 1
 {%- endmacro %}
+
+{#-
+  Refuses to load from a stage whose view in Trino has other hashes than the project says, as one from before a declaration was
+  changed: a table would be made of it, and remembered as made by the project. A view that dbt-trino made does not say.
+-#}
+{% macro check_stages(inputs) %}
+  {%- set names = [] -%}
+  {%- for input in inputs -%}{%- do names.append(input.split(".")[0]) -%}{%- endfor -%}
+  {%- for id in model.depends_on.nodes if id.split(".")[-1] in names and id in graph.nodes and graph.nodes[id].config.materialized == "view" -%}
+    {%- set name, marker = id.split(".")[-1], cdc_vault.stage_marker(graph.nodes[id].config.meta) -%}
+    {%- set there = cdc_vault.view_text(ref(name)) if marker else "" -%}
+    {%- if "definition " in there and marker not in there -%}
+      {{ exceptions.raise_compiler_error(
+        this ~ ": it has to be made of the view " ~ ref(name) ~ ", which is of before a change of the project. Make that first, by the load job or"
+        ~ " `dbt run --select " ~ name ~ "`, then load this again"
+      ) }}
+    {%- endif -%}
+  {%- endfor -%}
+{% endmacro %}
+
+{#- What the view of a stage has in its comment, by what the stage says of itself: a checksum of its hashes; "" of another view. -#}
+{% macro stage_marker(said) %}
+  {%- if not said or not said.source_model or said.hashed_keys is not defined -%}{{ return("") }}{%- endif -%}
+  {%- set columns, made = cdc_vault.stage_columns(said.source_model, said.derived_columns), [said.source_model] -%}
+  {%- for name, expression in said.derived_columns.items() -%}{%- do made.append(name ~ " " ~ cdc_vault.derived_expression(expression, columns)) -%}{%- endfor -%}
+  {%- for name, spec in dict(said.hashed_keys, **(said.hashdiffs or {})).items() -%}
+    {%- do made.append(name ~ " " ~ cdc_vault.hashed_column(name, spec, columns, said.hashed_keys)) -%}
+  {%- endfor -%}
+  {{ return("[hashes " ~ local_md5(made | sort(case_sensitive=true) | join("\n")) ~ "] ") }}
+{% endmacro %}

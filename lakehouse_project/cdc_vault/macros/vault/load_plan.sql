@@ -45,6 +45,7 @@
   {%- set signatures = cdc_vault.key_signatures(keys) -%}
   {%- set may_fit = loaded and (not redeclared or (before.columns in (none, "of another state", former) and cdc_vault.has_columns(columns) and cdc_vault.has_doubles(floats))) -%}
   {%- set anew = redeclared and not (may_fit and before.columns == former) and (before.columns is not none or (loaded and not may_fit)) -%}
+  {%- if not loaded or redeclared or (signatures and before.get("keys") != signatures) -%}{%- do cdc_vault.check_stages(inputs) -%}{%- endif -%}
   {%- set unseen = before.revised_now.items() | reject("in", before.revised.items()) | list -%}
   {%- set revised = loaded and unseen | length > 0 -%}
   {%- set keys_unknown = before.get("keys") is none -%}
