@@ -253,12 +253,17 @@ def test_a_hub_that_is_put_back_has_each_key_from_who_said_it_first(way: Callabl
 
 
 def test_a_satellite_that_is_put_back_to_before_it_had_a_column_is_made_anew_without_an_error() -> None:
-    """What no stage says any more cannot be kept then: it lacks the column, and its hashdiffs meet no others."""
+    """What no stage says any more was gone then. It has NULL in the column."""
     vault, _ = loaded(4)
     add_rows_of_a_removed_source(vault)
     vault.db.execute("alter table sat_row drop column b")
     by_our_restore(vault, "sat_row", 0)
+    removed = "select hk_row, a, source_seq from sat_row where record_source = 'b.removed' order by all"
+    before = vault.rows(removed)
     vault.load([], LATER)
+    assert vault.rows(removed) == before
+    assert vault.rows("select count(b) from sat_row where record_source = 'b.removed'") == [(0,)]
+    vault.db.execute("delete from sat_row where record_source = 'b.removed'")
     assert contents(vault)["sat_row"] == contents(full_load_of(vault))["sat_row"]
 
 
