@@ -15,7 +15,7 @@ from orchestration.assets.dbt_assets import load_assets, other_sources
 from orchestration.assets.dbt_resource import dbt_resource
 from orchestration.assets.policies import policies, refuse_wrong_policies
 from orchestration.assets.table_health import health_definitions
-from orchestration.assets.translator import stored_keys
+from orchestration.assets.translator import stage_keys, stored_keys
 from orchestration.assets.wrong_models import refuse_wrong_models
 from orchestration.factory import source_definitions
 from orchestration.jobs.maintain_job import maintain_definitions
@@ -35,9 +35,9 @@ def definitions(settings: Settings) -> dg.Definitions:
     refuse_wrong_models(manifest, settings.dbt_project_dir)
     refuse_wrong_policies(manifest, settings.dbt_project_dir)
     unread = unread_tables(manifest, declared, settings.dbt_project_dir)
-    first_day, pages = settings.dagster.first_day, stored_keys(manifest)
+    first_day, pages, stages = settings.dagster.first_day, stored_keys(manifest), stage_keys(manifest)
     return dg.Definitions.merge(
-        *(source_definitions(source, first_day, unread) for source in declared.sources),
+        *(source_definitions(source, first_day, unread, stages) for source in declared.sources),
         dg.Definitions(assets=[*load_assets(manifest, first_day), *other_sources(manifest)]),
         marts_definitions(manifest, declared),
         health_definitions(pages),

@@ -4,7 +4,7 @@ The raw tables of a source form one subsettable multi-asset because they share a
 them ingests the whole source up to its current WAL end.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -32,11 +32,14 @@ Rows = Mapping[TableKey, Mapping[str, int]]
 OPERATIONS = {"r": "snapshot", "c": "inserted", "u": "updated", "d": "deleted", "t": "truncated"}
 
 
-def source_definitions(source: Source, first_day: date, unread: Unread = MappingProxyType({})) -> dg.Definitions:
-    """All definitions of one source; `unread` maps each table that no model reads to the reason."""
+def source_definitions(
+    source: Source, first_day: date, unread: Unread = MappingProxyType({}), stages: Sequence[dg.AssetKey] = ()
+) -> dg.Definitions:
+    """All definitions of one source; `unread` maps each table that no model reads to the reason, `stages` are those of
+    all sources."""
     return dg.Definitions.merge(
         dg.Definitions(assets=[raw_assets(source, unread)]),
-        *(load_definitions(load, first_day) for load in loads_of(source)),
+        *(load_definitions(load, first_day, stages) for load in loads_of(source)),
         mirror_definitions(source),
         reconciling_definitions(source),
         erasing_definitions(source),

@@ -76,6 +76,12 @@ def is_raw(node: Node) -> bool:
     return node["resource_type"] == "source" and node["schema"].startswith("raw_")
 
 
+def stage_keys(manifest: Node) -> list[dg.AssetKey]:
+    """The keys of the vault's stages that are views, by what the macro `stage` says of them."""
+    views = (node for node in manifest["nodes"].values() if node.get("config", {}).get("materialized") == "view")
+    return [node_key(view) for view in views if "hashed_keys" in view["config"].get("meta", {})]
+
+
 def stored_keys(manifest: Node) -> frozenset[dg.AssetKey]:
     """The keys of all tables that have a page in the UI: sources, models, seeds and snapshots."""
     models = (n for n in manifest["nodes"].values() if n["resource_type"] in ("model", "seed", "snapshot"))

@@ -71,11 +71,11 @@ def _load(source: str, name: str, tables: Sequence[RawTable]) -> Load:
     )
 
 
-def load_definitions(load: Load, first_day: date) -> dg.Definitions:
-    """The job and its sensor or schedule."""
+def load_definitions(load: Load, first_day: date, stages: Sequence[dg.AssetKey] = ()) -> dg.Definitions:
+    """The job and its sensor or schedule; `stages` are those of all sources."""
     job = dg.define_asset_job(
         load.job,
-        selection=load_selection(load),
+        selection=load_selection(load, stages),
         description=f"Raw → parsed → vault of {', '.join(table for _, table in load.tables)} ({load.source}).",
         tags={"source": load.source, tags.LOADS: load.source},
     )
@@ -91,15 +91,17 @@ def load_definitions(load: Load, first_day: date) -> dg.Definitions:
     return dg.Definitions(jobs=[job], sensors=[new_data_sensor(watch, job)])
 
 
-def load_selection(load: Load) -> dg.AssetSelection:
+def load_selection(load: Load, stages: Sequence[dg.AssetKey] = ()) -> dg.AssetSelection:
     """The raw assets and everything downstream except the marts, which read several sources, and the mirrors, which a
-    follower refreshes.
+    follower refreshes. Of other sources the stages, whose views what they share with this one is loaded from, without
+    their checks: a hub is not made of the view from before a change of the project.
 
     Checks that scan whole tables are left to their own jobs.
     """
     reached = dg.AssetSelection.assets(*map(dg.AssetKey, load.tables)).downstream()
     loaded = reached - dg.AssetSelection.groups(MARTS, MIRRORS)
-    return loaded - dg.AssetSelection.checks(*load.apart)
+    of_others = loaded.upstream(depth=1) & dg.AssetSelection.assets(*stages)
+    return (loaded | of_others.without_checks()) - dg.AssetSelection.checks(*load.apart)
 
 
 def _schedule(load: Load, job: dg.job, cron: str, first_day: date) -> dg.ScheduleDefinition:  # type: ignore[valid-type]

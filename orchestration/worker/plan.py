@@ -109,6 +109,10 @@ class Graph:
         """Those of the nodes that are views."""
         return {model for model in models if model in self.nodes and is_view(self.nodes[model])}
 
+    def views_read(self, models: Iterable[str]) -> set[str]:
+        """The views that models read themselves: of a hub that sources share, the stages of all of them."""
+        return self.views(node for model in models for node in self.nodes[model]["depends_on"]["nodes"])
+
     def sources_of(self, models: Iterable[str]) -> list[str]:
         """The raw tables that models read themselves."""
         read = {node for model in models for node in self.nodes[model]["depends_on"]["nodes"]}

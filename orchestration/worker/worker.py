@@ -402,6 +402,7 @@ class Worker:
         if not task.marts:
             red, left = left_by_runs(self._instance, self._graph, task, is_last=bool(state.loaded))
         reached = state.held | set(self._graph.models_of(task, changed, with_views=True)) - state.views | left
+        reached |= set() if task.marts else self._graph.views_read(reached) - state.views
         reached |= self._of_a_new_day(task, state)
         absent = self._unloaded(task)
         reached |= state.absent - absent

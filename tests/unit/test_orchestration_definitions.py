@@ -21,7 +21,7 @@ from lakehouse_stack.home.instance import dagster_yaml
 from maintenance.actions.registry import ACTIONS, BY_NAME
 from orchestration.checks.erasures import CHECK, erasing_definitions
 from orchestration.factory import source_definitions
-from orchestration.jobs.loads import loads_of
+from orchestration.jobs.loads import load_selection, loads_of
 
 GRAPH = Path(__file__).with_name("graph.txt")
 FIRST_DAY = date(2026, 1, 1)
@@ -173,6 +173,23 @@ def test_no_two_schedules_start_at_the_same_minute() -> None:
 def test_an_action_starts_within_the_hour_of_its_group_and_at_a_cron_that_has_no_minute_alike() -> None:
     assert BY_NAME["clean_dbt_temporary"].cron("58 3 * * 0") == "8 3 * * 0"
     assert BY_NAME["compact"].cron("*/10 * * * *") == "*/10 * * * *"
+
+
+def test_a_job_makes_the_views_that_a_hub_is_made_of_and_loads_nothing_else_of_other_sources() -> None:
+    """After `normalize` had changed, the first job made the hub of the other source's former view."""
+    crm, erp = dg.AssetKey(["vault", "stg_crm"]), dg.AssetKey(["vault", "stg_erp"])
+    parsed = {stage: dg.AssetKey(["parsed", stage.path[1]]) for stage in (crm, erp)}
+    specs = [
+        dg.AssetSpec(["raw_shop", "a"]), dg.AssetSpec(["raw_erp", "a"]),
+        dg.AssetSpec(parsed[crm], deps=[["raw_shop", "a"]]), dg.AssetSpec(parsed[erp], deps=[["raw_erp", "a"]]),
+        dg.AssetSpec(crm, deps=[parsed[crm]]), dg.AssetSpec(erp, deps=[parsed[erp]]),
+        dg.AssetSpec(["vault", "hub"], deps=[crm, erp, parsed[erp]]),
+    ]  # fmt: skip
+    models = dg.multi_asset(name="models", specs=specs, can_subset=True)(lambda: None)
+    graph = dg.Definitions(assets=[models]).resolve_asset_graph()
+    (load,) = loads_of(shop(table("a")))
+    found = load_selection(load, [crm, erp]).resolve(graph)
+    assert found == {specs[0].key, parsed[crm], crm, erp, specs[-1].key}
 
 
 def test_tables_share_a_job_or_have_their_own() -> None:
