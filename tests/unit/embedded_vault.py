@@ -90,6 +90,7 @@ class Vault:
     def __init__(self, texts: dict[str, str] | None = None) -> None:
         self.models, self.stage = dict(MODELS), dict(STAGE)
         self.derived: dict[str, str] = {}  # columns of the stage, by what they are derived
+        self.view_text = ""  # of the stage; of several there is none, and none is looked at
         self.redeclared = False
         self.few = 100  # rows of a batch that are compared with a table otherwise
         self.hands_over = False  # the rows of a load, as the worker does

@@ -136,7 +136,7 @@ def test_a_key_is_looked_at_under_the_name_that_it_has_in_its_hub() -> None:
     vault.derived = {"number": "b", "size": "length(made)"}
     vault.make_stage()
     vault.models = {"hub_row": ("hub", {"src_pk": "hk_row", "src_nk": ["number", "size"]})}
-    vault.context["declared_table"]("s", "t").columns["b"].data_type = "numeric(10,4)"
+    vault.retype("b", "numeric(10,4)")
     for listed in ("decimal(10,4)", "decimal(10,2)"):
         lists(vault, {"hk_row": "varchar", "number": listed, "size": "integer", **EVENT})
         if listed == "decimal(10,4)":
