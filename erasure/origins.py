@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import Table
 
 from erasure.awaited import awaited, undeleted
+from erasure.key_periods import Key
 from erasure.plan import Plan
+from erasure.spellings import equal_keys, spellings
 from erasure.subjects import as_landed, as_printed, check_key, facts_there, held_by_source
 from erasure.targets import raw_target
 from ingestion.schema.facts import TableFacts
@@ -29,6 +32,11 @@ class Origin(Protocol):
 
     def printed(self, facts: TableFacts, key: dict[str, str]) -> dict[str, str]:
         """A key as the user writes it, in the form in which it comes."""
+
+    def spellings(
+        self, facts: TableFacts, raw: Table, keys: Collection[Key], kept: Collection[Key]
+    ) -> Mapping[Key, Collection[Key]]:
+        """By key, the other ones in the raw table, or of what is `kept` aside, that are the same."""
 
     def held(self, facts: TableFacts, keys: Iterable[Mapping[str, str | None]]) -> str | None:
         """Why a subject with these keys would come back, as far as that can be asked."""
@@ -51,6 +59,12 @@ class Database:
     def printed(self, facts: TableFacts, key: dict[str, str]) -> dict[str, str]:
         """As the stream prints it."""
         return as_printed(self.connection, self.table, facts, key)
+
+    def spellings(
+        self, facts: TableFacts, raw: Table, keys: Collection[Key], kept: Collection[Key]
+    ) -> Mapping[Key, Collection[Key]]:
+        """Those that the database calls equal."""
+        return equal_keys(self.connection, raw, self.table, facts, keys, kept)
 
     def held(self, facts: TableFacts, keys: Iterable[Mapping[str, str | None]]) -> str | None:
         """Whether a row with personal data is there."""
@@ -76,6 +90,12 @@ class Topic:
     def printed(self, facts: TableFacts, key: dict[str, str]) -> dict[str, str]:
         """As events with that key land."""
         return as_landed(self.table, facts, key)
+
+    def spellings(
+        self, facts: TableFacts, raw: Table, keys: Collection[Key], kept: Collection[Key]
+    ) -> Mapping[Key, Collection[Key]]:
+        """As producers write them; what is kept aside is read in one form."""
+        return spellings(raw, self.table, facts, keys)
 
     def held(self, facts: TableFacts, keys: Iterable[Mapping[str, str | None]]) -> str | None:
         """None: all that can be known has landed, or is kept aside."""

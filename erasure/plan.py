@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -18,7 +18,6 @@ from erasure.key_periods import Event, Key, Period
 from erasure.records import SubjectRecords, SubjectTexts
 from erasure.rewrite import SubjectData
 from erasure.rows import POSITION, SubjectRows
-from erasure.spellings import spellings
 from erasure.subjects import find_periods, former_names, typing_of
 from erasure.targets import Target, derived_targets, lake_names, mirror_target, raw_target, stage_of
 from erasure.tombstones import Tombstone
@@ -37,6 +36,9 @@ from lakehouse.text.sql import columns, relation
 
 RECORD_TABLES = ("spool", "quarantine")
 WAIT_STEP_SECONDS = 0.5
+Spellings = Callable[[Table, Collection[Key], Collection[Key]], Mapping[Key, Collection[Key]]]
+"""From the raw table, the subjects' keys and those of what is kept aside: by subject the other keys that are the same
+one."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,7 @@ def make_plan(
     table: RawTable,
     facts: TableFacts,
     keys: Iterable[dict[str, str]],
+    spellings: Spellings,
 ) -> Plan:
     """Finds key periods and tables. Raises LakehouseError for a table whose rows cannot be found by key."""
     raw = catalog.load_table(table.identifier)
@@ -106,11 +109,12 @@ def make_plan(
     ]
     scanned = [(part, _scan(catalog, part)) for part in records]
     events = [event for part, rows in scanned for event in part.events(rows)]
-    periods = find_periods(raw, table, map(typed, keys), typed, events)
-    if table.kind == "kafka":
-        others = spellings(raw, table, facts, periods)
-        periods = {key: (*found, *map(Period, sorted(others[key]))) for key, found in periods.items()}
-    own = tuple(period for found in periods.values() for period in found)
+    named = list(map(typed, keys))
+    aside = {event.key for event in events if event.key is not None}
+    written = {key: dict.fromkeys((key, *sorted(others))) for key, others in spellings(raw, named, aside).items()}
+    found = find_periods(raw, table, {other for own in written.values() for other in own}, typed, events)
+    periods = {key: tuple(dict.fromkeys(p for other in own for p in found[other])) for key, own in written.items()}
+    own = tuple(dict.fromkeys(period for found in periods.values() for period in found))
     landed = SubjectRows(target, own)
     texts_target = Target(("meta", "unrepresentable"), "delete")
     rows = _rows(raw, landed)

@@ -19,16 +19,18 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from erasure import tombstones
 from erasure.origins import Origin, elsewhere, origin_of
 from erasure.plan import Plan, make_plan
 from erasure.proof import Search, Trace, search
+from erasure.spellings import may_differ
 from erasure.steps import Erasing, Erasure, Say, parts_of, strays_of
 from erasure.subjects import named_by, named_now, parse_key, source_texts, spelled, typing_of
 from erasure.targets import sources_to_lock
@@ -46,8 +48,10 @@ from lakehouse.servers.table_locks import KEEPALIVE
 from lakehouse.settings import Settings
 
 if TYPE_CHECKING:
+    from pyiceberg.table import Table
     from pyspark.sql import SparkSession
 
+    from erasure.key_periods import Key
     from ingestion.schema.facts import TableFacts
 
 HOW_TO_END = "an erasure that is to hold no longer: `lakehouse erase --end SOURCE.TABLE COLUMN=VALUE`"
@@ -121,7 +125,7 @@ def preview(
         facts = _position(settings, table).facts
         there = origin.there(facts)
         keys = [origin.printed(there, given)]
-        plan = make_plan(settings, catalog, manifest, table, facts, keys)
+        plan = make_plan(settings, catalog, manifest, table, facts, keys, partial(origin.spellings, there))
         io, held = open_io(settings), origin.held(there, keys)
         problems = [f"{stray.table}: {stray.why}" for stray in strays_of(settings, catalog, io, plan)]
         problems += [why for why in (held, *origin.awaited(catalog, plan, facts), *plan.unloaded) if why]
@@ -137,13 +141,25 @@ def verify(settings: Settings, manifest: Mapping[str, Any], table: RawTable) -> 
             with closing(open_catalog(settings)) as catalog:
                 facts = _position(settings, table).facts
                 keys = {spelled(key): key for key, _ in named}
-                plan = make_plan(settings, catalog, manifest, named_table, facts, list(keys.values()))
+                others = partial(_spellings, settings, named_table, facts)
+                plan = make_plan(settings, catalog, manifest, named_table, facts, list(keys.values()), others)
                 io = open_io(settings)
                 found.add(search(io, parts_of(catalog, plan.parts)))
                 found.traces += [t for t in strays_of(settings, catalog, io, plan) if t not in found.traces]
         place = ".".join(table.identifier)
         found.traces += [Trace(place, f"{FOLDER}/{id}.json", 0, why) for id, why in foreign.items()]
     return found
+
+
+def _spellings(
+    settings: Settings, table: RawTable, facts: TableFacts, raw: Table, keys: Collection[Key], kept: Collection[Key]
+) -> Mapping[Key, Collection[Key]]:
+    """Those that are known without the database, where the types of the key have one text for each value: the daily
+    check of most tables does not need it."""
+    if table.kind != "kafka" and not may_differ(table, facts):
+        return dict.fromkeys(keys, ())
+    with origin_of(settings, table) as origin:
+        return origin.spellings(origin.there(facts), raw, keys, kept)
 
 
 def remembered(settings: Settings, source: str | None = None) -> tuple[Tombstone, ...]:
@@ -208,12 +224,13 @@ def _erase(
         ):
             facts = _position(settings, table).facts
             there = origin.there(facts)
-            plan = make_plan(settings, writer.catalog, manifest, table, facts, keys)
+            planned = partial(make_plan, settings, writer.catalog, manifest, table, facts)
+            plan = planned(keys, partial(origin.spellings, there))
             borne = ([source_texts(table, facts, key) for key in found] for found in plan.open_keys)
             why = zip(borne, origin.awaited(writer.catalog, plan, facts), plan.unloaded, strict=True)
             reasons = (origin.held(there, own) or waits or unloaded for own, waits, unloaded in why)
             if (still := _allowed(table, keys, reasons, refused)) != keys:
-                keys, plan = still, make_plan(settings, writer.catalog, manifest, table, facts, still)
+                keys, plan = still, planned(still, partial(origin.spellings, there))
             with (
                 mirrors_held(settings, table.source) as mirrors,
                 no_next_tables(writer.catalog) as others,

@@ -21,6 +21,7 @@ from ingestion.schema.facts import ColumnFacts, TableFacts
 from ingestion.schema.former_names import FORMERLY, names_of, old_key_text
 from ingestion.schema.types import ConversionError, Policy, UnrepresentableValue, convert
 from ingestion.schema.types.unrepresentable import FIRST_DAY, FIRST_INSTANT, LAST_DAY, LAST_INSTANT
+from ingestion.sources.debezium.forms import FIRST_OF_USERS
 from ingestion.sources.kafka.key_forms import in_key_form
 from ingestion.sources.postgres.catalog.describe import read_facts
 from lakehouse.declarations import RawTable
@@ -244,7 +245,10 @@ def _same(column: ColumnFacts, text: str | None, policy: Policy) -> str:
         return f"({name} IS NULL OR {unheld})" if may_be else f"{name} IS NULL"
     edges = {str(FIRST_DAY): "<=", str(FIRST_INSTANT): "<=", str(LAST_DAY): ">=", str(LAST_INSTANT): ">="}
     operator = edges.get(text.removesuffix("+00:00"), "=") if policy == "clamp" and is_moment else "="
-    return f"{name} {operator} CAST(%s AS {beside_parameters(column.declared_type)})"
+    value = f"CAST(%s AS {beside_parameters(column.declared_type)})"
+    if column.type_oid >= FIRST_OF_USERS and column.type_kind == "b":  # as in `spellings`; no index helps
+        return f"ARRAY[{name}] = ARRAY[{value}]"
+    return f"{name} {operator} {value}"
 
 
 def typing_of(table: RawTable, facts: TableFacts, properties: Mapping[str, str]) -> Typed:

@@ -226,7 +226,9 @@ def erased(monkeypatch: pytest.MonkeyPatch) -> list[list[dict[str, str]]]:
 
         return SimpleNamespace(run=act)
 
-    def plan_of(settings: Any, catalog: Any, manifest: Any, table: RawTable, facts: Any, keys: Any) -> run.Plan:
+    def plan_of(
+        settings: Any, catalog: Any, manifest: Any, table: RawTable, facts: Any, keys: Any, alike: Any
+    ) -> run.Plan:
         periods = {(int(key["id"]),): (Period((int(key["id"]),)),) for key in keys}
         if (7,) in periods:
             periods[(7,)] += (Period((70,), (0, 1, 1), NEVER), Period((71,), (0, 1, 1), (0, 2, 1)))

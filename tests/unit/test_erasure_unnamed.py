@@ -1,5 +1,6 @@
 """Rows with personal data that no subject's key names are reported as left: an erasure cannot tell whose they are."""
 
+from collections.abc import Collection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -10,7 +11,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from erasure import plan as planning
 from erasure import steps
-from erasure.key_periods import Period
+from erasure.key_periods import Key, Period
 from erasure.plan import Plan, make_plan
 from erasure.proof import Trace
 from erasure.rows import SubjectRows
@@ -30,6 +31,11 @@ SCHEMA = pa.schema([
 ACCOUNT = ColumnFacts("account", 2, "text", 25, "text", "b", -1, 25, -1, "", lake="account")
 FACTS = TableFacts(oid=1, filenode=1, relkind="r", replica_identity="d", key=("account",), columns=(ACCOUNT,))
 Row = dict[str, Any]
+
+
+def alone(raw: Any, keys: Collection[Key], kept: Collection[Key]) -> dict[Key, tuple[Key, ...]]:
+    """Spellings of keys that have no other ones."""
+    return dict.fromkeys(keys, ())
 
 
 def customers(*key: str, vault: Row | None = None) -> RawTable:
@@ -104,7 +110,7 @@ def test_an_old_key_of_other_columns_is_no_change_of_this_one(lake: SqlCatalog) 
     landed(
         lake, row("d", 10, None), row("c", 10, "a-42", "Jane", customer_id=43, _seq=1, _old_key='{"customer_id":"42"}')
     )
-    made = make_plan(cast(Any, None), lake, {}, customers(), FACTS, [{"account": "a-42"}])
+    made = make_plan(cast(Any, None), lake, {}, customers(), FACTS, [{"account": "a-42"}], alone)
     assert made.periods == {("a-42",): (Period(("a-42",)),)}
 
 
@@ -177,7 +183,10 @@ def test_somebody_whom_the_vault_does_not_know_yet_is_loaded_first(
     hashes: list[str] = []
     monkeypatch.setattr(planning, "_hash_keys", lambda *given: hashes)
     keys = [{"account": "a-42"}, {"account": "a-9"}]
-    made = make_plan(cast(Any, None), lake, manifest, customers(vault=HASHED), FACTS, keys)
+    made = make_plan(cast(Any, None), lake, manifest, customers(vault=HASHED), FACTS, keys, alone)
     assert [bool(why) for why in made.unloaded] == [True, False], "of the other one nothing has landed"
     hashes.append("0a")
-    assert make_plan(cast(Any, None), lake, manifest, customers(vault=HASHED), FACTS, keys).unloaded == [None, None]
+    assert make_plan(cast(Any, None), lake, manifest, customers(vault=HASHED), FACTS, keys, alone).unloaded == [
+        None,
+        None,
+    ]
