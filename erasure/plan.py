@@ -14,7 +14,7 @@ from pyiceberg.table import Table
 
 from erasure.envelopes import SubjectEnvelopes
 from erasure.kept_events import SubjectEvents
-from erasure.key_periods import Event, Key, Period
+from erasure.key_periods import Event, Key, Period, key_of
 from erasure.records import SubjectRecords, SubjectTexts
 from erasure.rewrite import SubjectData
 from erasure.rows import POSITION, SubjectRows
@@ -45,7 +45,8 @@ one."""
 class Plan:
     """Subjects of one table, and the tables to search: the raw layer first, then the mirror and dbt's tables, parents
     first. `kept` are the events in the spool and among the dead letters. `unhashed` are keys with rows in the raw table
-    of which the stage, which has to make hash keys of them, knows nothing. `stones` are earlier erasures
+    of which the stage, which has to make hash keys of them, knows nothing. `shared` are keys of which the hub makes one
+    with keys of others who have personal data. `stones` are earlier erasures
     of the table, by their key as its columns are named now. `keyless`: the subjects are named by columns of events that
     have no key."""
 
@@ -57,6 +58,7 @@ class Plan:
     manifest: Mapping[str, Any]
     kept: tuple[Event, ...] = ()
     unhashed: frozenset[Key] = frozenset()
+    shared: frozenset[Key] = frozenset()
     stones: Mapping[str, Tombstone] = field(default_factory=dict)
     keyless: bool = False
 
@@ -70,6 +72,15 @@ class Plan:
         """By subject, why the vault cannot be searched for them, as a text; None where it can."""
         says = "the vault does not know all their keys yet: load it first, then run this again"
         return [says if self.unhashed & {p.key for p in found} else None for found in self.periods.values()]
+
+    @property
+    def mixed(self) -> list[str | None]:
+        """By subject, why the vault cannot tell them from others, as a text; None where it can."""
+        says = (
+            "the vault makes one key of theirs and of others' in the table, whose personal data it would lose, too: "
+            "declare the hub without `normalize`, run `lakehouse rehash`, then run this again"
+        )
+        return [says if self.shared & {p.key for p in found} else None for found in self.periods.values()]
 
     @property
     def open_keys(self) -> list[set[Key]]:
@@ -121,8 +132,10 @@ def make_plan(
     texts = SubjectTexts(texts_target, table.source, table.name, _positions(rows), kept)
     derived = derived_targets(table, manifest, lambda identifier: column_names(catalog, identifier))
     hashes: dict[Key, list[str]] = {}
+    shared = frozenset[Key]()
     if any(target.is_hashed for target in derived):
         hashes = {key: _hash_keys(settings, table, key) for key in {period.key for period in own}}
+        shared = _shared(settings, table, raw, target, hashes)
     keyless = table.kind == "kafka" and not facts.key
     has_mirror = not keyless or load_table(catalog, *table.mirror_identifier) is not None  # from when it had a key
     mirror = (SubjectRows(mirror_target(table), own),) if has_mirror else ()
@@ -140,6 +153,7 @@ def make_plan(
         manifest=manifest,
         kept=tuple(events),
         keyless=keyless,
+        shared=shared,
         unhashed=frozenset(period.key for period in lacking if SubjectRows(target, (period,)).rows(rows)),
     )
 
@@ -216,6 +230,29 @@ def _hash_keys(settings: Settings, table: RawTable, key: Key) -> list[str]:
     same = " AND ".join(f"is_nan({name})" if value != value else f"{name} = ?" for name, value in named)
     statement = f"SELECT DISTINCT {columns([f'hk_{table.vault.hub.name}'])} FROM {stage} WHERE {same}"
     return [row[0] for row in ask(settings, statement, [v for v in key if v == v])]
+
+
+def _shared(
+    settings: Settings, table: RawTable, raw: Table, target: Target, hashes: Mapping[Key, list[str]]
+) -> frozenset[Key]:
+    """Those of the keys under whose hash key are others, with personal data in the raw table."""
+    assert table.vault is not None and table.vault.hub is not None
+    hub, names = f"hk_{table.vault.hub.name}", lake_names(table, table.key)
+    every = {found for several in hashes.values() for found in several}
+    own = sorted(found for found in every if found.strip("0") and found.strip("f"))  # no satellite has what is neither
+    query = f"SELECT DISTINCT {columns([hub, *names])} FROM {relation('vault', stage_of(table))} WHERE {columns([hub])}"
+    rows = ask(settings, f"{query} IN ({', '.join('?' for _ in own)})", own) if own else []
+    kinds = [raw.schema().as_arrow().field(name).type for name in names]
+    others: dict[Key, str] = {}
+    for found, *values in rows:  # of a float Trino has fewer digits
+        key = key_of(pa.array([value], kind)[0].as_py() for value, kind in zip(values, kinds, strict=True))
+        if key not in hashes:
+            others[key] = found
+    of_others = SubjectRows(target, tuple(map(Period, others)))
+    there = raw.scan(row_filter=of_others.filter()).to_arrow()
+    holding = there.take(pa.array(of_others.holding(there), pa.int64())).select(names).to_pylist()
+    taken = {others[key_of(row.values())] for row in holding}
+    return frozenset(key for key, several in hashes.items() if taken & set(several))
 
 
 def ask(settings: Settings, statement: str, values: list[Any] | None = None) -> list[list[Any]]:

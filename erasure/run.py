@@ -128,7 +128,8 @@ def preview(
         plan = make_plan(settings, catalog, manifest, table, facts, keys, partial(origin.spellings, there))
         io, held = open_io(settings), origin.held(there, keys)
         problems = [f"{stray.table}: {stray.why}" for stray in strays_of(settings, catalog, io, plan)]
-        problems += [why for why in (held, *origin.awaited(catalog, plan, facts), *plan.unloaded) if why]
+        reasons = (held, *origin.awaited(catalog, plan, facts), *plan.unloaded, *plan.mixed)
+        problems += [why for why in reasons if why]
         return plan, search(io, parts_of(catalog, plan.parts)), "; ".join(problems) or None
 
 
@@ -227,8 +228,8 @@ def _erase(
             planned = partial(make_plan, settings, writer.catalog, manifest, table, facts)
             plan = planned(keys, partial(origin.spellings, there))
             borne = ([source_texts(table, facts, key) for key in found] for found in plan.open_keys)
-            why = zip(borne, origin.awaited(writer.catalog, plan, facts), plan.unloaded, strict=True)
-            reasons = (origin.held(there, own) or waits or unloaded for own, waits, unloaded in why)
+            why = zip(borne, origin.awaited(writer.catalog, plan, facts), plan.unloaded, plan.mixed, strict=True)
+            reasons = (origin.held(there, own) or waits or unloaded or mixed for own, waits, unloaded, mixed in why)
             if (still := _allowed(table, keys, reasons, refused)) != keys:
                 keys, plan = still, planned(still, partial(origin.spellings, there))
             with (

@@ -186,7 +186,35 @@ def test_somebody_whom_the_vault_does_not_know_yet_is_loaded_first(
     made = make_plan(cast(Any, None), lake, manifest, customers(vault=HASHED), FACTS, keys, alone)
     assert [bool(why) for why in made.unloaded] == [True, False], "of the other one nothing has landed"
     hashes.append("0a")
-    assert make_plan(cast(Any, None), lake, manifest, customers(vault=HASHED), FACTS, keys, alone).unloaded == [
-        None,
-        None,
-    ]
+    monkeypatch.setattr(planning, "ask", lambda *given: [])
+    made = make_plan(cast(Any, None), lake, manifest, customers(vault=HASHED), FACTS, keys, alone)
+    assert made.unloaded == [None, None]
+
+
+def test_somebody_whose_hash_key_is_also_that_of_others_is_refused_while_these_have_personal_data(
+    lake: SqlCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a hub that normalizes, the personal satellite lost the versions of `AB1`, who lives, once `ab1` was erased."""
+    landed(
+        lake, row("c", 10, "ab1", "Jane"), row("d", 20, "ab1"), row("c", 30, "AB1", "Bob"), row("c", 40, "xy", "Ann"),
+        row("c", 50, "XY"), row("c", 60, " ", "Zoe"), row("c", 70, "", "Eve"),
+    )  # fmt: skip
+    lake.create_table(KEPT.identifier, pa.schema([("hk_customer", pa.string()), ("name", pa.string())]))
+    raw = {"source_name": "retail", "name": "customers", "schema": "raw_retail", "identifier": "customers"}
+    manifest = {"sources": {"raw": raw}, "nodes": {"kept": snapshot("raw")}}
+    stage = {"ab1": "a1", "AB1": "a1", "xy": "b2", "XY": "b2", " ": "00", "": "00"}
+    monkeypatch.setattr(planning, "_hash_keys", lambda settings, table, key: [stage[key[0]]])
+    monkeypatch.setattr(
+        planning, "ask", lambda settings, query, hashes: [[h, key] for key, h in stage.items() if h in hashes]
+    )
+    keys = [{"account": "ab1"}, {"account": "xy"}, {"account": " "}]
+    made = make_plan(cast(Any, None), lake, manifest, customers(vault=HASHED), FACTS, keys, alone)
+    told, *others = made.mixed
+    assert told and "declare the hub without `normalize`, run `lakehouse rehash`" in told and "AB1" not in told
+    assert others == [None, None], "of XY there is nothing to lose, and no satellite has a blank key"
+
+    def same(raw: Any, keys: Collection[Key], kept: Collection[Key]) -> dict[Key, list[Key]]:
+        return {key: [("AB1",)] for key in keys}
+
+    made = make_plan(cast(Any, None), lake, manifest, customers(vault=HASHED), FACTS, keys[:1], same)
+    assert made.mixed == [None], "to the source the two are one"
