@@ -27,6 +27,12 @@ AROUND_IT = re.compile(  # what Dagster and dbt say before the error
     r"|Encountered an error:$"
 )
 FAILED = ("error", "fail", "runtime error")
+OF_VALUES = {  # Trino's names of errors whose messages cite a cell
+    "INVALID_CAST_ARGUMENT", "INVALID_FUNCTION_ARGUMENT", "INVALID_LITERAL", "JSON_INPUT_CONVERSION_ERROR",
+    "JSON_OUTPUT_CONVERSION_ERROR", "JSON_VALUE_RESULT_ERROR", "NUMERIC_VALUE_OUT_OF_RANGE", "PATH_EVALUATION_ERROR",
+}  # fmt: skip
+OF_THE_TEXT = re.compile(r"line \d+:\d+: ")  # an error that was found in the statement, before any row was read
+QUOTED = re.compile(r"""'.*'|".*\"""")
 
 
 def failure_message(event: dg.DagsterEvent) -> str | None:
@@ -188,13 +194,22 @@ def _tested(node: Mapping[str, Any], manifest: Mapping[str, Any]) -> str:
     return f" of {found['schema']}.{found.get('alias') or found['name']}{column}" if found else ""
 
 
+def _without_cells(name: str, said: str) -> str:
+    """A message of Trino's without what it cites of rows: Dagster keeps it, and no erasure reaches it there."""
+    if name not in OF_VALUES or OF_THE_TEXT.match(said):
+        return said
+    if QUOTED.search(said):
+        return QUOTED.sub("…", said)
+    return re.sub(r"[:\d].*", "…", said)
+
+
 def database_message(message: str | None) -> str:
-    """The database's error message, without the text that dbt and the Trino client add."""
+    """The database's error message, without the text that dbt and the Trino client add, and without values of rows."""
     lines = [line.strip() for line in (message or "no message").splitlines() if line.strip()]
     named = lines[1:] if len(lines) > 1 and DBT_ERROR.match(lines[0]) else lines
     text = " ".join(line for line in named if not line.startswith("compiled code at "))
     trino = re.match(r"Trino\w+\(type=\w+, name=(\w+), message=\"(.*)\", query_id=(\w+)\)", text)
     if trino and trino[1] == "ICEBERG_COMMIT_ERROR" and "conflicting" in trino[2]:
         return f"{CONFLICT} ({trino[1]}, query {trino[3]})"
-    told = shortened(visible(trino[2] if trino else lost_connection(text) or text), LONGEST)
+    told = shortened(visible(_without_cells(trino[1], trino[2]) if trino else lost_connection(text) or text), LONGEST)
     return f"{told} ({trino[1]}, query {trino[3]})" if trino else told or "no message"

@@ -180,6 +180,24 @@ def test_a_trino_that_starts_is_said_to_start() -> None:
     assert "Trino does not answer (it is starting)" in database_message(text)
 
 
+@pytest.mark.parametrize(
+    ("name", "said", "told"),
+    [
+        ("INVALID_CAST_ARGUMENT", "Cannot cast 'ada@example.org' to BIGINT", "Cannot cast … to BIGINT"),
+        ("INVALID_CAST_ARGUMENT", "Cannot cast 'o'Hara' to DECIMAL(4, 3)", "Cannot cast … to DECIMAL(4, 3)"),
+        ("INVALID_CAST_ARGUMENT", "Value cannot be cast to date: 4711 Ada", "Value cannot be cast to date…"),
+        ("INVALID_FUNCTION_ARGUMENT", 'Invalid format: "Ada" is malformed', "Invalid format: … is malformed"),
+        ("NUMERIC_VALUE_OUT_OF_RANGE", "integer addition overflow: 4711 + 1", "integer addition overflow…"),
+        ("COLUMN_NOT_FOUND", "line 3:8: Column 'ada' cannot be resolved", "line 3:8: Column 'ada' cannot be resolved"),
+        ("INVALID_FUNCTION_ARGUMENT", "line 1:8: 'ada' is no zone", "line 1:8: 'ada' is no zone"),
+    ],
+)  # fmt: skip
+def test_no_value_of_a_row_is_in_what_dagster_keeps_of_a_failure(name: str, said: str, told: str) -> None:
+    """A text that could not be cast was in the event log, which no erasure reaches. Names of columns stay."""
+    error = f'TrinoUserError(type=USER_ERROR, name={name}, message="{said}", query_id=q1)'
+    assert database_message(f"Database Error in model a (a.sql)\n  {error}\n") == f"{told} ({name}, query q1)"
+
+
 def test_the_vaults_own_tests_show_what_is_wrong_and_the_hash_of_such_a_key() -> None:
     """A hub that had a key twice said "2 rows", and not which."""
     sql, key = "select 'hash key twice' as problem, hk_store as example", "ab" * 16
