@@ -4,6 +4,7 @@ A type that would lose something, or that does not tell a moment's zone, is refu
 have no schema, a declared type and the connector's modes tell how its values are written.
 """
 
+import json
 from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
@@ -100,7 +101,10 @@ def placeholders(modes: Modes) -> tuple[Any, ...]:
     raw = bytes.fromhex(given[4:]) if given.startswith("hex:") else given.encode()
     said = raw.decode(errors="replace")
     numbers = [byte - 256 if byte > 127 else byte for byte in raw]
-    return said, _base64(raw), raw.hex(), [said], numbers, {said: said}, [str(UUID(bytes=md5(raw).digest(), version=3))]
+    as_map = {said: said}  # of hstore, which the connector writes as JSON unless told otherwise
+    as_json = json.dumps(as_map, ensure_ascii=False, separators=(",", ":"))
+    as_uuid = str(UUID(bytes=md5(raw).digest(), version=3))
+    return said, _base64(raw), raw.hex(), as_json, [said], numbers, as_map, [as_uuid]
 
 
 def leaves_empty(given: ConnectType) -> bool:
