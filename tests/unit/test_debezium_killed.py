@@ -43,8 +43,8 @@ def quarantined(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Non
     ]
     lake.cycle()
     assert [r["offset"] for r in lake.kept("quarantine")] == list(BROKEN)
-    known = opened._parsed
-    monkeypatch.setattr(opened, "_parsed", lambda message: known(good.get(message, message.decode()).encode()))
+    known = opened.parsed
+    monkeypatch.setattr(opened, "parsed", lambda message: known(good.get(message, message.decode()).encode()))
     return lambda: lake.replay("items")
 
 

@@ -316,8 +316,8 @@ def test_a_key_that_comes_again_after_a_delete_that_cannot_be_read_is_no_shared_
         assert "if one of them was deleted by what cannot be read, partition 0, offset 1 (the value is no JSON" in says
         assert lake.rows("items") == [] and len(lake.kept("spool")) == 3
         operate.resume(lake.settings, TABLES[0])
-    known = opened._parsed
-    monkeypatch.setattr(opened, "_parsed", lambda message: gone if message == b"no JSON" else known(message))
+    known = opened.parsed
+    monkeypatch.setattr(opened, "parsed", lambda message: gone if message == b"no JSON" else known(message))
     lake.cycle()
     assert [(r["_op"], r["_seq"]) for r in lake.rows("items")] == [("c", 2), ("d", 4), ("c", 6)]
     assert not parked(lake) and lake.kept("spool") == [] and lake.kept("quarantine") == []

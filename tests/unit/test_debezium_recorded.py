@@ -20,8 +20,10 @@ from ingestion.schema.types.declared import source_type_of
 from ingestion.sources.base import UnreadableRecord
 from ingestion.sources.debezium import gathered
 from ingestion.sources.debezium import spool as spool_module
-from ingestion.sources.debezium.records import EnvelopeRecords
+from ingestion.sources.debezium.records import EnvelopeRecords, Event
+from ingestion.sources.debezium.records import kept as kept_of
 from ingestion.sources.debezium.spool import Spool, Tables, blocks_of
+from ingestion.sources.kafka.values import Number
 from lakehouse.errors import LakehouseError
 
 PLAIN = recorded("plain")
@@ -873,6 +875,21 @@ def test_a_kept_record_loses_the_values_that_must_not_be_stored() -> None:
     message, relation = kept.column("message").to_pylist()[3], kept.column("relation")[0].as_py()
     left = EnvelopeRecords().without(message, relation, {"name"})
     assert b"drei" in message and b"drei" not in left and b'"id": 3' in left
+
+
+def test_a_kept_record_that_loses_a_value_keeps_the_digits_of_the_others() -> None:
+    """12345678901234567890.123456789 landed as 12345678901234567000, as JSON numbers are read by default."""
+    written, of = b"12345678901234567890.123456789", table("items", dict.fromkeys(("id", "price"), "numeric(38,9)"))
+    source = {"version": "3.7.0.Final", "ts_ms": 1764000000000, "schema": "public", "table": "items", "lsn": 5}
+    value = b'{"op":"c","before":null,"after":{"id":1,"price":%s,"name":"x"},"source":%s}'
+    kept_as, shape_of_it = value % (written, json.dumps(source).encode()), shape(of, settings())
+    event = Event(0, 0, 9, 1, 5, datetime(2027, 1, 1, tzinfo=UTC), kept_as, old={"id": Number(written.decode())})
+    records = kept_of(shape_of_it, [event]).append_column("seq", [[2]])
+    left = EnvelopeRecords().without(records["message"][0].as_py(), shape_of_it.encoded, {"name"})
+    records = records.set_column(records.schema.get_field_index("message"), "message", [[left]])
+    [batch] = EnvelopeRecords().decode(shape_of_it.encoded, records, {}, ())
+    assert b'"x"' not in left and str(batch.values["price"][0].as_py()) == written.decode()
+    assert batch.meta["_old_key"].to_pylist() == [f'{{"id":"{written.decode()}"}}']
 
 
 def test_a_transaction_without_an_end_is_told() -> None:

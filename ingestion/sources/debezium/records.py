@@ -18,14 +18,14 @@ from ingestion.sources.debezium.join.heads import identity_of, said_by
 from ingestion.sources.debezium.join.sharing import CHANGE, sharing
 from ingestion.sources.debezium.message.avro import opener_of
 from ingestion.sources.debezium.message.envelope import Row, envelope_of
-from ingestion.sources.debezium.message.opened import JsonOpener, Opener
+from ingestion.sources.debezium.message.opened import JsonOpener, Opener, parsed
 from ingestion.sources.debezium.numbers import Numbers
 from ingestion.sources.debezium.problems import UNORDERED, lacking_key, shared_key
 from ingestion.sources.debezium.rows import Placed, rows_of
 from ingestion.sources.debezium.shape import Shape, decoded
 from ingestion.sources.kafka.records import KEPT_SCHEMA, gone_since
 from ingestion.sources.kafka.registry import SchemaRegistry
-from ingestion.sources.kafka.values import Unread
+from ingestion.sources.kafka.values import Unread, text
 from lakehouse.errors import LakehouseError
 
 
@@ -99,7 +99,7 @@ class EnvelopeRecords:
     def without(self, record: bytes, relation: bytes, gone: Collection[str]) -> bytes:
         """An event without the values of the columns `gone`; of one that cannot be read the reason alone is left."""
         head, _, value = record.partition(b"\n")
-        told = json.loads(head)
+        told = parsed(head)
         if "unread" in told:
             return record
         told["old"], left = _less(told["old"], gone), b""
@@ -107,7 +107,7 @@ class EnvelopeRecords:
             left = _envelope_without(told.pop("format", "json"), value, gone)
         except (Unread, RecursionError) as reason:
             told["unread"] = gone_since(reason)
-        return json.dumps(told).encode() + b"\n" + left
+        return text(told).encode() + b"\n" + left
 
     def decode(self, relation: bytes, records: pa.Table, keys: Keys, imaged: Collection[int]) -> Iterator[Batch]:
         """Kept events as rows, each at its own place; raises UnreadableRecord, NoRecord of a message of the transaction
@@ -197,10 +197,10 @@ def _envelope_without(form: str, value: bytes, gone: Collection[str]) -> bytes:
     if form != "json":
         raise Unread("the value could not be read by a schema of the registry")
     envelope_of(JsonOpener().open(value))
-    fields = json.loads(value)
+    fields = parsed(value)
     envelope = fields["payload"] if fields.keys() == {"schema", "payload"} else fields
     envelope |= {name: _less(envelope[name], gone) for name in ("before", "after") if name in envelope}
-    return json.dumps(fields).encode()
+    return text(fields).encode()
 
 
 def _less(row: Any, gone: Collection[str]) -> Any:
@@ -219,7 +219,7 @@ def _message(event: Event) -> bytes:
         told["counted_in"] = event.counted_in
     if event.unread is not None:
         told["unread"] = event.unread
-    return json.dumps(told).encode() + b"\n" + event.value
+    return text(told).encode() + b"\n" + event.value
 
 
 @dataclass(frozen=True)
@@ -243,7 +243,7 @@ def _placed(
     """A kept event, why its table cannot go on with it, if it cannot, and whether it could be read when it came."""
     head, _, value = message.partition(b"\n")
     try:
-        told = json.loads(head)
+        told = parsed(head)
         partition, offset, old = told["partition"], told["offset"], told["old"]
         form = told.get("format", "json")
         reason, keyed_by = told.get("unread"), told.get("keyed_by")

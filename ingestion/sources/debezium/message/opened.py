@@ -84,8 +84,8 @@ class JsonOpener:
     def open(self, message: bytes) -> Opened:
         """As the protocol."""
         if self._head and message.startswith(self._head):
-            return Opened(_object(_parsed(message[len(self._head) : -1])), self._types)
-        found = _object(_parsed(message))
+            return Opened(_object(parsed(message[len(self._head) : -1])), self._types)
+        found = _object(parsed(message))
         if found.keys() != {"schema", "payload"}:
             return Opened(found)
         schema = found["schema"]
@@ -110,7 +110,7 @@ class JsonOpener:
 
     def key(self, key: bytes) -> Mapping[str, Any]:
         """As the protocol."""
-        found = _object(_parsed(key))
+        found = _object(parsed(key))
         return _object(found["payload"]) if found.keys() == {"schema", "payload"} else found
 
     def kept(self, message: bytes) -> tuple[str, bytes]:
@@ -154,7 +154,8 @@ def _wraps(head: bytes, message: bytes) -> bool:
     return head.startswith(b'{"schema":') and message.startswith(head) and message.endswith(b"}")
 
 
-def _parsed(message: bytes) -> Any:
+def parsed(message: bytes) -> Any:
+    """What a message in JSON says, its numbers as they are written; raises Unread."""
     try:
         found = _DECODER.decode(message.decode())
         if b"\\u" in message:
