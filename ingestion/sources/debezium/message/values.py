@@ -46,6 +46,10 @@ PRINTED = (  # what is printed as Postgres does, or as it is written
 _WIDTHS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 _DECLARED = {"int2": 16, "int4": 32}
 _UNTOLD = frozenset({"int8", "int16", "float32", "float64", "boolean"})
+_UNTOLD_NAMES = frozenset(
+    {"io.debezium.data.Enum", "io.debezium.data.Ltree"}
+    | {TIME + name for name in ("ZonedTimestamp", "ZonedTime", "IsoTimestamp", "IsoTime", "IsoDate")}
+)
 
 
 def reader_of(column: Typed, given: ConnectType | None, modes: Modes) -> Reader:
@@ -111,7 +115,7 @@ def leaves_empty(given: ConnectType) -> bool:
     """Whether Debezium writes NULL for a value of the type that an update did not carry: arrays for which it has no
     placeholder."""
     of = given.element if given.type == "array" else None
-    return of is not None and (of.type in _UNTOLD or of.name in ("io.debezium.data.Enum", TIME + "ZonedTimestamp"))
+    return of is not None and (of.type in _UNTOLD or of.name in _UNTOLD_NAMES)
 
 
 def _base64(raw: bytes) -> str:
