@@ -188,6 +188,15 @@ def test_a_key_that_is_text_and_reads_as_json_deletes_the_row_of_its_text(key: b
     assert sorted(found.unread) == ([] if deletes is not None else [0])
 
 
+@pytest.mark.parametrize("key", [b"\0\0\0\0\x07\x06abc", b"\0\0\0\0\0\0\0\x05", b"\x01\x02", b"\0"])
+def test_a_key_in_bytes_that_are_no_text_deletes_no_row(key: bytes) -> None:
+    """A delete landed of a row that is none, and the row of the key stayed: Avro's keys, and LongSerializer's."""
+    shape = shape_of(facts_of(table(key=("id",), id="text"), 1))
+    found = decode(shape, events(None, {"id": "abc"}, None, keys=(key, None, b"a\tb\n")))
+    assert found.operations == ["c", "d"] and "the key is neither JSON nor text" in found.unread[0]
+    assert found.values.to_pylist() == [{"id": "abc"}, {"id": "a\tb\n"}]
+
+
 def test_a_key_that_is_a_number_is_one_however_it_is_written() -> None:
     shape = shape_of(facts_of(table(key=("id",), id="bigint"), 1))
     found = decode(shape, events(*[None] * 4, keys=(b"12 ", b"-0", b"[1,2]", b"x")))

@@ -1,12 +1,14 @@
 """Values that are JSON objects."""
 
 import json
+import re
 from dataclasses import dataclass
 from typing import Any
 
 from ingestion.sources.kafka.values import Number, Row, Unread, no_json
 
 DIGITS = 4300  # Python makes no whole number of more
+_BINARY = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")  # text of people has tabs and line ends at most
 
 
 def _whole(digits: str) -> int | Number:
@@ -44,6 +46,10 @@ class JsonValues:
         try:
             found = _parsed(written)
         except (ValueError, RecursionError):
+            if _BINARY.search(written):  # as text it would be the key of no row
+                raise Unread(
+                    "the key is neither JSON nor text: its serializer writes bytes, as Avro's and those of numbers do"
+                ) from None
             return written
         if b"\\u" in key and not _is_text(found):
             raise Unread("the key has half a surrogate pair, which is no text")
