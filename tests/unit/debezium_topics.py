@@ -77,6 +77,9 @@ class Lake:
     def __post_init__(self) -> None:
         self.offsets = [0] * len(self.topics.logs)
 
+    def _begun_before(self) -> set[str]:
+        return {r for r, offset in zip(self.topics.relations, self.offsets, strict=True) if offset}
+
     def _forgotten_to(self) -> datetime | None:
         if not self.told_from:
             return None
@@ -105,14 +108,17 @@ class Lake:
             for offset in range(self.offsets[partition], ends[partition]):
                 _add(heads, partition, offset, log[offset])
         told = self._told(self.told_to, told_to)
+        past = [end for _, end in topics.told[self.told_from : self.told_to]]
+        past += [one.end for one in told if one.end and one.end.lsn <= self.reached.end]
         follows = Follows(
             relations=[r if p not in self.hidden else "" for p, r in enumerate(topics.relations)], ends=ends,
             bases=[1_000_000 * p for p in range(len(ends))], told_to=told_to,
             followed=frozenset(r for p, r in enumerate(topics.relations) if p not in self.hidden),
             keyed=frozenset(topics.relations if self.keyed else ()), exactly_once=self.exactly_once,
             is_whole=self.is_whole, now=START + timedelta(seconds=now), histories=self.begun,
-            older={end.xid: end for _, end in topics.told[self.told_from : self.told_to] if end} if self.begun else {},
+            older={end.xid: end for end in past if end} if self.begun else {},
             forgotten_to=self._forgotten_to(), earlier=self._earlier(),
+            fresh=frozenset(r for r in topics.relations if r not in self._begun_before()),
             content=lambda index: _said(topics, heads, index),
         )  # fmt: skip
         joined = join(heads, told, self.reached, follows)

@@ -462,6 +462,24 @@ def test_a_table_that_is_read_later_has_its_history_under_one_number_in_the_orde
     assert lake.rows[1, 3] == (40_000_200, 1)
 
 
+@pytest.mark.parametrize("again", [(0, 1), (0,), ()])
+def test_history_whose_end_comes_again_in_the_same_read_is_not_taken_for_a_repetition(again: tuple[int, ...]) -> None:
+    """Its events were dropped: Connect was restarted just before the table was declared."""
+    topics = two()
+    send(topics, 7, (0, "c", 1), (1, "c", 1), end=40_000_000)
+    send(topics, 8, (0, "u", 1), (1, "u", 1), lsn=40_000_010, end=40_000_100)
+    lake = Lake(topics, hidden=frozenset({1}), exactly_once=False)
+    lake.read(later=2)
+    for partition in again:
+        topics.send(partition, Event(8, 40_000_011 + partition, "u", 1, 1 + partition, 1))
+    topics.end(8, 40_000_100, {A: 1, B: 1})
+    send(topics, 9, (1, "u", 1), lsn=40_000_110, end=40_000_200)
+    lake.hidden, lake.begun = frozenset(), {B: lake.reached.end}
+    assert lake.read(later=2).repeated == len(again) and not lake.read(later=2).waits
+    rows = [(lake.rows[where], topics.logs[1][where[1]].xid) for where in lake.rows if where[0] == 1]
+    assert [xid for _, xid in sorted(rows)] == [7, 8, 9] and len(lake.rows) == 5
+
+
 @pytest.mark.parametrize("op", ["i", "r"])
 def test_rows_of_a_snapshot_behind_a_history_stand_behind_it(op: str) -> None:
     """Both were just below the same transaction, and the rows before the history: an older version was shown."""
@@ -504,19 +522,26 @@ def test_any_history_with_rows_of_snapshots_keeps_the_order_of_each_partition(se
 
 
 @pytest.mark.parametrize("seed", seeds(20, 7))
-def test_any_history_of_a_table_that_is_read_later_lands_once_in_the_order_of_its_commits(seed: int) -> None:
+@pytest.mark.parametrize("restarts", [0.0, 0.05])
+def test_any_history_of_a_table_that_is_read_later_lands_once_in_the_order_of_its_commits(
+    seed: int, restarts: float
+) -> None:
     chance = random.Random(seed)
     topics = Topics([A, A, B])
     history = random_history(chance, topics.relations, 25)
-    deliver(chance, topics, history, 0.0)
-    lake, whole = Lake(topics, hidden=frozenset({2})), topics.clock
+    deliver(chance, topics, history, restarts)
+    lake, whole = Lake(topics, exactly_once=not restarts, hidden=frozenset({2})), topics.clock
     topics.clock = whole * chance.random()
-    lake.read()
+    lake.read(later=2 if restarts else 0)
     lake.hidden, lake.begun = frozenset(), {B: lake.reached.end}
-    lake.read(later=2)
+    if not restarts:
+        lake.read(later=2)
     topics.clock = whole
     lake.read(later=2)
-    rows = sorted((lake.rows[2, offset], event) for offset, event in enumerate(topics.logs[2]) if event.key)
+    lake.read(later=100)
+    rows = sorted(
+        (lake.rows[2, offset], event) for offset, event in enumerate(topics.logs[2]) if (2, offset) in lake.rows
+    )
     sent = [(c.op, c.key, c.lsn) for _, _, changes in history for c in changes if c.partition == 2]
     assert [(event.op, event.key, event.lsn) for _, event in rows] == sent
     assert len(lake.rows) == sum(len(changes) for _, _, changes in history)

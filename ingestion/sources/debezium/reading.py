@@ -98,7 +98,8 @@ class _Work(Gathered):
                 f"LAKEHOUSE_SOURCES__{reader.source.upper()}__TRANSACTIONS, which is <prefix>.transaction"
             )
         relations = [reader.shapes[r.topic].counted_as for r in reader.ranges]
-        histories, older = self._history(told, relations)
+        fresh = self._fresh()
+        histories, older = self._history(told, relations, fresh)
         told_to = self._told_to(told, older)
         follows = Follows(
             relations=relations, ends=[r.end for r in reader.ranges], bases=[r.place - r.first for r in reader.ranges],
@@ -107,7 +108,7 @@ class _Work(Gathered):
             keyed=frozenset(s.counted_as for s in reader.shapes.values() if s.key),
             exactly_once=reader.exactly_once, now=reader.now, histories=histories,
             is_whole=reader.is_whole and (reader.told is None or told_to == reader.told.end), is_read=reader.is_whole,
-            older=older, forgotten_to=self._forgotten_to(told), earlier=self._earlier(told),
+            older=older, fresh=fresh, forgotten_to=self._forgotten_to(told), earlier=self._earlier(told),
             content=self._content,
         )  # fmt: skip
         reached = Reached(before.end, before.committed_at, before.bound)
@@ -160,11 +161,22 @@ class _Work(Gathered):
         )
         yield Piece([], lambda wanted: made if shapes[0].oid in wanted else made.slice(0, 0), reasons)
 
-    def _history(self, told: Sequence[Told], relations: Sequence[str]) -> tuple[Mapping[str, int], dict[int, End]]:
+    def _fresh(self) -> frozenset[str]:
+        """The relations of which nothing was read before."""
+        passed = {topic for (topic, _), offset in self.reader.before if offset}
+        return frozenset(shape.counted_as for topic, shape in self.reader.shapes.items() if topic not in passed)
+
+    def _history(
+        self, told: Sequence[Told], relations: Sequence[str], fresh: frozenset[str]
+    ) -> tuple[Mapping[str, int], dict[int, End]]:
         """The END up to which each relation's events are history, and the ENDs before those of the read that events of
         it have, by xid: asked for where events of a table that is read later need them."""
         reader, before = self.reader, self.reader.before.end or np.iinfo(np.int64).max
         began = {**reader.histories, **dict.fromkeys(reader.midway, before)}
+        again = list[Told]()  # which may be the END of history, too
+        if not fresh.isdisjoint(began):
+            again = [one for one in told if one.end and one.end.lsn <= reader.before.end]
+            told = [one for one in told if one.end and one.end.lsn > reader.before.end]
         of_each = np.array([began.get(relation, 0) for relation in relations] or [0], np.int64)
         if not began or not any((e["lsn"] <= of_each[e["partition"]]).any() for e in self._without(told)):
             return reader.histories, {}
@@ -172,7 +184,8 @@ class _Work(Gathered):
         assert of is not None, "tables that are read later need no history where no transaction is told"
         here = {xid for events in self._without(told) for xid in np.unique(events["xid"]).tolist()}
         midway, older = dict.fromkeys(reader.midway, 0), dict[int, End]()
-        for one in self.told(replace(of, first=of.place, end=of.first)):  # of years, maybe: they are not kept
+        past = self.told(replace(of, first=of.place, end=of.first))  # of years, maybe: they are not kept
+        for one in chain(past, again):
             if (end := one.end) is None:
                 continue
             for relation, offset in reader.midway.items():
