@@ -100,6 +100,7 @@ def until_landed(home: Home, users: int, accounts: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)  # four loads by Dagster, each a minute on a busy machine, and a connector's snapshots
 def test_one_command_brings_the_bank_through_debezium_and_what_stays_when_it_is_removed_is_told(
     home: Home, project: Path
 ) -> None:
