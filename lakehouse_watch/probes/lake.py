@@ -30,8 +30,10 @@ UNMADE = "unmade/"
 EDITED_SECONDS = 600.0  # somebody may be renaming a model
 FAILURES = 3  # of an action in a row: one may be a conflict with a load, and the next run tries again
 HOUR = timedelta(hours=1)
-_BACKUP: LiteralString = """SELECT made_at, folder, clock_timestamp() - made_at FROM lakehouse.backups
- ORDER BY made_at DESC LIMIT 1"""
+# One with the warehouse, where any was made; none that a clock ahead has dated later than now. Then whether newer ones
+# were made without the warehouse.
+_BACKUP: LiteralString = """SELECT made_at, folder, clock_timestamp() - made_at, made_at < max(made_at) OVER ()
+ FROM lakehouse.backups WHERE made_at <= clock_timestamp() ORDER BY catalog_only, made_at DESC LIMIT 1"""
 # Since its state was made, where something was ever ingested: before, there is nothing to lose.
 _LAKE_AGE: LiteralString = """SELECT clock_timestamp() - min(applied_at) FROM lakehouse.schema_version
  WHERE EXISTS (SELECT FROM lakehouse.streams)"""
@@ -206,16 +208,21 @@ def _failures(failing: Sequence[Act], tables: Collection[str], now: datetime) ->
 
 
 def read_backups(settings: Settings) -> Reading:
-    """The age of the last backup, or of a lake of which none was ever made."""
+    """The age of the last backup, one with the warehouse where there are any, or of a lake that was never backed up."""
     with connect_catalog(settings) as connection:
         newest, lake_age = connection.execute(_BACKUP).fetchone(), connection.execute(_LAKE_AGE).fetchone()
     samples, limit = [], timedelta(hours=settings.alerts.backup_hours)
     if newest is not None:
-        made_at, folder, age = newest
+        made_at, folder, age, is_followed = newest
         samples = [sample("lakehouse_last_backup_timestamp_seconds", made_at.timestamp())]
+        which = "last backup with the warehouse" if is_followed else "last backup"
+        otherwise = (
+            "; if the warehouse is backed up by other means now, run `DELETE FROM lakehouse.backups "
+            "WHERE NOT catalog_only` in the catalog's database"
+        )
         late = Occasion(
-            "backup/age", f"the last backup was made {age / HOUR:,.0f} hours ago",
-            f"run `lakehouse backup {quote(folder)}`; see why it did not run",
+            "backup/age", f"the {which} was made {age / HOUR:,.0f} hours ago",
+            f"run `lakehouse backup {quote(folder)}`; see why it did not run{otherwise if is_followed else ''}",
         )  # fmt: skip
     else:
         age = lake_age[0] if lake_age and lake_age[0] else timedelta()

@@ -305,3 +305,23 @@ def test_a_lake_that_was_never_backed_up_is_told_and_a_late_backup_with_its_fold
             )
             assert all("`lakehouse backup '/backups/my lake'`" in told.to_do for told in found.occasions)
             assert read_backups(quiet).occasions == ()
+
+
+def test_backups_of_the_catalog_alone_and_a_clock_ahead_do_not_hide_that_the_warehouse_has_none(
+    cluster: str, tmp_path: Path
+) -> None:
+    """The nightly backup failed while an hourly one of the catalog alone succeeded, and nobody was told."""
+    with scratch_database(cluster) as url, psycopg.connect(url, autocommit=True) as connection:
+        settings = load_settings(home=tmp_path, catalog_url=url)
+        ensure_state(connection)
+        insert = "INSERT INTO lakehouse.backups VALUES (now() + %s * interval '1 hour', '/backups', %s)"
+
+        def told(hours: int, catalog_only: bool) -> list[str]:
+            connection.execute(insert, [hours, catalog_only])
+            return [occasion.summary for occasion in read_backups(settings).occasions]
+
+        assert told(-1, True) == [], "the warehouse is backed up by other means"
+        assert told(-70, False) == ["the last backup with the warehouse was made 70 hours ago"]
+        assert told(24, False) == ["the last backup with the warehouse was made 70 hours ago"]
+        assert "WHERE NOT catalog_only" in read_backups(settings).occasions[0].to_do
+        assert told(-2, False) == []
