@@ -12,6 +12,7 @@ import dagster as dg
 
 from lakehouse.servers.outage import expected
 from orchestration.resources import TableKey
+from orchestration.runs.arrivals import in_cuts
 from orchestration.runs.partitions import daily_partitions
 from orchestration.runs.state.behind import left_behind
 from orchestration.runs.subset import failing_checks
@@ -20,6 +21,7 @@ from orchestration.worker.reports import report_days, report_tables, told_snapsh
 
 if TYPE_CHECKING:
     from lakehouse.catalog.lake_catalog import LakeCatalog
+    from lakehouse.servers.database import CatalogConnection
     from lakehouse.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -49,11 +51,12 @@ class Telling:
         settings: "Settings",
         instance: dg.DagsterInstance,
         catalog: "LakeCatalog",
+        connection: "CatalogConnection",
         graph: Graph,
         checks: Collection[dg.AssetCheckKey],
     ) -> None:
         self._settings, self._instance, self._catalog = settings, instance, catalog
-        self._graph, self._checks = graph, checks
+        self._connection, self._graph, self._checks = connection, graph, checks
         self.told: defaultdict[str, Told] = defaultdict(Told)
 
     def tell(self, task: Task, loaded: Mapping[str, int], held: Collection[str]) -> None:
@@ -94,7 +97,8 @@ class Telling:
         if not tables or told.left_until != until:
             models = self._graph.models_of(task, task.tables, with_views=True)
             tables = [table_of(self._graph.nodes[model]) for model in models]
-        newest, behind = newest_data_snapshots(self._catalog, tables), self._behind(task, tables)
+        newest = newest_data_snapshots(self._catalog, tables)
+        behind = self._behind(task, tables) | self._made_of_absent(task)
         keys = daily_partitions(self._settings.dagster.first_day).get_partition_keys()
         days, facts = (
             [key for key in keys if key <= until.isoformat()],
@@ -112,6 +116,12 @@ class Telling:
         """Those of the tables that the job has left behind: to tell of one would say that it was loaded."""
         behind = {} if task.marts else left_behind(self._instance, task.job, list(map(dg.AssetKey, tables)))
         return {tuple(key.path) for key in behind}
+
+    def _made_of_absent(self, task: Task) -> set[tuple[str, ...]]:
+        """What is made of raw tables that are in no cut, as parked ones: rows of the day may be missing there."""
+        absent = set(task.tables) - set(in_cuts(self._connection, task.tables))
+        models = self._graph.models_of(task, absent, with_views=True) if absent else []
+        return {table_of(self._graph.nodes[model]) for model in models}
 
     def _read_until(self, task: Task, told: Told) -> date | None:
         """The day until which raw has what the source has; None if that cannot be known now."""

@@ -282,7 +282,9 @@ class Worker:
         self._tested = groups_read(self._manifest, self._graph.tests, groups)
         self._checks = blocking_tests(self._manifest)
         self._mart_checks = check_keys(self._manifest, self._graph.tests)
-        self._telling = Telling(self._settings, self._instance, self._catalog, self._graph, self._checks.values())
+        self._telling = Telling(
+            self._settings, self._instance, self._catalog, self._connection, self._graph, self._checks.values()
+        )
         self._tests.forget(self._graph.tests.keys())
         self._is_looked_for_untested = False
         for task in self._tasks:

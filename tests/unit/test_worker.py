@@ -289,7 +289,7 @@ class TwoSources:
             "_connection": None, "_catalog": SimpleNamespace(name="lake"), "_tests": tests, "_away": False,
             "_sources": {"bank": ["bank"], "payroll": ["payroll"]}, "_quiet_from": 0.0, "_yield_until": inf,
             "_state": {"load_payroll": self.payroll, "load_bank": _State(served=True)}, "_tasks": (task,),
-            "_is_looked_for_untested": True, "_telling": Telling(*[None] * 5), "_is_told_late": False,
+            "_is_looked_for_untested": True, "_telling": Telling(*[None] * 6), "_is_told_late": False,
             "_tested": {test: frozenset(groups) for test, groups in read.items()}, "_test": self.ran.extend,
             "_reads": {"m": frozenset({"payroll"})}, "_graph": SimpleNamespace(models_of=lambda *_: ["m"]),
             "_newest": lambda _: {"raw_payroll.salaries": SnapshotFact(2, datetime.now(UTC), 1, 1)},

@@ -201,7 +201,7 @@ def test_marts_of_a_table_that_arrives_without_rows_are_built_as_soon_as_it_is_t
         "_graph": graph, "_marts": building, "_newest": lambda _: facts, "_untold": [], "_held": lambda _: set(),
         "_unpublished": lambda _: {},
         "_unloaded": lambda _: set(absent), "_reads": dict.fromkeys(graph.nodes, frozenset()), "_exist": lambda _: True,
-        "_recorded": lambda _: dict.fromkeys(facts, 1) if has_begun_anew else {}, "_telling": Telling(*[None] * 5),
+        "_recorded": lambda _: dict.fromkeys(facts, 1) if has_begun_anew else {}, "_telling": Telling(*[None] * 6),
         "_last_loads": deque[float](maxlen=2), "_connection": None, "_catalog": SimpleNamespace(name="lake"),
         "_unless_rung": lambda work, seconds: work(),
     }.items():  # fmt: skip
@@ -238,7 +238,7 @@ def test_a_mart_that_somebody_has_replaced_is_built_again_with_what_is_made_of_i
     for name, value in {
         "_graph": graph, "_marts": building, "_newest": lambda _: facts, "_untold": [], "_held": lambda _: set(),
         "_unloaded": lambda _: set(), "_reads": dict.fromkeys(graph.nodes, frozenset()),
-        "_telling": Telling(*[None] * 5), "_last_loads": deque[float](maxlen=2), "_connection": None,
+        "_telling": Telling(*[None] * 6), "_last_loads": deque[float](maxlen=2), "_connection": None,
         "_catalog": SimpleNamespace(name="lake"), "_unless_rung": lambda work, seconds: work(),
     }.items():  # fmt: skip
         monkeypatch.setattr(worker, name, value, raising=False)
@@ -302,7 +302,7 @@ def test_pits_wait_for_a_pause_between_cuts_and_not_for_ever(
     for name, value in {
         "_graph": graph, "_marts": building, "_newest": newest, "_untold": [], "_held": lambda _: set(),
         "_unloaded": lambda _: set(), "_reads": dict.fromkeys(graph.nodes, frozenset()),
-        "_state": {marts.job: state}, "_unless_rung": unless_rung, "_telling": Telling(*[None] * 5), "_away": False,
+        "_state": {marts.job: state}, "_unless_rung": unless_rung, "_telling": Telling(*[None] * 6), "_away": False,
         "_last_loads": loads, "_unpublished": lambda _: {},
     }.items():  # fmt: skip
         monkeypatch.setattr(worker, name, value, raising=False)

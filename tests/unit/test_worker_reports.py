@@ -143,7 +143,9 @@ def telling(instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> Te
     )
     newest = {".".join(TABLE): FACT}
     monkeypatch.setattr("lakehouse.catalog.open.newest_data_snapshots", lambda catalog, tables: newest)
-    return Telling(load_settings(dagster={"first_day": "2026-11-20"}), instance, cast(Any, None), graph, [])
+    monkeypatch.setattr("orchestration.worker.telling.in_cuts", lambda connection, tables: list(tables))
+    settings, nothing = load_settings(dagster={"first_day": "2026-11-20"}), cast(Any, None)
+    return Telling(settings, instance, nothing, nothing, graph, [])
 
 
 TASK, LOADED = Task("load_shop", (("raw_shop", "orders"),), source="shop"), {"raw_shop.orders": 2}
@@ -197,6 +199,26 @@ def test_days_until_which_a_source_is_not_read_are_not_told(
     told.due, status.lag_seconds = 0.0, 0.0
     _tell_all(telling, told)
     assert max(instance.get_materialized_partitions(KEY)) == today.isoformat() and not told.is_left
+
+
+def test_no_day_is_told_of_what_is_made_of_a_parked_table(
+    instance: dg.DagsterInstance, telling: Telling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its days were green, and none of the source's rows of these days was in raw. They are told once it is back."""
+    covered: list[tuple[str, str]] = []
+    monkeypatch.setattr("ingestion.source_status", lambda settings, source: SimpleNamespace(lag_seconds=0.0))
+    monkeypatch.setattr("orchestration.worker.telling.in_cuts", lambda connection, tables: covered)
+    graph: Any = telling._graph
+    graph.models_of = lambda task, changed, with_views=False: sorted((TABLE[1], OTHER[1])) if covered else [TABLE[1]]
+    monkeypatch.setattr(
+        telling, "told", {TASK.job: Told(caught_up=True, left=[TABLE, OTHER], left_until=datetime.now(UTC).date())}
+    )
+    _tell_all(telling, telling.told[TASK.job])
+    assert not instance.get_materialized_partitions(KEY) and instance.get_materialized_partitions(OTHER_KEY)
+    covered += TASK.tables
+    telling.told[TASK.job] = Told(caught_up=True)  # of the next day, or of another worker
+    _tell_all(telling, telling.told[TASK.job])
+    assert instance.get_materialized_partitions(KEY) == instance.get_materialized_partitions(OTHER_KEY)
 
 
 def _tell_all(telling: Telling, told: Told) -> None:
