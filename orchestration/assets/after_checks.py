@@ -15,10 +15,12 @@ def after_checks(
     checks: Collection[dg.AssetCheckKey],
     parents: Parents,
     key_of: Callable[[dg.Output[Any]], dg.AssetKey],
+    was_killed: Callable[[], bool] = lambda: False,
 ) -> Iterator[Any]:
     """Yields the events of a dbt build, each table's output after its last check and after its parents' outputs.
 
-    The output of a table with a failed check is dropped. If `events` raises, the waiting outputs are yielded first.
+    The output of a table with a failed check is dropped. If `events` raises, the waiting outputs are yielded first: dbt
+    has run the tests that it could. If it `was_killed` before, those with checks to come are dropped.
     """
     waiting: dict[dg.AssetKey, list[Any]] = {}
     left: dict[dg.AssetKey, set[str]] = defaultdict(set)
@@ -35,7 +37,8 @@ def after_checks(
                 yield event
             yield from _released(waiting, lambda key: not left[key] and waiting.keys().isdisjoint(parents[key]))
     except Exception:
-        yield from _released(waiting, lambda key: True)
+        is_over = not was_killed()
+        yield from _released(waiting, lambda key: is_over or not left[key])
         raise
     yield from _released(waiting, lambda key: True)
 

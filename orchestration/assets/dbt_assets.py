@@ -200,6 +200,7 @@ def build_events(
             context.selected_asset_check_keys,
             context.assets_def.asset_deps,
             lambda event: node_key(nodes[event.output_name]),
+            was_killed=lambda: not statuses(invocation.target_path),
         )
 
 

@@ -402,6 +402,26 @@ def test_where_dbt_fails_what_has_no_more_checks_to_come_is_materialized() -> No
     assert len(came) == 1
 
 
+def test_where_dbt_was_killed_what_was_not_tested_is_not_materialized() -> None:
+    """Tables were told as materialized whose tests had never run, and nothing ran them until rows came."""
+    untested, tested = dg.AssetKey(["untested"]), dg.AssetKey(["tested"])
+
+    def events() -> Any:
+        yield dg.Output(None, output_name="untested")
+        yield dg.Output(None, output_name="tested")
+        raise ValueError
+
+    came = []
+    parents = {untested: set[dg.AssetKey](), tested: {untested}}
+    checks = [dg.AssetCheckKey(untested, "a")]
+    with pytest.raises(ValueError):
+        for event in after_checks(
+            events(), checks, parents, lambda event: dg.AssetKey(event.output_name), lambda: True
+        ):
+            came.append(event.output_name)
+    assert came == ["tested"]
+
+
 def ran(
     instance: dg.DagsterInstance, job: dg.JobDefinition, held: dict[str, int], only: list[list[str]] | None = None
 ) -> str:
