@@ -118,7 +118,7 @@ class Lake:
             is_whole=self.is_whole, now=START + timedelta(seconds=now), histories=self.begun,
             older={end.xid: end for end in past if end} if self.begun else {},
             forgotten_to=self._forgotten_to(), earlier=self._earlier(),
-            fresh=frozenset(r for r in topics.relations if r not in self._begun_before()),
+            is_read=self.is_whole, fresh=frozenset(r for r in topics.relations if r not in self._begun_before()),
             content=lambda index: _said(topics, heads, index),
         )  # fmt: skip
         joined = join(heads, told, self.reached, follows)

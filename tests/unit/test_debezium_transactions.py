@@ -378,6 +378,54 @@ def test_rows_of_a_snapshot_stand_just_below_the_transaction_that_follows_in_the
     assert [lake.rows[0, offset][0] for offset in range(4)] == [39_999_999, 40_000_000, 40_000_099, 40_000_100]
 
 
+@pytest.mark.parametrize("exactly_once", [True, False])
+@pytest.mark.parametrize("later", [True, False])
+@pytest.mark.parametrize("op", ["i", "r"])
+def test_a_truncate_stands_behind_the_rows_of_other_partitions_that_it_removed(
+    op: str, later: bool, exactly_once: bool
+) -> None:
+    """They came back: each was just below the next transaction of its own partition, or behind all of them."""
+    topics = Topics([A, A, B])
+    for partition in (0, 1, 1, 2):
+        topics.send(partition, Event(0, 0, op, 1))
+    send(topics, 7, (0, "t", 9), end=40_000_000)
+    topics.send(1, Event(0, 0, "i", 2))
+    if later:
+        send(topics, 8, (1, "c", 1), end=40_000_100)
+    lake = Lake(topics, exactly_once=exactly_once)
+    assert not lake.read(later=2).waits
+    truncate = lake.rows[0, 1]
+    assert truncate[0] == 40_000_000 and all(lake.rows[where] < truncate for where in ((0, 0), (1, 0), (1, 1)))
+    assert lake.rows[1, 2] > truncate, "a row that came later is there"
+    assert len(set(lake.rows.values())) == len(lake.rows)
+
+
+def test_a_truncate_waits_for_the_rows_of_other_partitions_that_it_removed() -> None:
+    topics = Topics([A, A])
+    for partition in (0, 1, 1):
+        topics.send(partition, Event(0, 0, "r", 1))
+    send(topics, 7, (0, "t", 9), end=40_000_000)
+    lake = Lake(topics, is_whole=False)
+    assert lake.read(behind=[0.0, 0.03, 0.0], later=0).offsets == [1, 1], "the other partition may have more rows"
+    lake.is_whole = True
+    assert not lake.read(later=2).waits
+    assert len(lake.rows) == 4 and max(lake.rows.values()) == lake.rows[0, 1]
+
+
+def test_a_truncate_in_a_history_stands_behind_the_rows_that_it_removed() -> None:
+    topics = Topics([A, B, B])
+    for partition in (1, 2, 2):
+        topics.send(partition, Event(0, 0, "r", 1))
+    send(topics, 7, (0, "c", 1), (1, "t", 9), lsn=39_000_000, end=40_000_000)
+    lake = Lake(topics, hidden=frozenset({1, 2}))
+    lake.read(later=2)
+    lake.hidden, lake.begun = frozenset(), {B: lake.reached.end}
+    send(topics, 8, (1, "c", 1), (2, "c", 1), end=40_000_100)
+    assert not lake.read(later=2).waits
+    rows = sorted((place, where) for where, place in lake.rows.items() if where[0])
+    assert [where for _, where in rows] == [(1, 0), (2, 0), (2, 1), (1, 1), (1, 2), (2, 2)]
+
+
 def test_rows_of_a_snapshot_land_without_a_transaction_and_below_the_next() -> None:
     topics = two()
     lake = Lake(topics)

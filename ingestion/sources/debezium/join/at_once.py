@@ -14,6 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
+from ingestion.sources.debezium.join.emptied import TRUNCATE
 from ingestion.sources.debezium.join.heads import EMPTY, EVENT, LOOSE, SNAPSHOT, Heads
 from ingestion.sources.debezium.join.joined import PLACED, SETTLED, STALLED, Ended, Follows, Joined, New, Reached
 from ingestion.sources.debezium.join.pairs import Pairs
@@ -31,6 +32,8 @@ def join_at_once(heads: Heads, ended: Ended, before: Reached, follows: Follows) 
     if not is_plain or not is_settled or ended.again or ended.told_to != follows.told_to:
         return None
     ends = _Ends.of(ended.new, follows)
+    if _may_empty(heads, ends, follows):
+        return None
     landing, is_double = _landing(heads, ends, follows)
     if landing is None or (is_double and _may_repeat(heads, ends, follows)):
         return None
@@ -146,6 +149,23 @@ class _Window:
 
 def _windows(heads: Heads, ends: _Ends) -> Iterator[_Window]:
     return (_Window(first, rows, ends) for first, rows in heads.windows())
+
+
+def _may_empty(heads: Heads, ends: _Ends, follows: Follows) -> bool:
+    """Whether a TRUNCATE has come in one of several partitions, and rows of snapshots, too, or maybe later ones."""
+    names, counts = np.unique(ends.relations, return_counts=True)
+    wide = names[counts > 1]
+    if not len(wide):
+        return False
+    last_at = -1
+    for window in _windows(heads, ends):
+        truncated = window.rows[window.rows["op"] == TRUNCATE]
+        is_wide = np.isin(ends.relations[truncated["partition"]], wide)
+        last_at = max(last_at, int(truncated["at"][is_wide].max(initial=-1)))
+    if last_at < 0:
+        return False
+    is_settled = follows.is_read and follows.now.timestamp() * 1000 - last_at >= SETTLED.total_seconds() * 1000
+    return not is_settled or any(window.is_loose.any() for window in _windows(heads, ends))
 
 
 def _landing(heads: Heads, ends: _Ends, follows: Follows) -> tuple[int | None, bool]:

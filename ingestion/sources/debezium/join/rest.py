@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
+from ingestion.sources.debezium.join.emptied import TRUNCATE, first_after, truncates
 from ingestion.sources.debezium.join.endless import waiting_rows
 from ingestion.sources.debezium.join.heads import EMPTY, EVENT, LOOSE, SNAPSHOT, UNREAD, Loaded
 from ingestion.sources.debezium.join.joined import Ended, Firsts, Follows, OutOfOrder, Placing, Reached
@@ -27,12 +28,15 @@ def place_rest(
     """Places them, and tells where each partition goes on: at the first event that waits.
 
     The number of a snapshot's row is just below that of the next transaction in its partition. Where none has come, it
-    is one behind the last; once these are used up, it waits.
+    is one behind the last; once these are used up, it waits. It is below a TRUNCATE of another partition that came
+    later.
     """
     waiting = {i for events in firsts.by_xid.values() for i in events if joined.numbers[i] < 0}
     placed, history = _place_history(heads, joined, waiting, before, follows)
     waiting -= placed
     waiting |= waiting_rows(heads, under_way.values())
+    landed_in = ((i, n) for i, n in enumerate(joined.numbers) if heads.op[i] == TRUNCATE and n >= 0 and i not in placed)
+    emptied = truncates(heads, landed_in, follows)
     fallback, tails = max(joined.reached.bound, 1), dict[int, list[int]]()
     stops: dict[int, int] = {}
     lost = joined.endless | joined.forgotten
@@ -52,11 +56,13 @@ def place_rest(
         for index in reversed([i for i in loose if i < stop]):
             while landed and landed[-1] > index:
                 number = joined.numbers[landed.pop()]
-            if number < 0:
+            first = first_after(emptied, heads, index, follows)
+            if number < 0 and first is None:
                 tail.append(index)
             else:
-                behind = BEHIND_HISTORY if number - 1 == history else 0
-                joined.numbers[index], joined.places[index] = number - 1, behind + follows.place(heads, index)
+                below = min(n for n in (number, first) if n is not None and n >= 0) - 1
+                behind = BEHIND_HISTORY if below == history else 0
+                joined.numbers[index], joined.places[index] = below, behind + follows.place(heads, index)
         tails[partition], stops[partition] = tail[::-1], stop
     free = is_free(fallback, joined.reached)
     for partition, tail in tails.items():
@@ -84,6 +90,8 @@ def _place_history(
     if not follows.older:
         return set(), -1
     found: list[tuple[int, int, int, int, int]] = []
+    old = [i for i in waiting if heads.op[i] == TRUNCATE and follows.is_history(heads, i)]
+    emptied = truncates(heads, ((i, (follows.older[heads.xid[i]].lsn, heads.lsn[i] - 1)) for i in old), follows)
     for partition, indices in _by_partition(heads, len(follows.ends)):
         landed_to, after = follows.histories.get(follows.relations[partition], 0), None
         for index in reversed(indices):
@@ -91,8 +99,10 @@ def _place_history(
             if end is not None and end.lsn <= landed_to:
                 after = end.lsn, heads.lsn[index]
             is_loose = heads.kind[index] in OF_NONE or (index in waiting and heads.xid[index] in joined.forgotten)
-            if after is not None and (end is not None or is_loose):
-                found.append((*after, partition, heads.offset[index], index))
+            first = first_after(emptied, heads, index, follows) if is_loose else None
+            stands = min((one for one in (after, first) if one is not None), default=None)
+            if stands is not None and (end is not None or is_loose):
+                found.append((*stands, partition, heads.offset[index], index))
     new = [number for number in joined.numbers if number >= 0]
     number = min(new) - 1 if new else max(before.bound, 1)
     if not found or not (new or is_free(number, before)):

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import numpy as np
 
 from ingestion.sources.debezium.join.at_once import join_at_once
+from ingestion.sources.debezium.join.emptied import may_empty_more
 from ingestion.sources.debezium.join.endless import without_end
 from ingestion.sources.debezium.join.heads import EVENT, UNREAD, Heads, Loaded
 from ingestion.sources.debezium.join.joined import (
@@ -182,6 +183,7 @@ def _landed(
         partition = heads.partition[index]
         opens[partition] = min(index, opens.get(partition, index))
     unread = _Unread(heads, firsts, follows)
+    last = dict(zip(heads.partition, heads.at, strict=True))
     for number, one in enumerate(ended.new):
         if (
             not follows.exactly_once and follows.now - one.at < SETTLED
@@ -190,6 +192,9 @@ def _landed(
         events = firsts.by_xid.get(one.end.xid, [])
         is_sure = follows.is_whole and follows.now - one.at >= SETTLED
         if opens and not is_sure and any(index > opens.get(heads.partition[index], index) for index in events):
+            break
+        is_settled = follows.is_read and follows.now - one.at >= SETTLED
+        if not is_settled and may_empty_more(heads, events, last, follows):
             break
         orders: dict[str, list[int]] = {relation: [] for relation in follows.followed}
         for index in events:
