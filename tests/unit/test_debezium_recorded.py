@@ -118,6 +118,23 @@ def test_a_large_hstore_that_an_update_did_not_carry_is_not_its_placeholder(
         assert update["_unchanged"] == ["big"] and update["big"] is None
 
 
+def test_a_change_without_its_position_is_a_dead_letter_and_not_a_repetition(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without source.lsn, as a transform may leave it, a second update of a row in its transaction was dropped."""
+
+    def source(envelope: Message) -> Message:
+        is_it = envelope["op"] == "u" and envelope["after"]["id"] == 3
+        return envelope["source"] | ({"lsn": None} if is_it else {})
+
+    messages, rows = changed(PLAIN, "public.items", source=source), []
+    for at_once in (True, False):
+        if not at_once:
+            monkeypatch.setattr(gathered, "scanned", lambda *_, **__: None)
+        found = read(messages, ITEMS_TABLE)
+        assert len(found.unread["items"]) == 1 and "its source block has no lsn" in found.unread["items"][0]
+        rows.append(found.rows)
+    assert rows[0] == rows[1] and len(rows[0]["items"]) == len(read(PLAIN, ITEMS_TABLE).rows["items"]) - 1
+
+
 def test_tombstones_are_not_deletes() -> None:
     found = read(PLAIN, ITEMS_TABLE)
     assert sum(m["topic"] == "public.items" and m["value"] is None for m in PLAIN) == 2

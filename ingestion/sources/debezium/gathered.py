@@ -276,6 +276,8 @@ class Gathered:
         try:
             envelope = envelope_of(self.opener(shape.format).open(message["value"]))
             check_relation(shape, envelope)
+            if self.reader.told is not None and envelope.transaction is not None and envelope.lsn is None:
+                raise Unread("its source block has no lsn, which tells it from one that came again")
         except Unread as reason:
             if isinstance(reason, Unwrapped):
                 self.unwrapped.setdefault(shape.topic, []).append(index)

@@ -111,7 +111,7 @@ def _is_odd(
         found |= ~_flags(pc.equal(of[part], named))
     found |= ~_flags(pc.and_(pc.greater_equal(at, 0), pc.less_equal(at, LAST_MOMENT)))
     found |= _is_negative(of["lsn"]) | _is_negative(xid)
-    for part in (xid, place["total_order"], place["data_collection_order"]):
+    for part in (xid, of["lsn"], place["total_order"], place["data_collection_order"]):
         found |= in_one & ~_flags(pc.greater_equal(part, 0))
     return found | (_flags(pc.is_in(of["snapshot"], pa.array(BEGINS))) & (ops == ord("r")))
 
