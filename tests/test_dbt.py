@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ingestion.schema.former_names import renamed
-from lakehouse.catalog.loads.load_facts import LANDED_LATE
+from lakehouse.catalog.loads.load_facts import LANDED_LATE, LEFT_OUT
 from lakehouse.catalog.open import open_catalog
 from lakehouse.migrations.parsed_flag import outdated, rename
 from maintenance.inventory.outcome import TableName
@@ -118,6 +118,51 @@ def test_parsed_is_made_anew_where_it_lacks_a_column(zoo: Zoo) -> None:
     zoo.rows(f"alter table {parsed} add column story integer")
     zoo.dbt("run")
     assert_parsed_is_complete(zoo, table)
+    noted = f'select value from parsed."parsed_zoo__animals$properties" where key = {literal(LEFT_OUT)}'
+    assert zoo.rows(noted) == [["[]"]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("note", ['["story"]', ""], ids=["noted", "loaded by an earlier release"])
+def test_a_column_that_was_not_declared_for_a_while_is_in_parsed_and_the_vault(zoo: Zoo, note: str) -> None:
+    """Loads had left it out, and it is in the table still."""
+    rng = random.Random(37)
+    table, clock = animals(), Clock(rng)
+    for _ in range(200):
+        change_at_random(table, clock, KEYS, random_animal(rng), truncates=True)
+    parsed = "parsed.parsed_zoo__animals"
+    zoo.publish(table.raw[:120], START + timedelta(days=98))
+    zoo.dbt("run")
+    zoo.publish(table.raw[120:], START + timedelta(days=99))
+    zoo.dbt("run", models=["parsed_zoo__animals"])
+    zoo.rows(f"update {parsed} set story = null where _loaded_at = (select max(_loaded_at) from {parsed})")
+    zoo.dbt("run")
+    zoo.rows(f"alter table {parsed} set properties extra_properties = map(array[{literal(LEFT_OUT)}], array['{note}'])")
+    zoo.dbt("build")
+    assert_parsed_is_complete(zoo, table)
+    assert_vault_is_true(zoo, table.versions)
+    seen = zoo.snapshots()
+    zoo.dbt("run")
+    assert zoo.snapshots() == seen, "once is enough"
+
+    zoo.rows(f"alter table {parsed} add column gone varchar")
+    noted = f'select value from parsed."parsed_zoo__animals$properties" where key = {literal(LEFT_OUT)}'
+    landed = len(table.raw)
+    for _ in range(20):
+        change_at_random(table, clock, KEYS, random_animal(rng))
+    assert zoo.rows(noted) == [["[]"]]
+    zoo.publish(table.raw[landed:], START + timedelta(days=100))
+    zoo.dbt("run")
+    assert_parsed_is_complete(zoo, table)
+    assert zoo.rows(noted) == [['["gone"]']]
+
+
+@pytest.mark.slow
+def test_keys_of_real_that_trino_prints_alike_are_told_apart(zoo: Zoo) -> None:
+    keys = "real '16777215', real '16777216', real '0.1', real '0.10000001', real 'NaN'"
+    key = macro("comparable_key")([{"name": "k", "type": "real", "is_key": True}])
+    found = zoo.rows(f"select count(distinct cast(k as varchar)), count(distinct {key}) from (values {keys}) as t (k)")
+    assert found[0][0] < 5 and found[0][1] == 5
 
 
 @pytest.mark.slow

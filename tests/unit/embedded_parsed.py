@@ -96,6 +96,8 @@ class Parsed:
         columns = header["columns"]
         if not made:
             self.rows(f"create table parsed ({', '.join('{name} {type}'.format(**column) for column in columns)})")
+        if not header["anew"]:
+            self._fit(columns)
         if header["left_out"]:
             self.db.execute("delete from parsed_properties where key = ?", [LEFT_OUT])
             self.db.execute("insert into parsed_properties values (?, ?)", [LEFT_OUT, header["left_out"]])
@@ -109,6 +111,12 @@ class Parsed:
         self._commit(header["anew"], header["revised"])
         return True
 
+    def _fit(self, columns: list[dict[str, str]]) -> None:
+        """As the macro `fit_columns` does."""
+        for column in columns:
+            self.rows("alter table parsed add column if not exists {name} {type}".format(**column))
+            self.rows("alter table parsed alter {name} type {type}".format(**column))
+
     def insert(self, names: str, sql: str) -> None:
         """Adds the rows of the load's query."""
         self.rows(f"insert into parsed ({names}) select {names} from ({sql})")
@@ -119,9 +127,12 @@ class Parsed:
             self.rows("update parsed_history set is_current_ancestor = false")
             for name in ["made_anew_property", *(["revised_property"] if revised else [])]:
                 self.db.execute("delete from parsed_properties where key = ?", [macro(name)()])
-                made = [macro(name)(), f"2026-12-01 {number:02}:00:00 UTC"]
+                made = [macro(name)(), f"2026-12-01 {number // 60:02}:{number % 60:02}:00 UTC"]
                 self.db.execute("insert into parsed_properties values (?, ?)", made)
-        self.db.execute("insert into parsed_snapshots values (?, ?)", [number, f"2026-12-01 {number:02}:00:01+00"])
+        self.db.execute(
+            "insert into parsed_snapshots values (?, ?)",
+            [number, f"2026-12-01 {number // 60:02}:{number % 60:02}:01+00"],
+        )
         self.db.execute("insert into parsed_history values (?, true)", [number])
         self.rows(f"create table parsed_{number} as from parsed")
 
