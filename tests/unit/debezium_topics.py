@@ -116,7 +116,7 @@ class Lake:
             followed=frozenset(r for p, r in enumerate(topics.relations) if p not in self.hidden),
             keyed=frozenset(topics.relations if self.keyed else ()), exactly_once=self.exactly_once,
             is_whole=self.is_whole, now=START + timedelta(seconds=now), histories=self.begun,
-            older={end.xid: end for end in past if end} if self.begun else {},
+            older={end.xid: [e for e in past if e and e.xid == end.xid] for end in past if end} if self.begun else {},
             forgotten_to=self._forgotten_to(), earlier=self._earlier(),
             is_read=self.is_whole, fresh=frozenset(r for r in topics.relations if r not in self._begun_before()),
             content=lambda index: _said(topics, heads, index),

@@ -528,6 +528,19 @@ def test_history_whose_end_comes_again_in_the_same_read_is_not_taken_for_a_repet
     assert [xid for _, xid in sorted(rows)] == [7, 8, 9] and len(lake.rows) == 5
 
 
+def test_history_of_an_xid_that_came_again_has_the_end_of_its_own_time() -> None:
+    """The last transaction of that xid had it, so its change stood behind later ones."""
+    topics = two()
+    send(topics, 7, (1, "c", 1), lsn=39_000_000, end=40_000_000)
+    send(topics, 8, (1, "u", 1), lsn=40_000_000, end=40_000_100)
+    send(topics, 7, (0, "c", 1), lsn=41_000_000, end=42_000_000)
+    lake = Lake(topics, hidden=frozenset({1}))
+    lake.read(later=2)
+    lake.hidden, lake.begun = frozenset(), {B: lake.reached.end}
+    lake.read(later=2)
+    assert lake.rows[1, 0] < lake.rows[1, 1]
+
+
 @pytest.mark.parametrize("op", ["i", "r"])
 def test_rows_of_a_snapshot_behind_a_history_stand_behind_it(op: str) -> None:
     """Both were just below the same transaction, and the rows before the history: an older version was shown."""

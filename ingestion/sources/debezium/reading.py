@@ -168,7 +168,7 @@ class _Work(Gathered):
 
     def _history(
         self, told: Sequence[Told], relations: Sequence[str], fresh: frozenset[str]
-    ) -> tuple[Mapping[str, int], dict[int, End]]:
+    ) -> tuple[Mapping[str, int], dict[int, list[End]]]:
         """The END up to which each relation's events are history, and the ENDs before those of the read that events of
         it have, by xid: asked for where events of a table that is read later need them."""
         reader, before = self.reader, self.reader.before.end or np.iinfo(np.int64).max
@@ -183,7 +183,7 @@ class _Work(Gathered):
         of = reader.told
         assert of is not None, "tables that are read later need no history where no transaction is told"
         here = {xid for events in self._without(told) for xid in np.unique(events["xid"]).tolist()}
-        midway, older = dict.fromkeys(reader.midway, 0), dict[int, End]()
+        midway, older = dict.fromkeys(reader.midway, 0), dict[int, list[End]]()
         past = self.told(replace(of, first=of.place, end=of.first))  # of years, maybe: they are not kept
         for one in chain(past, again):
             if (end := one.end) is None:
@@ -192,7 +192,7 @@ class _Work(Gathered):
                 if one.offset < offset:
                     midway[relation] = max(midway[relation], end.lsn)
             if end.xid in here:
-                older[end.xid] = end
+                older.setdefault(end.xid, []).append(end)
         return {**reader.histories, **midway}, older
 
     def _forgotten_to(self, told: Sequence[Told]) -> datetime | None:

@@ -61,8 +61,8 @@ class Follows:
     """What is read: of each partition its relation, where it ends, and what an offset and its place differ by; the
     relations whose rows have a key, and all that are `followed`, with something to read or not. `histories` are
     relations that began to be read when transactions up to the END at a position had landed: their events of those are
-    history, which `older` ENDs tell. Of those that are `fresh`, nothing was read before: what comes again after a
-    restart may be there for the first time, too.
+    history, which `older` ENDs tell, by xids, which come again after four billion. Of relations that are `fresh`,
+    nothing was read before: what comes again after a restart may be there for the first time, too.
 
     Where delivery is not `exactly_once`, the counts of an END are wrong once Debezium was restarted within its
     transaction. `is_read`: the read reaches the end of all topics as of `now`; `is_whole`: nor does it leave out what
@@ -81,17 +81,19 @@ class Follows:
     is_whole: bool
     now: datetime
     histories: Mapping[str, int] = field(default_factory=dict)
-    older: Mapping[int, End] = field(default_factory=dict)
+    older: Mapping[int, Sequence[End]] = field(default_factory=dict)
     fresh: frozenset[str] = frozenset()
     forgotten_to: datetime | None = None
     earlier: Earlier | None = None
     content: Callable[[int], int] = lambda index: index
     is_read: bool = False
 
-    def is_history(self, heads: Loaded, index: int) -> bool:
-        """Whether an event is of a transaction that had landed without its relation."""
-        relation, end = self.relations[heads.partition[index]], self.older.get(heads.xid[index])
-        return end is not None and end.lsn <= self.histories.get(relation, 0)
+    def history(self, heads: Loaded, index: int) -> End | None:
+        """The END of an event's transaction where that had landed without its relation: the first behind the event."""
+        ends = [end for end in self.older.get(heads.xid[index], ()) if end.lsn >= heads.lsn[index]]
+        end = min(ends, key=lambda end: end.lsn, default=None)
+        landed_to = self.histories.get(self.relations[heads.partition[index]], 0)
+        return end if end is not None and end.lsn <= landed_to else None
 
     def is_forgotten(self, at: int) -> bool:
         """Whether what was sent at that moment, in milliseconds, and has no END will have none."""

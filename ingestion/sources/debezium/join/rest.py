@@ -90,18 +90,18 @@ def _place_history(
     if not follows.older:
         return set(), -1
     found: list[tuple[int, int, int, int, int]] = []
-    old = [i for i in waiting if heads.op[i] == TRUNCATE and follows.is_history(heads, i)]
-    emptied = truncates(heads, ((i, (follows.older[heads.xid[i]].lsn, heads.lsn[i] - 1)) for i in old), follows)
+    old = ((i, follows.history(heads, i)) for i in waiting if heads.op[i] == TRUNCATE)
+    emptied = truncates(heads, ((i, (end.lsn, heads.lsn[i] - 1)) for i, end in old if end), follows)
     for partition, indices in _by_partition(heads, len(follows.ends)):
-        landed_to, after = follows.histories.get(follows.relations[partition], 0), None
+        after = None
         for index in reversed(indices):
-            end = follows.older.get(heads.xid[index]) if index in waiting else None
-            if end is not None and end.lsn <= landed_to:
+            is_told = index in waiting and heads.xid[index] in follows.older
+            if is_told and (end := follows.history(heads, index)) is not None:
                 after = end.lsn, heads.lsn[index]
             is_loose = heads.kind[index] in OF_NONE or (index in waiting and heads.xid[index] in joined.forgotten)
             first = first_after(emptied, heads, index, follows) if is_loose else None
             stands = min((one for one in (after, first) if one is not None), default=None)
-            if stands is not None and (end is not None or is_loose):
+            if stands is not None and (is_told or is_loose):
                 found.append((*stands, partition, heads.offset[index], index))
     new = [number for number in joined.numbers if number >= 0]
     number = min(new) - 1 if new else max(before.bound, 1)

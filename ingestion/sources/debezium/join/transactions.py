@@ -144,7 +144,7 @@ def _firsts(heads: Loaded, ended: Ended, follows: Follows) -> Firsts:
         if heads.kind[index] != EVENT:
             continue
         xid, relation = heads.xid[index], follows.relations[heads.partition[index]]
-        if xid in ended.again and not (relation in follows.fresh and follows.is_history(heads, index)):
+        if xid in ended.again and not (relation in follows.fresh and follows.history(heads, index)):
             found.repeated += 1
             continue
         if relation in follows.keyed:
