@@ -9,6 +9,7 @@ import pytest
 from debezium_recorded import ITEMS, PAIRS, Read, read, recorded, settings, shape, table, untold
 
 from ingestion.schema.problem import TableProblem
+from ingestion.sources.debezium import gathered
 from ingestion.sources.debezium.records import EnvelopeRecords
 from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
@@ -107,6 +108,29 @@ def test_updates_without_the_key_in_their_events_park_the_table_also_when_it_is_
     with pytest.raises(TableProblem, match=r"key column name is not in its events' key \(id\)"):
         resumed(paused, of)
     assert resumed(paused, of, begin=ITEMS_TABLE), "the declared key was corrected"
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_key_that_loses_a_column_in_a_read_parks_the_table(monkeypatch: pytest.MonkeyPatch, at_once: bool) -> None:
+    """The first update of each read was looked at alone, so a change of such a key left the row of the former one."""
+    if not at_once:
+        monkeypatch.setattr(gathered, "scanned", lambda *_, **__: None)
+    of, last = table("items", ITEMS, ("id", "name")), max(m["offset"] for m in MESSAGES if m["value"])
+
+    def keyed(message: dict[str, Any]) -> dict[str, Any]:
+        told = {"id": 1} if message["offset"] >= last - 3 else {"id": 1, "name": "x"}
+        value = json.loads(message["value"])
+        update = {"op": "u", "before": None, "after": value["after"] or value["before"]}
+        return message | {"key": json.dumps(told), "value": json.dumps(value | update)}
+
+    messages = [
+        keyed(m) for m in MESSAGES if m["topic"] == "public.items" and m["value"] and '"op":"t"' not in m["value"]
+    ]
+    assert (
+        "key column name is not in its events' key (id)" in read(messages, of, given=settings(**ALONE)).parked["items"]
+    )
+    whole = [m for m in messages if m["offset"] < last - 3]
+    assert not read(whole, of, given=settings(**ALONE)).parked
 
 
 def test_transactions_that_are_told_are_not_passed_over() -> None:

@@ -81,7 +81,6 @@ class Gathered:
     openers: dict[str, Opener] = field(default_factory=dict)
     versions: set[str] = field(default_factory=set)
     columns: dict[str, set[str]] = field(default_factory=dict)
-    checked: set[str] = field(default_factory=set)
     problems: dict[str, str] = field(default_factory=dict)
     keys: dict[str, frozenset[str]] = field(default_factory=dict)  # by topic, the columns of its events' keys
     unwrapped: dict[str, list[int]] = field(default_factory=dict)  # by topic, what has no envelope
@@ -226,14 +225,13 @@ class Gathered:
     def _take_at_once(
         self, shape: Shape, readers: Readers, messages: pa.Table, types: Types | None, found: Scanned
     ) -> None:
-        if shape.topic not in self.checked:
-            found.is_odd[found.without_before()[:1]] = True
         part = part_of(shape, readers, len(self.heads), len(self.kept), messages, found)
         self.parts.append(part)
         self.kept.add(found.kept)
         self._note(shape, found, messages)
         if found.writes_defaults:
             self._note_defaults(shape, types)
+        self._check_keys(shape, found, messages)
         columns = heads_of(part, found, messages, self.numbers)
         for first, end, one_by_one in runs(part.is_odd):
             if one_by_one:
@@ -292,7 +290,8 @@ class Gathered:
             self.columns.setdefault(shape.topic, set()).update(envelope.after)
         if envelope.writes_defaults:
             self._note_defaults(shape, envelope.types)
-        self._check_key(shape, envelope, message["key"])
+        if envelope.op == "u" and envelope.before is None:
+            self._check_key(shape, message["key"])
         self.opened_bytes += len(message["value"])
         if len(self.opened) < OPENED and self.opened_bytes <= OPENED_BYTES:
             self.opened[index] = envelope
@@ -339,17 +338,25 @@ class Gathered:
         if envelope.snapshot in BEGINS and message["offset"]:
             self.snapshots[shape.topic] = f"partition {message['partition']}, offset {message['offset']}"
 
-    def _check_key(self, shape: Shape, envelope: Envelope, key: bytes | None) -> None:
+    def _check_keys(self, shape: Shape, found: Scanned, messages: pa.Table) -> None:
+        """The same of the first and the last of many: where the columns of a key change, all that comes later has the
+        other ones."""
+        rows = found.without_before()
+        if len(rows):
+            keys = messages.filter(messages.column("value").is_valid()).column("key")
+            for row in (rows[0], rows[-1]):
+                self._check_key(shape, keys[int(row)].as_py())
+
+    def _check_key(self, shape: Shape, key: bytes | None) -> None:
         """An update without the row before says that the key did not change: that of the message, not another one."""
-        if envelope.op != "u" or envelope.before is not None or shape.topic in self.checked:
-            return
-        self.checked.add(shape.topic)
         try:
-            told = set(self.opener(shape.format).key(key)) if key else set()
+            told = frozenset(self.opener(shape.format).key(key)) if key else frozenset[str]()
         except Unread:
-            told = set()
-        self.keys[shape.topic] = frozenset(told)
-        if (problem := lacking_key(shape.key, told)) is not None:
+            told = frozenset[str]()
+        problem = lacking_key(shape.key, told)
+        if problem is not None or shape.topic not in self.keys:
+            self.keys[shape.topic] = told
+        if problem is not None:
             self.problems[shape.topic] = problem
 
     def envelope(self, index: int) -> Envelope:
