@@ -10,6 +10,7 @@ from decimal import Decimal
 from typing import Any, cast
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from debezium_recorded import ITEMS, PAIRS, Message, Read, read, recorded, settings, shape, table, untold
 from debezium_topics import few_at_a_time
@@ -133,6 +134,28 @@ def test_a_change_without_its_position_is_a_dead_letter_and_not_a_repetition(mon
         assert len(found.unread["items"]) == 1 and "its source block has no lsn" in found.unread["items"][0]
         rows.append(found.rows)
     assert rows[0] == rows[1] and len(rows[0]["items"]) == len(read(PLAIN, ITEMS_TABLE).rows["items"]) - 1
+
+
+def test_a_key_change_whose_delete_cannot_be_read_lands_no_placeholder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The row of the new key had the placeholder as its text."""
+    create = next(r for r in read(PLAIN, ITEMS_TABLE).rows["items"] if r["_op"] == "c" and r["id"] == 30)
+    delete = max(
+        m["offset"] for m in PLAIN if m["topic"] == "public.items" and m["value"] and m["offset"] < create["_offset"]
+    )
+    messages = [m | {"value": "{"} if (m["topic"], m["offset"]) == ("public.items", delete) else m for m in PLAIN]
+    of, rows = shape(ITEMS_TABLE, settings()), []
+    for at_once in (True, False):
+        if not at_once:
+            monkeypatch.setattr(gathered, "scanned", lambda *_, **__: None)
+        found = read(messages, ITEMS_TABLE, now=datetime(2027, 1, 1, tzinfo=UTC))
+        assert any("it lacks big, and the delete of its former key" in says for says in found.unread["items"])
+        assert not any(r["big"] == "__debezium_unavailable_value" for r in found.rows["items"])
+        rows.append(found.rows)
+    assert rows[0] == rows[1]
+    aside = pa.concat_tables(kept for piece, kept in found.kept if piece.unread)
+    records = aside.filter(pc.equal(aside["offset"], create["_offset"]))
+    with pytest.raises(UnreadableRecord, match="it lacks big"):
+        list(EnvelopeRecords({of.oid: of}).decode(of.encoded, records.append_column("seq", [[2]]), {}, ()))
 
 
 def test_tombstones_are_not_deletes() -> None:

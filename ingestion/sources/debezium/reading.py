@@ -283,6 +283,12 @@ class _Work(Gathered):
                 found.append(f"partition {there.partition}, offset {offset} ({self.reasons[other]})")
         return found
 
+    def _is_half(self, joined: Joined, index: int) -> bool:
+        """Whether it may be of a key change whose delete cannot be read."""
+        head = self.heads[index]
+        is_lacking = head["op"] == ord("c") and int(head["xid"]) in joined.lacking
+        return is_lacking and bool(self._unread_beside(joined, index))
+
     def _of_part(self, part: Part, joined: Joined, landing: Landing, indices: list[int]) -> Iterator[Piece]:
         shape = part.shape
         readable = [index for index in indices if index not in self.reasons] if self.reasons else indices
@@ -330,7 +336,8 @@ class _Work(Gathered):
         )  # fmt: skip
         rows = rows_at_once(part.shape, part.readers, kept, places)
         if rows is not None:
-            rows.is_odd[part.is_odd[local] | (placed["old"] >= 0)] = True
+            is_half = (heads["op"] == ord("c")) & np.isin(heads["xid"], [*joined.lacking])
+            rows.is_odd[part.is_odd[local] | (placed["old"] >= 0) | is_half[local]] = True
         return rows
 
     def _placed(self, joined: Joined, index: int) -> Placed:
@@ -338,7 +345,7 @@ class _Work(Gathered):
         of, old = self.reader.ranges[head["partition"]], int(placed["old"])
         return Placed(
             self.envelope(index), of.partition, int(head["offset"]), int(placed["number"]), int(placed["place"]),
-            None if old < 0 else self.envelope(old).before,
+            None if old < 0 else self.envelope(old).before, is_half=self._is_half(joined, index),
         )  # fmt: skip
 
     def _records(self, shape: Shape, joined: Joined, indices: list[int]) -> Callable[[frozenset[int]], pa.Table]:
@@ -363,6 +370,7 @@ class _Work(Gathered):
             xid=envelope.xid if envelope else None, value=value,
             old=placed.old if placed else None, format=form,
             is_unordered=envelope is not None and envelope.op == "t" and is_alone,
+            is_half=placed is not None and placed.is_half,
             counted_in=joined.counted.get(index), keyed_by=self.keys.get(shape.topic) if has_no_before else None,
         )  # fmt: skip
 

@@ -34,7 +34,7 @@ class Event:
     """An event as it is kept, at its place. `is_unordered`: nothing tells which events of other partitions it is after.
     `keyed_by` are the columns of its topic's keys, of an update that does not tell the row before. `counted_in` is the
     transaction of one that cannot be read: its place there is what it tells once it can be, if it is of that one.
-    `unread` says why one never can be."""
+    `unread` says why one never can be. `is_half` as `Placed` has it."""
 
     partition: int
     offset: int
@@ -49,6 +49,7 @@ class Event:
     keyed_by: Collection[str] | None = None
     counted_in: int | None = None
     unread: str | None = None
+    is_half: bool = False
 
 
 def kept(shape: Shape, events: Sequence[Event]) -> pa.Table:
@@ -217,6 +218,8 @@ def _message(event: Event) -> bytes:
         told["keyed_by"] = sorted(event.keyed_by)
     if event.counted_in is not None:
         told["counted_in"] = event.counted_in
+    if event.is_half:
+        told["half"] = True
     if event.unread is not None:
         told["unread"] = event.unread
     return text(told).encode() + b"\n" + event.value
@@ -246,7 +249,7 @@ def _placed(
         told = parsed(head)
         partition, offset, old = told["partition"], told["offset"], told["old"]
         form = told.get("format", "json")
-        reason, keyed_by = told.get("unread"), told.get("keyed_by")
+        reason, keyed_by, is_half = told.get("unread"), told.get("keyed_by"), told.get("half", False)
         problem, counted_in = UNORDERED if told.get("unordered") else None, told.get("counted_in")
     except (ValueError, TypeError, KeyError, AttributeError):
         raise Unread("it is no kept event") from None
@@ -257,4 +260,4 @@ def _placed(
     envelope = envelope_of(openers.of(form).open(value))
     if envelope.transaction is not None and envelope.transaction.xid == counted_in:
         place = envelope.transaction.order
-    return Placed(envelope, partition, offset, number, place, old), problem, counted_in is None
+    return Placed(envelope, partition, offset, number, place, old, is_half), problem, counted_in is None

@@ -23,7 +23,8 @@ SCHEMA = pa.schema([pa.field(item.name, item.type) for item in (*META_SCHEMA, *P
 
 @dataclass(frozen=True)
 class Placed:
-    """An event with its place; `old` is the row before a change of the key that came as two events."""
+    """An event with its place; `old` is the row before a change of the key that came as two events. `is_half`: the
+    other one of these may be what cannot be read of its transaction."""
 
     envelope: Envelope
     partition: int
@@ -31,6 +32,7 @@ class Placed:
     number: int
     place: int
     old: Row | None = None
+    is_half: bool = False
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ def _lines(shape: Shape, index: int, event: Placed) -> Iterator[_Line]:
     if envelope.op == "d":
         yield _Line(index, "d", {name: row[name] for name in key} if key else row)
         return
-    if envelope.op == "c" and envelope.transaction is None and event.old is None:
+    if envelope.op == "c" and event.old is None and (envelope.transaction is None or event.is_half):
         _check_whole(shape, row)
     before = envelope.before if envelope.op == "u" else None
     if key and before and _differs(before, row, key):
@@ -104,11 +106,13 @@ def _lines(shape: Shape, index: int, event: Placed) -> Iterator[_Line]:
 
 
 def _check_whole(shape: Shape, row: Row) -> None:
-    """Raises Unread for the second half of a key change whose first half was in another read: no transaction holds
-    them together, and what the row lacks is that of the key it had."""
+    """Raises Unread for the second half of a key change whose first half was in another read, where no transaction
+    holds them together, or cannot be read: what the row lacks is that of the key it had."""
     forms = placeholders(shape.modes)
     if lacking := [c.name for c in shape.columns if row.get(c.name) is not None and row[c.name] in forms]:
-        raise Unread(f"it lacks {', '.join(lacking)}, and the delete of its former key came apart from it")
+        raise Unread(
+            f"it lacks {', '.join(lacking)}, and the delete of its former key came apart from it, or cannot be read"
+        )
 
 
 def _differs(before: Row, after: Row, key: Iterable[str]) -> bool:

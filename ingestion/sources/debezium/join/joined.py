@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
+from functools import cached_property
 
 import numpy as np
 
@@ -130,6 +131,11 @@ class Joined:
     unended: Mapping[int, int] = field(default_factory=dict)
     counted: dict[int, int] = field(default_factory=dict)
     sharing: Numbers = field(default_factory=lambda: Numbers(PAIR))
+
+    @cached_property
+    def lacking(self) -> frozenset[int]:
+        """The transactions of which something cannot be read."""
+        return frozenset(self.counted.values())
 
 
 @dataclass
