@@ -1,6 +1,7 @@
 """Events of Debezium joined to their transactions: each lands once, whole, in the order of commits, or it waits."""
 
 import random
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import timedelta
 
@@ -669,3 +670,47 @@ def expected_so_far(lake: Lake, history: list) -> int:
                 mine = [(c.op, c.key, c.lsn) for c in changes if c.partition == partition]
                 assert [row[1:] for row in found if row[0] == partition] == mine
     return len(ends)
+
+
+def state(events: Iterable[Event]) -> dict[int, int]:
+    """By key, the positions of the rows that are left."""
+    rows: dict[int, int] = {}
+    for event in events:
+        if event.op in "td":
+            rows = {key: lsn for key, lsn in rows.items() if event.op == "d" and key != event.key}
+        else:
+            rows[event.key] = event.lsn
+    return rows
+
+
+@pytest.mark.parametrize("seed", seeds(60, 20))
+@pytest.mark.parametrize("exactly_once", [True, False])
+def test_any_truncates_leave_the_rows_that_came_after_them(seed: int, exactly_once: bool) -> None:
+    chance, topics, lsn = random.Random(seed), Topics([A, A]), 40_000_000
+
+    def snapshot(op: str, count: int) -> None:
+        topics.clock += 0.05
+        for key in (chance.randint(1, 8) for _ in range(count)):
+            topics.send(key % 2, Event(0, 0, op, key))
+        topics.clock += 0.05
+
+    snapshot("r", chance.randint(0, 8))
+    for xid in range(7, 7 + chance.randint(1, 6)):
+        if chance.random() < 0.3:
+            snapshot("i", chance.randint(1, 3))
+        count = chance.randint(1, 4)
+        for order in range(1, count + 1):
+            op, key = chance.choice("uuudt"), chance.randint(1, 8)
+            topics.send(0 if op == "t" else key % 2, Event(xid, lsn + order, op, key, order, order))
+        lsn += 1_000
+        topics.end(xid, lsn, {A: count})
+    lake = Lake(topics, exactly_once=exactly_once, is_whole=False)
+    for _ in range(chance.randint(0, 2)):
+        lake.read(behind=[chance.random() * topics.clock for _ in range(3)])
+    lake.is_whole = True
+    lake.read(later=100)
+    landed = [
+        topics.logs[partition][offset] for (partition, offset), _ in sorted(lake.rows.items(), key=lambda r: r[1])
+    ]
+    sent = sorted((event for log in topics.logs for event in log), key=lambda event: event.at)
+    assert len(landed) == len(sent) and state(landed) == state(sent)
