@@ -153,8 +153,8 @@ def test_every_moment_is_answered_as_the_source_was(
         for table in TABLES:
             name = f"lake.mirror_{world.source.name}.{table}"
             spark.sql(f"CALL lake.system.expire_snapshots(table => '{name}', older_than => now(), retain_last => 1)")
-        for copy in copies:
-            assert_mirrors(project, copy, f"{project.name}={copy.lsn}", has_snapshot=False)
+        for number, copy in enumerate(copies):  # the mirrors still stand at the last of all
+            assert_mirrors(project, copy, f"{project.name}={copy.lsn}", has_snapshot=number + 1 == moments)
 
 
 def assert_as(project: Project, copy: Copy, moment: str) -> None:
