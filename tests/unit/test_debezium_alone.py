@@ -118,7 +118,7 @@ def test_a_key_that_loses_a_column_in_a_read_parks_the_table(monkeypatch: pytest
     of, last = table("items", ITEMS, ("id", "name")), max(m["offset"] for m in MESSAGES if m["value"])
 
     def keyed(message: dict[str, Any]) -> dict[str, Any]:
-        told = {"id": 1} if message["offset"] >= last - 3 else {"id": 1, "name": "x"}
+        told: dict[str, Any] = {"id": 1} if message["offset"] >= last - 3 else {"id": 1, "name": "x"}
         value = json.loads(message["value"])
         update = {"op": "u", "before": None, "after": value["after"] or value["before"]}
         return message | {"key": json.dumps(told), "value": json.dumps(value | update)}
