@@ -58,12 +58,15 @@
   {{ return(found) }}
 {% endmacro %}
 
-{#- What the table is to note after this load; none where it does already, or where nothing is known. -#}
+{#-
+  What the table is to note of this load; none where it does already, or where nothing is known. Of a column that is not
+  declared when the first note is made, nobody knows what loads of an earlier release have left out.
+-#}
 {% macro note_of_left_out(anew, new_data, left_out, noted, columns, loaded) %}
   {%- if anew or not loaded -%}{{ return("[]" if new_data else none) }}{%- endif -%}
   {%- if left_out is none -%}{{ return(none) }}{%- endif -%}
   {%- set own = cdc_vault.parsed_columns(columns) | map(attribute="name") | map("lower") | list -%}
-  {%- set undeclared = loaded | reject("in", own) | list if new_data else [] -%}
+  {%- set undeclared = loaded | reject("in", own) | list if new_data or not noted else [] -%}
   {%- set note = tojson((left_out + undeclared) | unique | sort) -%}
   {{ return(none if note == noted else note) }}
 {% endmacro %}
