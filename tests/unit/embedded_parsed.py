@@ -96,11 +96,10 @@ class Parsed:
         columns = header["columns"]
         if not made:
             self.rows(f"create table parsed ({', '.join('{name} {type}'.format(**column) for column in columns)})")
-        if not header["anew"]:
+        elif not header["anew"]:
             self._fit(columns)
         if header["left_out"]:
-            self.db.execute("delete from parsed_properties where key = ?", [LEFT_OUT])
-            self.db.execute("insert into parsed_properties values (?, ?)", [LEFT_OUT, header["left_out"]])
+            self._note(header["left_out"])
         if not header["new_data"]:
             return False
         names = ", ".join(column["name"] for column in columns)
@@ -116,6 +115,11 @@ class Parsed:
         for column in columns:
             self.rows("alter table parsed add column if not exists {name} {type}".format(**column))
             self.rows("alter table parsed alter {name} type {type}".format(**column))
+
+    def _note(self, left_out: str) -> None:
+        """As the materialization does."""
+        self.db.execute("delete from parsed_properties where key = ?", [LEFT_OUT])
+        self.db.execute("insert into parsed_properties values (?, ?)", [LEFT_OUT, left_out])
 
     def insert(self, names: str, sql: str) -> None:
         """Adds the rows of the load's query."""
