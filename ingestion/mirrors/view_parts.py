@@ -85,10 +85,7 @@ class FreshView:
 
 @dataclass(frozen=True)
 class Dialect:
-    """How an engine spells what SQL does not settle. `cast` returns None for a column that it cannot show.
-
-    A `real` has no cast: once the source has widened it, a cast of a double would round in silence.
-    """
+    """How an engine spells what SQL does not settle. `cast` returns None for a column that it cannot show."""
 
     ident: Callable[[str], str]
     literal: Callable[[str], str]
@@ -103,8 +100,6 @@ class Dialect:
 def _trino_cast(value: str, column: Column) -> str | None:
     if isinstance(column.type, TimeType):
         return f"CAST(at_timezone(from_unixtime_nanos({value} * 1000), 'UTC') AS time(6))"  # not in the session's zone
-    if isinstance(column.type, FloatType):
-        return value
     type_ = trino_type(str(column.type))
     return f"CAST({value} AS {type_})" if type_ else None
 
@@ -112,8 +107,6 @@ def _trino_cast(value: str, column: Column) -> str | None:
 def _spark_cast(value: str, column: Column) -> str | None:
     if isinstance(column.type, TimeType):
         return None
-    if isinstance(column.type, FloatType):
-        return value
     names = {"long": "bigint", "timestamptz": "timestamp", "timestamp": "timestamp_ntz"}
     type_ = str(column.type)
     return f"CAST({value} AS {names.get(type_, type_.replace('list<', 'array<'))})"
@@ -155,8 +148,13 @@ def events(view: FreshView, say: Dialect) -> list[str]:
 
 
 def select_list(view: FreshView, say: Dialect, value: Callable[[Column], str]) -> str:
-    """The view's columns, of these values."""
-    return ", ".join(f"{say.cast(value(column), column)} AS {say.ident(column.name)}" for column in view.columns)
+    """The view's columns, of these values. A `real` is not cast: once the source has widened it, a cast of a double
+    would round in silence."""
+    shown = ((column, value(column)) for column in view.columns)
+    return ", ".join(
+        f"{text if isinstance(column.type, FloatType) else say.cast(text, column)} AS {say.ident(column.name)}"
+        for column, text in shown
+    )
 
 
 def key_names(view: FreshView) -> list[str]:
