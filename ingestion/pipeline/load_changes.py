@@ -92,14 +92,14 @@ def load_changes(
         if session.turn is not None:
             claims.wait_for(states, session.turn, session.limits.wait_seconds, session.stop)
         landed = _publish(session, source, states, cycle, stream, courses, result, now)
-    tell_turns(session.name, courses.values())
+    tell_out_of_cuts(session.name, courses.values())
     if landed is None:
         return {}, now.position
     source.confirm(now.position, live)
     return {written.name: written.operations for written in landed}, now.position
 
 
-def tell_turns(source: str, courses: Iterable[Course]) -> None:
+def tell_out_of_cuts(source: str, courses: Iterable[Course]) -> None:
     """Tells of tables that have left the cuts with this read, and why."""
     for course in courses:
         now = course.position

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from test_planning import FACTS, column, looks, position, resumed
 
-from ingestion.pipeline.load_changes import tell_turns
+from ingestion.pipeline.load_changes import tell_out_of_cuts
 from ingestion.pipeline.table_plans import conclude, plan_course
 from ingestion.schema.changes import Relation, RelationColumn
 from ingestion.schema.evolve import Truncates, resync_reason
@@ -97,7 +97,7 @@ def test_a_table_that_leaves_the_cuts_is_told_once(caplog: pytest.LogCaptureFixt
     course = conclude(plan_course(position("streaming", root), looks(root)), Findings(parked="it is odd"), Lsn(200))
     again = conclude(plan_course(course.position, looks(root)), Findings(), Lsn(300))
     stale = conclude(plan_course(position("streaming", root), looks(root)), Findings(stale="it was read"), Lsn(200))
-    tell_turns("shop", [course, again, stale])
+    tell_out_of_cuts("shop", [course, again, stale])
     assert [record.getMessage() for record in caplog.records] == [
         "source 'shop': orders is parked: it is odd",
         "source 'shop': orders is out of the cuts, and read anew: it was read",
