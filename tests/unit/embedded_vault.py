@@ -413,3 +413,10 @@ def effectivity(said: Iterable[tuple[Key, Event]], link_of: Callable[[Event], Ke
                     found[link].append((position(event), active))
         link_now[key] = now
     return dict(found)
+
+
+def assert_nothing_changes(vault: Vault, at: datetime) -> None:
+    """A load without news at that time builds nothing."""
+    before = vault.counts(), vault.rows("select max(snapshot_id) from history")
+    vault.load([], at)
+    assert (vault.counts(), vault.rows("select max(snapshot_id) from history")) == before
