@@ -48,7 +48,7 @@ _POLICIES = f"""
 ## Values that Iceberg cannot hold
 
 They follow the table's `on_unrepresentable` policy, are counted, and are never changed silently. `error` (the
-default) stops that table and names the kind of value and its row; `null` stores null; `clamp` stores the nearest
+default) stops that table and names the kind of value and its column; `null` stores null; `clamp` stores the nearest
 value that has a place, from {FIRST_DAY} to {LAST_DAY} for dates and timestamps. The original text
 is kept in `meta.unrepresentable`.
 
