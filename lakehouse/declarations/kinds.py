@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Literal, Protocol
 
+from lakehouse.declarations.lines import OF_TABLE
 from lakehouse.declarations.policies import RawPolicy
 from lakehouse.declarations.vault.problems import Problem
 
@@ -42,4 +43,7 @@ def kind_problems(
         says = f"not in a source of kind {kind}, where exactly the declared columns land"
         yield ("raw", key), f"meta.raw.{key}: {says}"
     if untyped := [column.name for column in columns if column.data_type is None]:
-        yield ("raw",), f"column {', '.join(untyped)} needs a data_type: the events of a topic do not tell it"
+        yield (
+            (OF_TABLE, "columns", untyped[0]),
+            f"column {', '.join(untyped)} needs a data_type: the events of a topic do not tell it",
+        )

@@ -1,7 +1,8 @@
 """Where something stands in the dbt project: `dbt_project/models/sources/retail.yml:12`.
 
 dbt's manifest has no lines, so they are looked up in the YAML when there is something to report. Paths are those of
-keys below `config.meta`, such as `("maintenance", "compact", "sort_by")`.
+keys below `config.meta`, such as `("maintenance", "compact", "sort_by")`; an item of a list is named by its position or
+its text. One that begins with OF_TABLE or OF_SOURCE is a path in the entry of the table, or of its source, itself.
 """
 
 import re
@@ -18,6 +19,7 @@ from lakehouse.text.spelling import keys_at, unknown, without_kinds
 
 PROJECT_FILE = "dbt_project.yml"
 Keys = tuple[str, ...]
+OF_TABLE, OF_SOURCE = "(table)", "(source)"
 _SET = r"(?:\b{key}\s*=(?!=)|['\"]{key}['\"]\s*:)"
 _CONFIG_WITH = r"\{{[{{%]-?\s*(?:do\s+)?config\s*\((?:(?!\)\s*-?[}}%]\}}).)*" + _SET  # in the parentheses of one call
 _COMMENT = re.compile(r"\{#.*?#\}", re.DOTALL)
@@ -44,7 +46,7 @@ def mistakes_in(
             path = (*below, *outer, key)
             text = f"{'.'.join((root, *path[:-1]))}: {unknown(key, keys_at(model, problem['loc'][:-1]))}"
         else:
-            path = (*below, *(str(part) for part in problem["loc"]))
+            path = (*below, *without_kinds(model, problem["loc"]))
             text = f"{'.'.join((root, *path))}: {_in_words(problem, path[-1] if path else root)}"
         found.append((path, text))
     return found
@@ -69,10 +71,26 @@ def line_in_source(project_dir: Path, node: dict[str, Any], path: Keys) -> str:
     """The offending key in the source table's entry, or inherited from the source's, or the entry itself."""
     root = _read(project_dir / node["original_file_path"])
     entries = _source_entries(root, node["source_name"], node["name"])
-    found = [_deepest(entry, ("config", "meta", *path)) for entry in entries]
-    inherited = len(found) == 2 and path and found[0][0] < 3 <= found[1][0]
-    line = found[1 if inherited else 0][1] if found else 1
-    return f"{project_dir.name}/{node['original_file_path']}:{line}"
+    return f"{project_dir.name}/{node['original_file_path']}:{_line_in_entries(entries, path)}"
+
+
+def _line_in_entries(entries: Sequence[yaml.Node], path: Keys) -> int:
+    if not entries:
+        return 1
+    table, source = entries
+    if path[:1] in ((OF_TABLE,), (OF_SOURCE,)):
+        return _deepest(table if path[0] == OF_TABLE else source, path[1:])[1]
+    (depth, own), (depth_of_source, inherited) = _in_meta(table, path), _in_meta(source, path)
+    return inherited if path and depth < 1 <= depth_of_source else own
+
+
+def _in_meta(entry: yaml.Node, path: Keys) -> tuple[int, int]:
+    """How many keys of the path its meta has, below 0 where it has no meta; and the line of the last of them."""
+    found = []
+    for keys in (("config", "meta"), ("meta",)):
+        depth, line = _deepest(entry, (*keys, *path))
+        found.append((depth - len(keys), line))
+    return max(found, key=lambda at: at[0])
 
 
 def line_in_model(project_dir: Path, node: dict[str, Any], path: Keys) -> str:
@@ -81,7 +99,7 @@ def line_in_model(project_dir: Path, node: dict[str, Any], path: Keys) -> str:
         depth, line = _deepest(entry, (*keys, *path))
         if depth > len(keys):
             return f"{project_dir.name}/{file}:{line}"
-    return f"{project_dir.name}/{node['original_file_path']}:{_line_in_sql(project_dir, node, path[:1])}"
+    return f"{project_dir.name}/{node['original_file_path']}:{_line_in_sql(project_dir, node, path)}"
 
 
 def configures(project_dir: Path, node: Mapping[str, Any], key: str) -> bool:
@@ -136,20 +154,40 @@ def _folders(root: yaml.Node | None, fqn: Iterable[str]) -> list[yaml.Node]:
 
 
 def _line_in_sql(project_dir: Path, node: dict[str, Any], keys: Keys) -> int:
+    """The line of the last key that is there, each looked for from the one before it."""
     file = project_dir / node["original_file_path"]
     lines = file.read_text().splitlines() if file.exists() else []
-    return next((number for number, text in enumerate(lines, start=1) if keys and keys[0] in text), 1)
+    last = 1
+    for key in keys:
+        line = next((number for number, text in enumerate(lines[last - 1 :], start=last) if key in text), None)
+        if line is None:
+            break
+        last = line
+    return last
 
 
 def _deepest(node: yaml.Node, path: Keys) -> tuple[int, int]:
-    """How many keys of the path there are, and the line of the last of them."""
+    """How many keys of the path there are, and the line of the last of them.
+
+    A key that a short form leaves out, such as the `columns` of `satellites: {name: [id, name]}`, is passed over.
+    """
     depth, line = 0, node.start_mark.line + 1
     for key in path:
-        found = _pair(node, key)
-        if found is None:
+        found = _item(node, key) if isinstance(node, yaml.SequenceNode) else _pair(node, key)
+        if found is not None:
+            depth, line, node = depth + 1, found[0].start_mark.line + 1, found[1]
+        elif isinstance(node, yaml.MappingNode):
             break
-        depth, line, node = depth + 1, found[0].start_mark.line + 1, found[1]
     return depth, line
+
+
+def _item(node: yaml.SequenceNode, key: str) -> tuple[yaml.Node, yaml.Node] | None:
+    """The item of a list at that position, with that text, or of that name."""
+    if key.isdecimal() and int(key) < len(node.value):
+        return node.value[int(key)], node.value[int(key)]
+    scalars = (item for item in node.value if isinstance(item, yaml.ScalarNode) and item.value == key)
+    found = next(scalars, None) or next(iter(_named(node, key)), None)
+    return None if found is None else (found, found)
 
 
 def _pair(node: yaml.Node | None, key: str) -> tuple[yaml.Node, yaml.Node] | None:
@@ -157,6 +195,7 @@ def _pair(node: yaml.Node | None, key: str) -> tuple[yaml.Node, yaml.Node] | Non
     if not isinstance(node, yaml.MappingNode):
         return None
     merged = [value for name, value in node.value if name.value == "<<"]
+    merged = [one for value in merged for one in (value.value if isinstance(value, yaml.SequenceNode) else [value])]
     own = (pair for pair in node.value if pair[0].value == key)
     return next(own, None) or next((pair for value in merged if (pair := _pair(value, key))), None)
 

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from lakehouse.declarations.access import write_rules
 from lakehouse.declarations.declared import Column, Declarations, RawTable, Source
 from lakehouse.declarations.kinds import Kind, kind_problems
-from lakehouse.declarations.lines import line_in_source, mistakes_in, refuse
+from lakehouse.declarations.lines import OF_SOURCE, OF_TABLE, line_in_source, mistakes_in, refuse
 from lakehouse.declarations.manifest import load_manifest
 from lakehouse.declarations.policies import (
     NAME,
@@ -77,7 +77,7 @@ def declarations_from(manifest: dict[str, Any], project_dir: Path) -> Declaratio
         descriptions[node["source_name"]] = node.get("source_description") or ""
         try:
             grouped.setdefault(node["source_name"], []).append(_raw_table(node))
-        except (ValidationError, ValueError) as error:
+        except (ValidationError, _Mistakes) as error:
             problems += [f"{line_in_source(project_dir, node, path)}: {text}" for path, text in _problems(error)]
     for table, (path, text) in problems_among(table for tables in grouped.values() for table in tables):
         assert isinstance(table, RawTable)
@@ -90,7 +90,7 @@ def declarations_from(manifest: dict[str, Any], project_dir: Path) -> Declaratio
             "too; each change of it lands once: declare it once"
         )
     for table, other in _called_alike(table for tables in grouped.values() for table in tables):
-        where = line_in_source(project_dir, nodes[table.source, table.name], ())
+        where = line_in_source(project_dir, nodes[table.source, table.name], (OF_TABLE, "name"))
         problems.append(
             f"{where}: table {table.name!r} of source {table.source!r} and {other.name!r} of {other.source!r} are both "
             f"called {table.source}__{table.name} in parsed: rename one"
@@ -158,13 +158,8 @@ def _raw_nodes(manifest: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _raw_table(node: dict[str, Any]) -> RawTable:
-    for name in (node["source_name"], node["name"]):
-        if not NAME.fullmatch(name):
-            raise ValueError(
-                f"name {name!r} must match {NAME.pattern} (put the source's spelling in meta.raw.relation)"
-            )
-    if node["schema"] != f"raw_{node['source_name']}":
-        raise ValueError(f"schema of source {node['source_name']!r} must be raw_{node['source_name']}")
+    if mistakes := list(_name_problems(node)):
+        raise _Mistakes(mistakes)
     meta = _TableMeta.model_validate({**node.get("meta", {}), **node["config"].get("meta", {})})
     columns = tuple(
         Column(name=c["name"], data_type=c.get("data_type"), description=c.get("description") or "")
@@ -172,7 +167,8 @@ def _raw_table(node: dict[str, Any]) -> RawTable:
     )
     if mistakes := list(kind_problems(meta.kind, meta.raw, columns, flushes=meta.flush is not None)):
         raise _Mistakes(mistakes)
-    _check_columns(meta.raw, columns)
+    if mistakes := list(_column_problems(meta.raw, columns)):
+        raise _Mistakes(mistakes)
     table = RawTable(
         source=node["source_name"],
         name=node["name"],
@@ -194,19 +190,28 @@ def _raw_table(node: dict[str, Any]) -> RawTable:
     return table
 
 
-def _check_columns(raw: RawPolicy, columns: tuple[Column, ...]) -> None:
+def _name_problems(node: dict[str, Any]) -> Iterator[Problem]:
+    for name, entry in ((node["source_name"], OF_SOURCE), (node["name"], OF_TABLE)):
+        if not NAME.fullmatch(name):
+            yield (
+                (entry, "name"),
+                f"name {name!r} must match {NAME.pattern} (put the source's spelling in meta.raw.relation)",
+            )
+    if node["schema"] != f"raw_{node['source_name']}":
+        yield (OF_SOURCE, "schema"), f"schema of source {node['source_name']!r} must be raw_{node['source_name']}"
+
+
+def _column_problems(raw: RawPolicy, columns: tuple[Column, ...]) -> Iterator[Problem]:
     declared = {column.name for column in columns}
     for part in ("key", "exclude", "mask", "alias", "personal"):
-        unknown = sorted(set(getattr(raw, part)) - declared - set(raw.exclude))
-        if unknown:
-            raise ValueError(f"meta.raw.{part} names {', '.join(unknown)}, which is not among the declared columns")
+        if unknown := sorted(set(getattr(raw, part)) - declared - set(raw.exclude)):
+            yield (
+                ("raw", part, unknown[0]),
+                f"meta.raw.{part} names {', '.join(unknown)}, which is not among the declared columns",
+            )
     if lost := sorted(set(raw.key) & (set(raw.exclude) | set(raw.mask))):
-        raise ValueError(f"key column {', '.join(lost)} cannot be excluded or masked")
+        yield ("raw", "key", lost[0]), f"key column {', '.join(lost)} cannot be excluded or masked"
 
 
-def _problems(error: ValidationError | ValueError) -> list[tuple[tuple[str, ...], str]]:
-    if isinstance(error, _Mistakes):
-        return error.problems
-    if not isinstance(error, ValidationError):
-        return [((), str(error))]
-    return mistakes_in(error, _TableMeta)
+def _problems(error: "ValidationError | _Mistakes") -> list[Problem]:
+    return error.problems if isinstance(error, _Mistakes) else mistakes_in(error, _TableMeta)

@@ -29,18 +29,18 @@ def test_the_relation_of_a_topic_is_the_end_of_its_name_or_declared(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("was", "now", "text"),
+    ("was", "now", "line", "text"),
     [
-        ("format: json", "format: xml", "meta.raw.format: Input should be 'json' or 'avro'"),
-        ("format: json", "exclude: [Page]", "meta.raw.exclude: not in a source of kind debezium"),
-        ("topic: shop.public.clicks, ", "", "meta.raw.topic: Field required in a source of kind debezium"),
-        (", data_type: text", "", "column Page needs a data_type"),
+        ("format: json", "format: xml", 11, "meta.raw.format: Input should be 'json' or 'avro'"),
+        ("format: json", "exclude: [Page]", 11, "meta.raw.exclude: not in a source of kind debezium"),
+        ("topic: shop.public.clicks, ", "", 11, "meta.raw.topic: Field required in a source of kind debezium"),
+        (", data_type: text", "", 12, "column Page needs a data_type"),
     ],
 )
-def test_a_mistake_is_told_with_its_line(tmp_path: Path, was: str, now: str, text: str) -> None:
+def test_a_mistake_is_told_with_its_line(tmp_path: Path, was: str, now: str, line: int, text: str) -> None:
     with pytest.raises(LakehouseError) as failure:
         declared(tmp_path, DEBEZIUM.replace(was, now))
-    assert "shop.yml:11: " in str(failure.value) and text in str(failure.value)
+    assert f"shop.yml:{line}: " in str(failure.value) and text in str(failure.value)
 
 
 def test_a_column_that_avro_would_call_otherwise_is_refused() -> None:

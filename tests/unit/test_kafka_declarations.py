@@ -63,7 +63,7 @@ MISTAKES = [
     ("topic: web.clicks", "topic: web clicks", 11, "meta.raw.topic"),
     ("format: json", "relation: public.clicks", 11, "meta.raw.relation: not in a source of kind kafka"),
     ("format: json", "exclude: [Page]", 11, "meta.raw.exclude: not in a source of kind kafka"),
-    (", data_type: text", "", 11, "column Page needs a data_type"),
+    (", data_type: text", "", 12, "column Page needs a data_type"),
     ("        kind: kafka\n", "        owners: []\n", 11, "meta.raw.relation: Field required"),
     ("raw: {", "kind: postgres\n            raw: {relation: a.b, ", 12, "meta.raw.format: only for sources"),
 ]

@@ -313,6 +313,77 @@ def test_a_relation_that_is_declared_twice_is_refused(tmp_path: Path) -> None:
         declarations_from({"sources": nodes | {"twin": {**nodes["sales"], **twin}}}, tmp_path)
 
 
+BLOCKS = """\
+sources:
+  - name: shop
+    schema: raw_shop
+    config:
+      meta:
+        maintenance: {}
+    tables:
+      - name: sales
+        config:
+          meta:
+            raw:
+              relation: public.sales
+              key:
+                - id
+                - {key}
+              mask:
+                note: sha256
+            mirror:
+              {refresh}: 5
+            vault:
+              hub: sale
+              satellites:
+                sale:
+                  - {column}
+                private:
+                  columns: [note]
+                  description: what was remarked
+        columns:
+          - name: id
+          - name: Total
+          - name: note
+"""
+MEANT = {"key": "Total", "refresh": "refresh_seconds", "column": "Total"}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "old", "new", "line", "message"),
+    [
+        ({"key": "Tota"}, "", "", 15, "meta.raw.key names Tota, which is not among the declared columns"),
+        ({}, "note: sha256", "nota: sha256", 17, "meta.raw.mask names nota, which"),
+        ({"key": "note"}, "", "", 15, "key column note cannot be excluded or masked"),
+        ({"refresh": "refresh_second"}, "", "", 19, "meta.mirror: unknown key `refresh_second`: did you mean"),
+        ({"column": "Sum"}, "", "", 24, "V6: Sum is not among the columns that land"),
+        ({"column": "note"}, "", "", 26, "V3: note is in two places"),
+        ({}, "- name: sales", "- name: Sales", 8, "name 'Sales' must match"),
+        ({}, "schema: raw_shop", "schema: raw_shops", 3, "schema of source 'shop' must be raw_shop"),
+        ({"key": "Tota"}, "        config:\n          meta:\n", "        meta:\n", 14, "meta.raw.key names Tota"),
+    ],
+)
+def test_a_mistake_has_the_line_of_its_key_or_item(
+    tmp_path: Path, wrong: dict[str, str], old: str, new: str, line: int, message: str
+) -> None:
+    """It was that of `meta:`, some lines above."""
+    text = BLOCKS
+    for name, meant in MEANT.items():
+        text = text.replace(f"{{{name}}}", wrong.get(name, meant))
+    text = text.replace(old, new)
+    (tmp_path / "shop.yml").write_text(text)
+    [source] = yaml.safe_load(text)["sources"]
+    [table] = source["tables"]
+    node = {
+        "source_name": "shop", "name": table["name"], "schema": source["schema"], "original_file_path": "shop.yml",
+        "columns": {column["name"]: column for column in table["columns"]},
+        "config": {"meta": (table.get("config") or table)["meta"]},
+    }  # fmt: skip
+    with pytest.raises(LakehouseError) as caught:
+        declarations_from({"sources": {"sales": node}}, tmp_path)
+    assert f"/shop.yml:{line}: " in str(caught.value) and message in str(caught.value)
+
+
 def test_two_tables_whose_names_run_together_with_their_sources_are_refused(tmp_path: Path) -> None:
     """Mirror and view of the one had the readers, and the hidden columns, of the other's view."""
     other = SOURCES.replace("name: shop\n    schema: raw_shop", "name: shop__eu\n    schema: raw_shop__eu").replace(
@@ -326,7 +397,7 @@ def test_two_tables_whose_names_run_together_with_their_sources_are_refused(tmp_
     second["original_file_path"] = "models/eu.yml"
     with pytest.raises(
         LakehouseError,
-        match=r"eu.yml:14: table 'people' of source 'shop__eu' and 'eu__people' of 'shop' are both called "
+        match=r"eu.yml:12: table 'people' of source 'shop__eu' and 'eu__people' of 'shop' are both called "
         r"shop__eu__people in parsed: rename one$",
     ):
         declarations_from({"sources": {"1": first, "2": second}}, tmp_path)

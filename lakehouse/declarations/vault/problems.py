@@ -42,7 +42,10 @@ def problems_of(table: Vaulted) -> Iterator[Problem]:
     for name, link in vault.links.items():
         at = ("vault", "links", name)
         if unknown := [role for role in link.to if role not in vault.references]:
-            yield at, f"V5: link {name!r} leads to {', '.join(unknown)}, which meta.vault.references does not have"
+            yield (
+                (*at, "to", unknown[0]),
+                f"V5: link {name!r} leads to {', '.join(unknown)}, which meta.vault.references does not have",
+            )
         if vault.hub is None or not link.to:
             yield at, f"V2: link {name!r} has one hub; it needs the table's own and at least one reference in `to`"
     for path, names in _lists(vault):
@@ -100,7 +103,10 @@ def _event_problems(vault: VaultPolicy) -> Iterator[Problem]:
         return
     at = ("vault", "event")
     if unknown := [role for role in vault.event.to if role not in vault.references]:
-        yield at, f"V5: the event names {', '.join(unknown)}, which meta.vault.references does not have"
+        yield (
+            (*at, "to", unknown[0]),
+            f"V5: the event names {', '.join(unknown)}, which meta.vault.references does not have",
+        )
     if not vault.event.to:
         yield at, "V2: an event is a link, it needs at least one reference in `to`"
     if vault.satellites:
@@ -112,7 +118,10 @@ def _link_problems(table: Vaulted, vault: VaultPolicy) -> Iterator[Problem]:
         return
     at = ("vault", "link")
     if unknown := [role for role in vault.link.to if role not in vault.references]:
-        yield at, f"V5: the link names {', '.join(unknown)}, which meta.vault.references does not have"
+        yield (
+            (*at, "to", unknown[0]),
+            f"V5: the link names {', '.join(unknown)}, which meta.vault.references does not have",
+        )
     elif len(vault.link.to) < 2:
         yield at, "V2: a link has two references at least in `to`"
     elif links_change(table.raw, vault) and set(table.raw.key) <= linked_columns(vault):
@@ -145,7 +154,7 @@ def _children_problems(table: Vaulted, vault: VaultPolicy) -> Iterator[Problem]:
 def _unerasable(vault: VaultPolicy, why: str) -> Iterator[Problem]:
     for name, satellite in vault.satellites.items():
         if satellite.personal:
-            yield ("vault", "satellites", name), f"V8: personal data {why}"
+            yield ("vault", "satellites", name, "personal"), f"V8: personal data {why}"
 
 
 def _satellite_problems(vault: VaultPolicy) -> Iterator[Problem]:
@@ -153,17 +162,26 @@ def _satellite_problems(vault: VaultPolicy) -> Iterator[Problem]:
     for name, satellite in vault.satellites.items():
         at = ("vault", "satellites", name)
         if not satellite.historized and (vault.children_of or vault.reference_table):
-            yield at, "V13: children and codes are kept with their history: leave out `historized`"
+            yield (*at, "historized"), "V13: children and codes are kept with their history: leave out `historized`"
         if not satellite.historized and satellite.personal:
-            yield at, "V8: an erasure changes personal data, so it needs a history: leave out `historized`"
+            yield (
+                (*at, "historized"),
+                "V8: an erasure changes personal data, so it needs a history: leave out `historized`",
+            )
         if satellite.link is None:
             continue
         if (link := vault.links.get(satellite.link)) is None:
-            yield at, f"V13: meta.vault.links has no {satellite.link!r} that the satellite could describe"
+            yield (*at, "link"), f"V13: meta.vault.links has no {satellite.link!r} that the satellite could describe"
         elif not link.effectivity:
-            yield at, f"V13: nothing says when link {satellite.link!r} ends: leave out its `effectivity: false`"
+            yield (
+                ("vault", "links", satellite.link, "effectivity"),
+                f"V13: nothing says when link {satellite.link!r} ends: leave out its `effectivity: false`",
+            )
         if satellite.personal:
-            yield at, "V8: personal data of a link could not be erased: describe the row's own thing with it"
+            yield (
+                (*at, "personal"),
+                "V8: personal data of a link could not be erased: describe the row's own thing with it",
+            )
 
 
 def _key_problems(table: Vaulted, vault: VaultPolicy) -> Iterator[Problem]:
@@ -171,7 +189,7 @@ def _key_problems(table: Vaulted, vault: VaultPolicy) -> Iterator[Problem]:
     for name, satellite in vault.satellites.items() if vault.children_of or vault.reference_table else ():
         if twice := sorted(set(satellite.columns) & set(table.raw.key)):
             yield (
-                ("vault", "satellites", name),
+                ("vault", "satellites", name, "columns", twice[0]),
                 f"V3: {', '.join(twice)} is in the table's key, which each row of this satellite has: leave it out",
             )
 
@@ -179,16 +197,20 @@ def _key_problems(table: Vaulted, vault: VaultPolicy) -> Iterator[Problem]:
 def _personal_problems(table: Vaulted, vault: VaultPolicy | None) -> Iterator[Problem]:
     """Personal data where an erasure would leave it: in keys, references, and hashdiffs of other columns."""
     satellites = vault.satellites if vault else {}
-    references = vault.references.values() if vault else ()
+    references = vault.references if vault else {}
     named = set(table.raw.personal).union(*(s.columns for s in satellites.values() if s.personal))
     if keys := sorted(named & set(table.raw.key)):
-        yield ("raw", "key"), f"V8: key column {', '.join(keys)} is personal data, and a key cannot be erased"
-    if linked := sorted(named & {column for reference in references for column in reference.columns}):
-        yield ("vault", "references"), f"V8: {', '.join(linked)} is personal data, and a reference cannot be erased"
+        yield ("raw", "key", keys[0]), f"V8: key column {', '.join(keys)} is personal data, and a key cannot be erased"
+    roles = {column: role for role, reference in references.items() for column in reference.columns}
+    if linked := sorted(named & roles.keys()):
+        yield (
+            ("vault", "references", roles[linked[0]], "columns", linked[0]),
+            f"V8: {', '.join(linked)} is personal data, and a reference cannot be erased",
+        )
     for name, satellite in satellites.items():
         if not satellite.personal and (mixed := sorted(named & set(satellite.columns))):
             yield (
-                ("vault", "satellites", name),
+                ("vault", "satellites", name, "columns", mixed[0]),
                 f"V8: {', '.join(mixed)} is personal data: put it into a satellite with `personal: true`",
             )
 
@@ -198,11 +220,11 @@ def _column_problems(table: Vaulted, vault: VaultPolicy) -> Iterator[Problem]:
     landed = set(table.landed)
     for path, columns in places.items():
         if unknown := sorted(set(columns) - landed):
-            yield path, f"V6: {', '.join(unknown)} is not among the columns that land"
+            yield (*path, "columns", unknown[0]), f"V6: {', '.join(unknown)} is not among the columns that land"
         if path[1] in ("references", "codes") and (masked := sorted(set(columns) & set(table.raw.mask))):
             how = " or ".join(sorted({f"'{table.raw.mask[column]}'" for column in masked}))
             yield (
-                path,
+                (*path, "columns", masked[0]),
                 f"V6: {', '.join(masked)} lands masked, so it names nothing: take its {how} from meta.raw.mask, or"
                 " keep it as an attribute alone",
             )
@@ -210,8 +232,9 @@ def _column_problems(table: Vaulted, vault: VaultPolicy) -> Iterator[Problem]:
     others = (columns for path, columns in places.items() if path[1] not in ("references", "codes"))
     counts = Counter([*referring, *(column for columns in others for column in columns)])
     if twice := sorted(column for column, count in counts.items() if count > 1):
+        last = [path for path, columns in places.items() if twice[0] in columns][-1]
         yield (
-            ("vault",),
+            (*last, "columns", twice[0]),
             f"V3: {', '.join(twice)} is in two places: a column is in references, in one satellite or ignored",
         )
     if nowhere := sorted(landed - set(counts) - set(table.raw.key)):
@@ -310,7 +333,10 @@ def _hub_problems(table: Vaulted, vault: VaultPolicy, owners: Sequence[Owner]) -
     if not vault.hub.extends:
         return
     if set_here := sorted({"column", "description", "normalize", "blank"} & vault.hub.model_fields_set):
-        yield ("vault", "hub"), f"V12: {', '.join(set_here)} of a hub is said once, by table {declaring.name}"
+        yield (
+            ("vault", "hub", set_here[0]),
+            f"V12: {', '.join(set_here)} of a hub is said once, by table {declaring.name}",
+        )
     if vault.track_mentions:
         yield ("vault", "track_mentions"), f"V12: table {declaring.name}, which declares the hub, tracks mentions"
     if len(table.raw.key) != len(declaring.raw.key):
