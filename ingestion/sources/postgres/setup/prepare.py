@@ -3,9 +3,9 @@
 from ingestion.sources.findings import Finding
 from ingestion.sources.postgres.connection import connect_source
 from ingestion.sources.postgres.setup.identities import identity_findings, publishes
-from ingestion.sources.postgres.setup.owner import as_owner
+from ingestion.sources.postgres.setup.owner import as_owner, run
 from ingestion.sources.postgres.setup.relations import read_members, read_publication, read_stored
-from ingestion.sources.postgres.setup.statements import existing, setup_statements
+from ingestion.sources.postgres.setup.statements import existing, setup_steps
 from ingestion.sources.postgres.standby import until_replayed
 from ingestion.sources.postgres.unprepared import fill_sample
 from lakehouse.declarations import RawTable, Source
@@ -30,15 +30,15 @@ def prepare(settings: Settings, source: Source, *, revoke: bool = False) -> tupl
     configured = settings.source(source.name)
     role = parse_url(configured.url.get_secret_value()).user
     with connect_source(settings, source.name) as connection:
-        statements = setup_statements(source, configured.publication, role, existing(settings, source), revoke=revoke)
+        steps = setup_steps(source, configured.publication, role, existing(settings, source), revoke=revoke)
         _refuse(connection, source, configured.publication)
+    statements = [step.sql for step in steps]
     if configured.owner_url is None:
         return statements, False
     with as_owner(settings, source.name, "the set-up failed and was rolled back") as owner:
         for table in source.tables:
             _check_exists(settings, owner, table)
-        for statement in statements:
-            owner.execute(statement)
+        run(owner, source.name, role, steps)
         _refuse(owner, source, configured.publication)  # a table that is being published is not altered meanwhile
     until_replayed(settings, source.name)
     return statements, True

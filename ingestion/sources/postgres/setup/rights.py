@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from ingestion.sources.postgres.setup.owner import Statement
 from ingestion.sources.postgres.setup.relations import Stored
 from lakehouse.declarations import RawTable
 from lakehouse.text.sql import typed_ident as ident
@@ -24,22 +25,23 @@ def needed(table: RawTable, stored: Sequence[Stored]) -> list[str]:
     return [*(name for name in existing if name not in table.raw.exclude), *([RANGES] if table.raw.exclude else [])]
 
 
-def granting(table: RawTable, stored: Sequence[Stored], role: str) -> Iterator[str]:
+def granting(table: RawTable, stored: Sequence[Stored], role: str) -> Iterator[Statement]:
     """What gives the role what it lacks; a column that it has already stays as it is in the catalog."""
     if not table.raw.exclude:
         own = typed_relation(*table.relation)
         for quoted in dict.fromkeys([own, *(quoted for quoted, _ in relations_of(table, stored))]):
-            yield f"GRANT SELECT ON {quoted} TO {ident(role)}"
+            yield Statement(f"GRANT SELECT ON {quoted} TO {ident(role)}", ((table.name, quoted),))
         return
     for quoted, reads in relations_of(table, stored):
         if missing := [name for name in needed(table, stored) if name not in reads]:
-            yield f"GRANT SELECT ({', '.join(map(ident, missing))}) ON {quoted} TO {ident(role)}"
+            listed = ", ".join(map(ident, missing))
+            yield Statement(f"GRANT SELECT ({listed}) ON {quoted} TO {ident(role)}", ((table.name, quoted),))
 
 
-def tightening(table: RawTable, stored: Sequence[Stored], role: str) -> Iterator[str]:
+def tightening(table: RawTable, stored: Sequence[Stored], role: str) -> Iterator[Statement]:
     """What takes excluded columns from the role: all rights on the relation, as a right on it covers every column."""
     columns = ", ".join(map(ident, needed(table, stored)))
     for quoted, reads in relations_of(table, stored):
         if set(reads) & set(table.raw.exclude):
-            yield f"REVOKE SELECT ON {quoted} FROM {ident(role)}"
-            yield f"GRANT SELECT ({columns}) ON {quoted} TO {ident(role)}"
+            yield Statement(f"REVOKE SELECT ON {quoted} FROM {ident(role)}", ((table.name, quoted),))
+            yield Statement(f"GRANT SELECT ({columns}) ON {quoted} TO {ident(role)}", ((table.name, quoted),))

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from ingestion.sources.postgres.connection import connect_source
 from ingestion.sources.postgres.setup.identities import publishes
+from ingestion.sources.postgres.setup.owner import Statement
 from ingestion.sources.postgres.setup.relations import Stored, read_stored
 from ingestion.sources.postgres.setup.rights import granting, tightening
 from lakehouse.declarations import Source
@@ -31,13 +32,20 @@ class Existing:
 def setup_statements(
     source: Source, publication: str, role: str, existing: Existing, *, revoke: bool = False
 ) -> list[str]:
+    """The text of `setup_steps`, for an owner to paste. Pure."""
+    return [step.sql for step in setup_steps(source, publication, role, existing, revoke=revoke)]
+
+
+def setup_steps(
+    source: Source, publication: str, role: str, existing: Existing, *, revoke: bool = False
+) -> list[Statement]:
     """The set-up DDL: rights (granting them twice changes nothing), and what the publication lacks. Pure.
 
     `revoke` takes excluded columns from a role that may read them.
     """
     wanted = [table.relation for table in source.tables]
     schemas = sorted({schema for schema, _ in (*wanted, *existing.partitions)})
-    grants = [f"GRANT USAGE ON SCHEMA {ident(schema)} TO {ident(role)}" for schema in schemas]
+    grants = [Statement(f"GRANT USAGE ON SCHEMA {ident(schema)} TO {ident(role)}", (), schema) for schema in schemas]
     for table in source.tables:
         tighter = list(tightening(table, existing.stored, role)) if revoke else []
         grants += tighter or granting(table, existing.stored, role)
@@ -46,10 +54,14 @@ def setup_statements(
         options = "publish_via_partition_root = true"
         if not publishes(source.tables).updates:
             options += ", publish = 'insert, truncate'"
-        return [*grants, f"CREATE PUBLICATION {ident(publication)} FOR TABLE {listed} WITH ({options})"]
-    missing = [named for named in wanted if named not in existing.published]
-    added = [f"ALTER PUBLICATION {ident(publication)} ADD TABLE {relation(*named)}" for named in missing]
-    return [*grants, *added]
+        about = tuple((table.name, relation(*table.relation)) for table in source.tables)
+        created = f"CREATE PUBLICATION {ident(publication)} FOR TABLE {listed} WITH ({options})"
+        return [*grants, Statement(created, about)]
+    missing = [
+        (table.name, relation(*table.relation)) for table in source.tables if table.relation not in existing.published
+    ]
+    add = f"ALTER PUBLICATION {ident(publication)} ADD TABLE"
+    return [*grants, *(Statement(f"{add} {named[1]}", (named,)) for named in missing)]
 
 
 def existing(settings: Settings, source: Source) -> Existing:
