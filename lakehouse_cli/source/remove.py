@@ -59,7 +59,7 @@ def _remove_table(settings: Settings, name: str, drop_tables: bool, dry_run: boo
     left = accepted(settings, file, after)
     gone = plan(settings.dbt_project_dir, table.source, models_of(left, table.source))
     undeclaring.show_readers(settings, table.source, gone, drop_tables, dry_run, table.name)
-    keeps = kept_by(settings, table.source, relations_of(declared), table.relation)
+    keeps = kept_by(settings, table.source, relations_of(declared), table.relation, table.name)
     ingested = _is_ingested(settings, table)
     others = {each.name for each in declared.sources} - {table.source}
     found = droppable(settings, table.source, others, table.name) if drop_tables else []

@@ -24,9 +24,12 @@ def relations_of(declarations: "Declarations") -> Relations:
     return {source.name: [table.relation for table in source.tables] for source in declarations.sources}
 
 
-def kept_by(settings: Settings, source: str, declared: Relations, only: Relation | None = None) -> "Kept":
+def kept_by(
+    settings: Settings, source: str, declared: Relations, only: Relation | None = None, table: str = ""
+) -> "Kept":
     """What the source keeps for the lake, or of `only` one relation; a source of topics keeps nothing.
 
+    A relation that was renamed since the lake read it, as that `table`, is known by its oid.
     Of its publication, relations that are `declared` or were ingested are its own; where none is, all of them if the
     lake has, or had, a slot of the source, else none: another project may have prepared it. What other sources of the
     project have of the same database stays theirs.
@@ -43,12 +46,17 @@ def kept_by(settings: Settings, source: str, declared: Relations, only: Relation
         name for name in settings.databases if name != source and _place(settings, name) == _place(settings, source)
     ]
     theirs = set[Relation]().union(*map(known, beside))
-    ours = ({only} if only else known(source)) - theirs
+    if only is None:
+        ours, others = known(source) - theirs, theirs
+    else:
+        rest = {*declared.get(source, ()), *theirs} - {only}
+        ours = {only, *relations_met(settings, source, [table])} - rest - theirs
+        others = (known(source) | theirs) - ours
     slots = {slot for name in beside if (slot := slot_of(settings, name))}
     is_all = not (ours or theirs) and had_slot(settings, source)
     return kept(
         settings, source, slot_of(settings, source), None if is_all else ours,
-        whole=only is None and not slots, beside=slots,
+        whole=only is None and not slots, beside=slots, others=others,
     )  # fmt: skip
 
 

@@ -2,7 +2,15 @@
 
 import pytest
 
-from ingestion.sources.postgres.setup.given import Carried, Given, carried_too, of_others, taking_back
+from ingestion.sources.postgres.setup.given import (
+    Carried,
+    Given,
+    carried_too,
+    of_nobody,
+    of_others,
+    readable_still,
+    taking_back,
+)
 
 ORDERS, LINES, PEOPLE, OTHER = (("app", name) for name in ("orders", "lines", "people", "other"))
 NAMES = {1: ORDERS, 2: LINES, 3: PEOPLE, 4: OTHER}
@@ -53,3 +61,11 @@ def test_what_stays_is_known() -> None:
     assert of_others(given(1, 2), "lakehouse", None) == []
     assert carried_too(given(1, 2, others=(1,)), "lakehouse", None) == ["dbz"]
     assert carried_too(given(1, 2, others=(1,), readable=(2,)), "lakehouse", None) == []
+
+
+def test_what_no_table_of_the_project_is_is_known() -> None:
+    """A table that was renamed before the lake read it has a name that nobody knows."""
+    assert of_nobody(given(1, 2, 3), "lakehouse", {ORDERS, LINES}) == [PEOPLE]
+    by_schema = {Carried("lakehouse", ORDERS, 1), Carried("lakehouse", PEOPLE, 3, listed=False)}
+    assert of_nobody(Given(frozenset(by_schema), {}, frozenset()), "lakehouse", {ORDERS}) == []
+    assert readable_still(given(1, others=(2,), readable=(1, 2, 3, 4)), {OTHER}) == [PEOPLE]

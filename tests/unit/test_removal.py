@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
+from dataclasses import replace
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from ingestion.sources.kinds import source_of
 from ingestion.sources.postgres.setup import Kept, drop_slot, forget_slot, kept, slot_of
 from ingestion.state import lease as leases
 from ingestion.state import live, store
+from ingestion.state.described import written
 from ingestion.state.live import LiveTable
 from ingestion.state.schemas import kept_schemas
 from lakehouse.catalog.open import open_catalog
@@ -36,6 +38,7 @@ from lakehouse_cli.source.declaring import write_change
 from lakehouse_cli.source.taking_back import kept_by, tell_of_connector
 from scaffold import Change, declaring_file, plan
 from scaffold.files import stamped
+from tests.unit.test_renames import facts
 from tests.world import declared_source
 
 FILE = """\
@@ -579,6 +582,66 @@ def test_what_another_source_of_the_project_has_of_the_same_database_stays_its_o
     drop_slot(both, "crm", "lakehouse_crm")
     published("ALTER PUBLICATION lakehouse DROP TABLE customers")
     assert kept_by(both, "shop", relations).due == ('DROP PUBLICATION "lakehouse"',)
+
+
+@pytest.fixture
+def renamed(shop: Settings, published: Callable[[str], list[tuple[str]]]) -> Iterator[Settings]:
+    """The shop, whose table `orders` got another name since the lake read it, by a role that may read it alone."""
+    [(oid,)] = published("SELECT 'orders'::regclass::oid")
+    [(publication,)] = published("SELECT oid FROM pg_publication")
+    with store.connect_catalog(shop) as states:
+        read = replace(facts(1), oid=int(oid), relation=("public", "orders"))
+        position = store.read_positions(states, "shop")["orders"]
+        states.execute("UPDATE lakehouse.streams SET publication_oid = %s", (publication,))
+        states.execute(
+            "UPDATE lakehouse.positions SET facts = %s WHERE \"table\" = 'orders'",
+            (written(replace(position, versions=(read,)).known),),
+        )
+    published("CREATE ROLE lake LOGIN; GRANT SELECT ON orders, customers TO lake; ALTER TABLE orders RENAME TO archive")
+    assert shop.catalog_url is not None
+    url = SecretStr(shop.catalog_url.get_secret_value().replace("postgres@", "lake@"))
+    yield shop.model_copy(update={"sources": {"shop": SourceSettings(url=url)}})
+    published("ALTER TABLE archive RENAME TO orders; DROP OWNED BY lake; DROP ROLE lake")
+
+
+DECLARED = {"shop": [("public", "orders"), ("public", "customers")]}
+OF_ARCHIVE = (
+    'REVOKE SELECT ON TABLE "public"."archive" FROM "lake"',
+    'ALTER PUBLICATION "lakehouse" DROP TABLE "public"."archive"',
+)
+
+
+def test_a_table_that_was_renamed_since_it_was_read_is_taken_back(renamed: Settings) -> None:
+    """It stayed in the publication, and the role could read it."""
+    keeps = kept_by(renamed, "shop", DECLARED, ("public", "orders"), "orders")
+    assert (keeps.due, keeps.stays) == (OF_ARCHIVE, ())
+    assert OF_ARCHIVE[0] in kept_by(renamed, "shop", DECLARED).due
+    assert 'DROP PUBLICATION "lakehouse"' in kept_by(renamed, "shop", DECLARED).due
+
+
+def test_a_renamed_table_that_is_declared_by_its_new_name_stays(renamed: Settings) -> None:
+    both = {"shop": [*DECLARED["shop"], ("public", "archive")]}
+    keeps = kept_by(renamed, "shop", both, ("public", "orders"), "orders")
+    assert (keeps.due, keeps.stays) == ((), ())
+
+
+def test_a_table_that_was_renamed_before_it_was_read_is_named(
+    renamed: Settings, published: Callable[[str], list[tuple[str]]]
+) -> None:
+    """So is one of a database that was made again, where an oid may be another table's."""
+    with store.connect_catalog(renamed) as states:
+        states.execute("UPDATE lakehouse.streams SET publication_oid = 1")
+    published("CREATE TABLE aside (id int); GRANT SELECT ON aside TO lake")
+    keeps = kept_by(renamed, "shop", DECLARED, ("public", "orders"), "orders")
+    published("DROP TABLE aside")
+    assert keeps.due == ()
+    in_publication, readable = keeps.stays
+    assert in_publication == (
+        'publication lakehouse has "public"."archive" too, which no table of the project is. If that is the table by a '
+        'new name, run as the owner: ALTER PUBLICATION "lakehouse" DROP TABLE "public"."archive"; '
+        'REVOKE SELECT ON "public"."archive" FROM "lake"'
+    )
+    assert readable.startswith('role lake has rights on "public"."aside" still, which no publication carries. If the')
 
 
 def test_of_a_source_that_is_removed_no_cut_is_shown(shop: Settings) -> None:

@@ -91,6 +91,18 @@ def of_others(given: Given, publication: str, ours: Collection[Relation] | None)
     return sorted({one.member for one in given.carried if one.publication == publication and one.oid not in mine})
 
 
+def of_nobody(given: Given, publication: str, known: Collection[Relation]) -> list[Relation]:
+    """The tables that the publication lists and that are none of the known ones, nor partitions of these. Pure."""
+    listed = {one.member for one in given.carried if one.publication == publication and one.listed}
+    return [relation for relation in of_others(given, publication, known) if relation in listed]
+
+
+def readable_still(given: Given, known: Collection[Relation]) -> list[Relation]:
+    """What the role has rights on, and no publication carries, beside the known ones. Pure."""
+    carried = {one.oid for one in given.carried}
+    return sorted({named for oid, named in given.readable.items() if oid not in carried and named not in known})
+
+
 def carried_too(given: Given, publication: str, ours: Collection[Relation] | None) -> list[str]:
     """The other publications that carry something of `ours` which the role may read. Pure."""
     mine = {one.oid for one in _mine(given, publication, ours)} & given.readable.keys()

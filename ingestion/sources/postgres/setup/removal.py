@@ -9,13 +9,29 @@ from dataclasses import dataclass
 
 from ingestion.sources.postgres import connection as src
 from ingestion.sources.postgres.connection import connect_source
-from ingestion.sources.postgres.setup.given import Given, Relation, carried_too, of_others, read_given, taking_back
+from ingestion.sources.postgres.setup.given import (
+    Given,
+    Relation,
+    carried_too,
+    of_nobody,
+    of_others,
+    read_given,
+    readable_still,
+    taking_back,
+)
 from ingestion.sources.postgres.setup.owner import as_owner
 from ingestion.sources.postgres.setup.readers import possible_readers
 from ingestion.state import store
 from lakehouse.settings import Settings
-from lakehouse.text.sql import typed_relation
+from lakehouse.text.sql import typed_ident, typed_relation
 from lakehouse.text.urls import parse_url
+
+LISTED = 5  # relations that a line names
+# By the oids that the lake knows, which mean something in the database alone whose publication it has read.
+_NAMED_NOW = """
+SELECT n.nspname::text, c.relname::text FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+WHERE EXISTS (SELECT FROM pg_publication WHERE oid = %s) AND c.oid = ANY (%s::oid[])
+"""
 
 
 @dataclass(frozen=True)
@@ -70,13 +86,20 @@ def _slot_of(settings: Settings, source: str) -> tuple[str | None, bool]:
     return None if is_of_another else stream.slot, slot is not None
 
 
-def relations_met(settings: Settings, source: str) -> set[Relation]:
-    """The relations of the tables that the lake has ingested of a source, declared or not."""
+def relations_met(settings: Settings, source: str, tables: Collection[str] | None = None) -> set[Relation]:
+    """The relations of the tables that the lake has ingested of a source, declared or not, or of those `tables`: by the
+    names that they had when they were described, and by those that they have now."""
     with store.connect_catalog(settings) as states:
         store.ensure_state(states)
-        positions = store.read_positions(states, source).values()
+        stream, positions = store.read_stream(states, source), store.read_positions(states, source, tables).values()
     described = [position.versions[-1] if position.versions else position.former for position in positions]
-    return {facts.relation for facts in described if facts is not None and any(facts.relation)}
+    known = [facts for facts in described if facts is not None and any(facts.relation)]
+    named = {facts.relation for facts in known}
+    if not known or stream is None or stream.kind != "postgres":
+        return named
+    with connect_source(settings, source) as connection:
+        rows = connection.execute(_NAMED_NOW, (stream.publication_oid, [facts.oid for facts in known])).fetchall()
+    return named | set(rows)
 
 
 def drop_slot(settings: Settings, source: str, slot: str) -> None:
@@ -97,11 +120,12 @@ def forget_slot(settings: Settings, source: str) -> None:
 
 def kept(
     settings: Settings, source: str, slot: str | None, ours: Collection[Relation] | None = None, *,
-    whole: bool = True, beside: Collection[str] = (),
+    whole: bool = True, beside: Collection[str] = (), others: Collection[Relation] = (),
 ) -> Kept:  # fmt: skip
     """What the source keeps, of `ours` alone if these are given; `slot` is what `slot_of` found.
 
     A `whole` publication goes with what it has of ours. Slots `beside` it are this lake's and read none of ours.
+    Relations of the project that are not `ours` are `others`: what is neither is told.
     """
     configured = settings.source(source)
     role, publication = parse_url(configured.url.get_secret_value()).user, configured.publication
@@ -111,7 +135,8 @@ def kept(
         given = read_given(connection, role)
         readers = possible_readers(settings, source, connection, publication, {slot, *beside})
     statements = taking_back(given, publication, role, ours, whole=whole)
-    return Kept(slot, tuple(statements), tuple(readers), tuple(_staying(given, publication, ours, whole)))
+    stays = [*_staying(given, publication, ours, whole), *_strange(given, publication, role, ours, others, whole)]
+    return Kept(slot, tuple(statements), tuple(readers), tuple(stays))
 
 
 def named_of(settings: Settings, source: str) -> list[str]:
@@ -138,3 +163,33 @@ def _staying(given: Given, publication: str, ours: Collection[Relation] | None, 
         yield f"publication {publication} stays with {listed}, which is none of the project's"
     if names := carried_too(given, publication, ours):
         yield f"rights stay on what publication {', '.join(names)} carries as well"
+
+
+def _strange(
+    given: Given,
+    publication: str,
+    role: str,
+    ours: Collection[Relation] | None,
+    others: Collection[Relation],
+    whole: bool,
+) -> Iterator[str]:
+    """What is of no table that the project knows: renamed before it was ingested, or somebody else's."""
+    if ours is None:
+        return
+    if not whole and (strange := of_nobody(given, publication, {*ours, *others})):
+        drop = f"ALTER PUBLICATION {typed_ident(publication)} DROP TABLE"
+        yield (
+            f"publication {publication} has {_listed(strange)} too, which no table of the project is. If that is the "
+            f"table by a new name, run as the owner: {drop} {typed_relation(*strange[0])}; "
+            f"REVOKE SELECT ON {typed_relation(*strange[0])} FROM {typed_ident(role)}"
+        )
+    if still := readable_still(given, set(others) - set(ours)):
+        yield (
+            f"role {role} has rights on {_listed(still)} still, which no publication carries. If the lake alone needed "
+            f"them, run as the owner: REVOKE SELECT ON {typed_relation(*still[0])} FROM {typed_ident(role)}"
+        )
+
+
+def _listed(relations: Sequence[Relation]) -> str:
+    more = f" and {len(relations) - LISTED} more" if len(relations) > LISTED else ""
+    return ", ".join(typed_relation(*relation) for relation in relations[:LISTED]) + more
