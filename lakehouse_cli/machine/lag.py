@@ -97,13 +97,25 @@ def _trouble(values: dict[str, Any], refused: str | None = None) -> str | None:
 
 
 def lag_table(lags: list[dict[str, Any]]) -> "Table":
-    """The same for people; tables are named only when the stream does not reach them."""
+    """The same for people; tables are named only when the stream does not reach them. Why is in `lag_reasons`."""
     return table(("source", "writer", "WAL kept", "behind", "lag", "tables"), map(_row, lags))
+
+
+def lag_reasons(lags: list[dict[str, Any]]) -> list[str]:
+    """A line for each source with trouble, and for each table that the stream does not reach for a reason."""
+    found = []
+    for lag in lags:
+        if lag["trouble"]:
+            found.append(f"{lag['source']}: {lag['trouble']}")
+            continue
+        odd = (t for t in lag["tables"] if t["state"] != "streaming" and t["reason"])
+        found += [f"{lag['source']}.{t['name']} {t['state']}: {t['reason']}" for t in odd]
+    return found
 
 
 def _row(lag: dict[str, Any]) -> Sequence[str]:
     if lag["trouble"]:
-        return lag["source"], lag["trouble"]
+        return lag["source"], "trouble, see below"
     writer = "follower" if lag["follower_alive"] else "running once" if lag["holder"] else "none"
     writer = f"{lag['followers']} followers" if lag["followers"] > 1 else writer
     if lag["unclaimed"]:
@@ -116,5 +128,4 @@ def _row(lag: dict[str, Any]) -> Sequence[str]:
 
 def _tables(tables: list[dict[str, Any]]) -> str:
     odd = [t for t in tables if t["state"] != "streaming"]
-    named = [f"{t['name']} {t['state']}" + (f" ({t['reason']})" if t["reason"] else "") for t in odd]
-    return "; ".join([f"{len(tables) - len(odd)} streaming", *named])
+    return "; ".join([f"{len(tables) - len(odd)} streaming", *(f"{t['name']} {t['state']}" for t in odd)])

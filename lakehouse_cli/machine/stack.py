@@ -20,7 +20,7 @@ from lakehouse.files.logs import rotate_all
 from lakehouse.servers.embedded import is_sample
 from lakehouse.settings import ENDPOINTS_FILE, Settings, SourceSettings, check_project, load_settings
 from lakehouse.settings.places import HOME, named_project
-from lakehouse.text.shown import console, say, say_json, table
+from lakehouse.text.shown import cell, console, say, say_json, table
 from lakehouse_cli.alone import servers_unused
 from lakehouse_cli.machine.clients import client_text
 from lakehouse_cli.slots_left import out_of_reach, slots_left, wal_kept
@@ -132,7 +132,7 @@ def down() -> None:
 
 def status(as_json: Json = False) -> None:
     """Show each server, the lag of each source, mirrors that wait, and second catalogs; exits 1 if a server is down."""
-    from lakehouse_cli.machine.lag import lag_table, source_lags
+    from lakehouse_cli.machine.lag import lag_reasons, lag_table, source_lags
     from lakehouse_stack.control.inspect import inspect
 
     settings = load_settings()
@@ -147,7 +147,7 @@ def status(as_json: Json = False) -> None:
     else:
         rows = [
             (
-                s.name, "healthy" if s.healthy else f"unhealthy: {s.trouble}" if s.pid else "down", _text(s.pid),
+                s.name, "healthy" if s.healthy else "unhealthy" if s.pid else "down", _text(s.pid),
                 _text(s.port), _duration(s.uptime_seconds), s.log,
             )
             for s in servers
@@ -155,18 +155,28 @@ def status(as_json: Json = False) -> None:
         out = console(width=None if sys.stdout.isatty() else 200)
         if servers:
             out.print(table(("server", "state", "pid", "port", "up for", "log"), rows))
+        for s in servers:
+            if s.pid and not s.healthy:
+                _below(out, f"{s.name}: {s.trouble}")
         if servers and lags:
             out.print()
         if lags:
             out.print(lag_table(lags))
+            for reason in lag_reasons(lags):
+                _below(out, reason)
             out.print("worker: alive" if _has_worker(settings) else "worker: none; sensors load new data")
         for at in _mirrors(settings):
             if says := said_of_mirrors(at):
-                out.print(f"mirrors: {says}", soft_wrap=True)
+                _below(out, f"mirrors: {says}")
         for export in _exports(settings):
-            out.print(f"export: {said_of(export)}", soft_wrap=True)
+            _below(out, f"export: {said_of(export)}")
     if not all(s.healthy for s in servers):
         raise typer.Exit(1)
+
+
+def _below(out: "Console", line: str) -> None:
+    """A line of its own below a table, however long: in a column, a terminal would break it every few letters."""
+    out.print(cell(line), soft_wrap=True)
 
 
 def _has_worker(settings: Settings) -> bool:
