@@ -157,6 +157,27 @@ def test_every_moment_is_answered_as_the_source_was(
             assert_mirrors(project, copy, f"{project.name}={copy.lsn}", has_snapshot=number + 1 == moments)
 
 
+@pytest.mark.timeout(900)
+def test_a_key_is_in_its_hub_since_its_first_mention_whichever_was_loaded_first(
+    settings: Settings, spark: Any, tmp_path: Path
+) -> None:
+    """A visit mentions its person. As of a moment before the visit, the person was in the satellite alone."""
+    world = make_world(settings, DDL, TABLES)
+    with project_of(world, tmp_path) as project:
+        project.declare({table: declared(world, table) for table in TABLES})
+        world.sql("INSERT INTO people VALUES (1, 'one'); INSERT INTO visits VALUES (1, 1, 1, 1)")
+        world.ingest(spark)
+        project.load()
+        world.sql("INSERT INTO people VALUES (2, 'two')")
+        world.ingest(spark)
+        before = copied(world)
+        world.sql("INSERT INTO visits VALUES (2, 2, 1, 1)")
+        world.ingest(spark)
+        project.load("run", "--exclude", f"parsed_{project.name}__people")
+        project.load()
+        assert_as(project, before, f"{project.name}={before.lsn}")
+
+
 def assert_as(project: Project, copy: Copy, moment: str) -> None:
     name = project.name
     current = {table: f"parsed.current_{name}__{table}" for table in TABLES}

@@ -23,7 +23,8 @@ from lakehouse.servers.trino import query
 from lakehouse.settings import Settings
 from lakehouse.text.sql import ident, literal
 from lakehouse_serve.past.cuts import Cut
-from lakehouse_serve.past.loaded import Ask, Loaded, Model
+from lakehouse_serve.past.loaded import Ask, FirstSight, Loaded, Model
+from lakehouse_serve.past.mentions import earlier_mentions
 from lakehouse_serve.past.mirrors import MIRROR, key_of
 from lakehouse_serve.past.mirrors import has_snapshot as mirror_has
 from lakehouse_serve.past.moments import Moment, parse_warehouse
@@ -95,13 +96,16 @@ def _at(
             return mirror_has(catalog, mirror, snapshot, landed)
 
         lake = AsOfCuts(cuts, name, kind_of, hidden, state.snapshots, state.is_of_all, has_snapshot)
-        rewritten = lake.rewrite(sql)
+        lake.rewrite(sql)  # tells which tables it reads
         models, since = cache(lambda: _models(settings)), cache(partial(_stands_since, catalog))
         loaded = Loaded(ask, partial(_remembered, catalog), since, models, lake)
         for table in sorted(lake.versions):
             _refuse_expired(load_table(catalog, *table), table, state.snapshots[table])
         for table in sorted(lake.tables):
             loaded.check(table)
+            if further := earlier_mentions(loaded, table, may_read_stages=role == "writer"):
+                lake.mentioned[table] = further
+        rewritten = lake.rewrite(sql)
     read = {lake.source_of(table) for table in lake.tables | lake.versions}
     return rewritten, tuple(cut for source, cut in sorted(cuts.items()) if source in read or None in read)
 
@@ -190,4 +194,13 @@ def _model(node: Mapping[str, Any], models: Mapping[str, Any]) -> Model:
     loads = node["config"]["materialized"] == APPENDED
     read = [models[key] for key in node["depends_on"]["nodes"] if key in models]
     names = (found["name"] for found in read if is_view(found) or not loads)
-    return Model(TableName(*table_of_model(node)), tuple(names), loads)
+    return Model(TableName(*table_of_model(node)), tuple(names), loads, _first_sight(node))
+
+
+def _first_sight(node: Mapping[str, Any]) -> FirstSight | None:
+    """What the macro `first_sight` says of itself."""
+    said = node["config"].get("meta", {}).get("first_sight")
+    if said is None:
+        return None
+    mentions = ((mention["stage"], mention["key"].lower()) for mention in said["mentions"])
+    return FirstSight(said["key"].lower(), tuple(mentions), said["of_deletes"])

@@ -19,12 +19,23 @@ Ask = Callable[[str], list[list[Any]]]
 
 
 @dataclass(frozen=True)
+class FirstSight:
+    """How a hub or a link, which has each key once, gets to know of keys: its key, and the stages that mention it, each
+    with the name of the key there; `of_deletes` says that a delete mentions it, too."""
+
+    key: str
+    mentions: tuple[tuple[str, str], ...]
+    of_deletes: bool
+
+
+@dataclass(frozen=True)
 class Model:
     """A model of the project: its relation, and the models that it reads; `loads` says that it remembers its loads."""
 
     relation: TableName
     reads: tuple[str, ...] = ()
     loads: bool = False
+    first_sight: FirstSight | None = None
 
 
 @dataclass(frozen=True)
@@ -109,10 +120,11 @@ class Loaded:
         A parsed table that was begun again has rows of after the cut alone, and the table has those of before. Where
         the stage has no rows of the newest moment any more, none of them lack, and no load would count them anew.
         """
-        stage = self._stage(table, load)
-        read = self.lake.tables_below(stage) if stage else set()
-        if stage is None or any(self.lake.kind_of(name) is None for name in read):
+        self._refuse_unmade(table, load)
+        stage = self.stage_of(table, load.stage)
+        if stage is None:
             return
+        read = self.lake.tables_below(stage)
         if has_others and not any(self.lake.covers(name) or self._had_rows(name) for name in read):
             return
         outlived = {name for name in read if self._outlives(table, name)}
@@ -141,21 +153,29 @@ class Loaded:
         of = f"record_source IN (SELECT _record_source FROM {relation(*parsed)})"
         return self._has_rows(table, f"{of} AND load_date < {moment(begun)}")
 
-    def _stage(self, table: TableName, load: LoadedInput) -> TableName | None:
-        """It is where its table is, unless the project has it elsewhere: in another schema, or under an alias.
+    def stage_of(self, table: TableName, name: str) -> TableName | None:
+        """A stage is where its table is, unless the project has it elsewhere: in another schema, or under an alias.
 
-        Raises LakehouseError where it has yet to be made, and has rows.
+        None where it is not in the lake, or what it reads is not.
         """
-        beside = TableName(table.namespace, load.stage)
-        if self.lake.kind_of(beside) is not None:
-            return beside
+        stage = self._place(table, name)
+        there = stage is not None and all(self.lake.kind_of(read) for read in self.lake.tables_below(stage))
+        return stage if there else None
+
+    def _place(self, table: TableName, name: str) -> TableName | None:
+        model = self.models().get(name)
+        places = [TableName(table.namespace, name), *([model.relation] if model else [])]
+        return next((place for place in places if self.lake.kind_of(place) is not None), None)
+
+    def _refuse_unmade(self, table: TableName, load: LoadedInput) -> None:
+        """Raises LakehouseError where a stage of the project has yet to be made, and has rows."""
         models = self.models()
         model = models.get(load.stage)
-        if model is None or self.lake.kind_of(model.relation) is not None:
-            return model.relation if model else None
+        if model is None or self._place(table, load.stage) is not None:
+            return
         parsed = [models[name].relation for name in model.reads if name in models]
         if load.newest == NEVER and not any(map(self._had_rows, parsed)):
-            return None
+            return
         raise LakehouseError(f"{table}: its stage {model.relation} is not in the lake: run its load first")
 
     def _had_rows(self, parsed: TableName) -> bool:

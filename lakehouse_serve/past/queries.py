@@ -53,8 +53,9 @@ class AsOfCuts:
     `hidden` are the columns that the role may not read, by relation: the text of a view asks for all of them.
     `snapshots` are those of tables that are known at the cuts, such as mirrors; `has_snapshot` says whether a mirror is
     read at its own. `is_of_all`: a source that has no cut there was not in the lake yet; else its position was not
-    given. `tables` are those that were read by rewritten queries so far, by commit; `versions` those that were read at
-    their snapshot alone.
+    given. `mentioned` are conditions of further rows of hubs and links, whose keys were there (`earlier_mentions`).
+    `tables` are those that were read by rewritten queries so far, by commit; `versions` those that were read at their
+    snapshot alone.
     """
 
     cuts: Mapping[str, Cut]
@@ -64,6 +65,7 @@ class AsOfCuts:
     snapshots: Mapping[TableName, int] = field(default_factory=dict)
     is_of_all: bool = False
     has_snapshot: Callable[[TableName, int], bool] = lambda *_: True
+    mentioned: dict[TableName, str] = field(default_factory=dict)
     tables: set[TableName] = field(default_factory=set)
     versions: set[TableName] = field(default_factory=set)
 
@@ -113,7 +115,8 @@ class AsOfCuts:
         if kind.view is None:
             self.tables.add(name)
             kept = version if name.namespace.startswith("raw_") else ""  # without what landed late, as its mirror is
-            return f"{rows}{kept} WHERE {self.condition(name, kind.columns)}"
+            further = f" OR {self.mentioned[name]}" if name in self.mentioned else ""
+            return f"{rows}{kept} WHERE {self.condition(name, kind.columns)}{further}"
         if name in within or len(within) > DEEPEST:
             raise LakehouseError(f"{name} is a view that reads itself")
         return self._rewritten(without_columns(kind.view, self.hidden.get(name, ())), (*within, name)) + "\n"

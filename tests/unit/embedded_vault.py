@@ -271,7 +271,8 @@ class Vault:
         name = self.context["this"]
         if meta:
             new = SimpleNamespace(resource_type="model", config=SimpleNamespace(), database="", schema="", alias=name)
-            self.context["graph"]["nodes"].setdefault(f"model.p.{name}", new).config.meta = meta
+            config = self.context["graph"]["nodes"].setdefault(f"model.p.{name}", new).config
+            config.meta = {**getattr(config, "meta", {}), **meta}
         return ""
 
     def _provided(self) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from lakehouse.catalog.relations import BEGUN_AT, TableName
 from lakehouse.errors import LakehouseError
 from lakehouse_serve.past import asked, states
 from lakehouse_serve.past.cuts import Cut
-from lakehouse_serve.past.loaded import Loaded, Model
+from lakehouse_serve.past.loaded import FirstSight, Loaded, Model
 from lakehouse_serve.past.mirrors import has_snapshot, key_of
 from lakehouse_serve.past.moments import Moment
 from lakehouse_serve.past.queries import AsOfCuts, Kind, below, position_after, select_list, without_columns
@@ -552,8 +552,11 @@ def test_the_stages_of_a_table_that_grows_are_the_views_that_it_reads() -> None:
         "model.a.parsed": node("parsed", "parsed_table"),
         "model.a.other": node("other", "append_only"),
     }
+    mentions = [{"stage": "stg", "key": "hk_T"}, {"stage": "stg", "key": "hk_of"}]
+    nodes["model.a.hub"]["config"]["meta"] = {"first_sight": {"key": "hk_T", "mentions": mentions, "of_deletes": True}}
+    first_sight = FirstSight("hk_t", (("stg", "hk_t"), ("stg", "hk_of")), of_deletes=True)
     assert [asked._model(nodes[f"model.a.{name}"], nodes) for name in ("hub", "stg")] == [
-        Model(TableName("vault", "the_hub"), ("stg",), loads=True),
+        Model(TableName("vault", "the_hub"), ("stg",), loads=True, first_sight=first_sight),
         Model(TableName("vault", "the_stg"), ("parsed",)),
     ]
 
