@@ -136,13 +136,13 @@ def _put_on_all(session: Session, consumer: str, kept: Pinned, until: datetime |
         raise LakehouseError(f"a pin until {until.isoformat()} would be over already")
     try:
         for table, snapshot_id in kept.snapshots.items():
-            _put_on(session, table, snapshot_id, consumer, until, told)
-            made.append(table)
+            if _put_on(session, table, snapshot_id, consumer, until, told):
+                made.append(table)
     except BaseException:
         for table in made:
             _take_off(session, table, consumer)
         raise
-    return [_pin_of(table, session.catalog.load_table(table), tag) for table in made]
+    return [_pin_there(session, table, tag) for table in kept.snapshots]
 
 
 def _put_on(
@@ -152,26 +152,30 @@ def _put_on(
     consumer: str,
     until: datetime | None,
     told: Mapping[str, str],
-) -> None:
+) -> bool:
+    """Whether it was put on; not where somebody who makes the same pin has done so."""
     from pyiceberg.table.update import SetPropertiesUpdate, SetSnapshotRefUpdate
 
     def tagged(loaded: Table) -> tuple[TableUpdate, ...]:
         snapshot = loaded.snapshot_by_id(snapshot_id)
         there = loaded.metadata.refs.get(TAG + consumer)
-        if there is not None:  # somebody makes the same pin
-            if (there.snapshot_id, loaded.properties.get(CUT + consumer)) == (snapshot_id, told.get(CUT + consumer)):
-                return ()
-            raise LakehouseError(f"{consumer!r} was pinned by somebody else meanwhile, at another state of {table}")
         if snapshot is None:
             raise LakehouseError(f"{table}: snapshot {snapshot_id} no longer exists; pin a newer state")
         age = None if until is None else int(until.timestamp() * 1000) - snapshot.timestamp_ms
+        if there is not None:  # somebody makes the same pin
+            found = there.snapshot_id, there.max_ref_age_ms, loaded.properties.get(CUT + consumer)
+            if found == (snapshot_id, age, told.get(CUT + consumer)):
+                return ()
+            raise LakehouseError(
+                f"{consumer!r} was pinned by somebody else meanwhile, at another state of {table} or until another time"
+            )
         tag = SetSnapshotRefUpdate.model_validate(
             {"ref-name": TAG + consumer, "type": "tag", "snapshot-id": snapshot_id, "max-ref-age-ms": age}
         )
         return (tag, SetPropertiesUpdate(updates=dict(told))) if told else (tag,)
 
     # On the inspected state: a snapshot that expires meanwhile is a conflict.
-    until_committed(session.catalog, table, tagged)
+    return until_committed(session.catalog, table, tagged)
 
 
 def _take_off(session: Session, table: TableName, consumer: str) -> None:
@@ -190,6 +194,17 @@ def _tag(consumer: str) -> str:
         return TAG + check_pin_name(consumer)
     except ValueError as error:
         raise LakehouseError(str(error)) from None
+
+
+def _pin_there(session: Session, name: TableName, tag: str) -> Pin:
+    """The pin on a table; somebody who made the same one, and failed, may have taken off what he had put on."""
+    table = session.catalog.load_table(name)
+    if tag not in table.metadata.refs:
+        consumer = tag.removeprefix(TAG)
+        raise LakehouseError(
+            f"{consumer!r} was taken off {name} by somebody else meanwhile: unpin it, and pin it again"
+        )
+    return _pin_of(name, table, tag)
 
 
 def _pin_of(name: TableName, table: Table, tag: str) -> Pin:

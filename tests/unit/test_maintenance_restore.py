@@ -301,6 +301,46 @@ def test_of_two_that_make_one_pin_at_once_neither_mixes_it_with_another_state(
     assert kept.properties["lakehouse.pin.close"] == "shop=1:0/1"
 
 
+def test_a_pin_that_fails_leaves_what_another_one_of_its_name_has_put_on(
+    catalog: SqlCatalog, table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It took the tags of a finished pin off, whose tables then expired."""
+    grow(table, 2)
+    other = TableName("shop", "stores")
+    catalog.create_table(other, SCHEMA).append(pa.Table.from_pylist([{"id": 1}], SCHEMA))
+    monkeypatch.setattr("maintenance.inventory.pins.pins", lambda _: [])  # neither has seen the other yet
+    pin_states(session(catalog), "close", Pinned({NAME: ids(table)[0]}, "shop=1:0/1"))
+    with pytest.raises(LakehouseError, match="snapshot 0 no longer exists"):
+        pin_states(session(catalog), "close", Pinned({NAME: ids(table)[0], other: 0}, "shop=1:0/1"))
+    kept = catalog.load_table(NAME)
+    assert kept.metadata.refs["pin_close"].snapshot_id == ids(table)[0]
+    assert kept.properties["lakehouse.pin.close"] == "shop=1:0/1"
+
+
+def test_a_pin_until_another_time_is_another_one(
+    catalog: SqlCatalog, table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever asked for a year was told that the pin was made, and it ended after a day."""
+    grow(table, 1)
+    monkeypatch.setattr("maintenance.inventory.pins.pins", lambda _: [])
+    wanted, day = Pinned({NAME: ids(table)[0]}, "shop=1:0/1"), datetime.now(UTC) + timedelta(days=1)
+    for _ in range(2):
+        [pin] = pin_states(session(catalog), "close", wanted, day)
+        assert pin.ends_at(day)
+    for until in (day + timedelta(days=365), None):
+        with pytest.raises(LakehouseError, match=r"by somebody else meanwhile, .* or until another time"):
+            pin_states(session(catalog), "close", wanted, until)
+
+
+def test_a_pin_that_somebody_takes_off_while_it_is_made_is_not_told_to_be_there(
+    catalog: SqlCatalog, table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grow(table, 1)
+    monkeypatch.setattr("maintenance.inventory.pins._put_on", lambda *_: False)
+    with pytest.raises(LakehouseError, match=r"'close' was taken off shop\.sales by somebody else meanwhile"):
+        pin_states(session(catalog), "close", Pinned({NAME: ids(table)[0]}, "shop=1:0/1"))
+
+
 def test_a_pin_says_of_which_cut_it_is_until_it_is_taken_off_or_expires(catalog: SqlCatalog, table: Table) -> None:
     grow(table, 1)
     for end in (lambda: unpin(session(catalog), "close"), lambda: expire_reference(catalog, "pin_close")):

@@ -48,14 +48,15 @@ def until_committed(
     name: tuple[str, str],
     change: Callable[[Table], tuple[TableUpdate, ...]],
     remedy: str = "run it again",
-) -> None:
-    """Commits the updates that `change` returns for the current table, see `retried`; none commit nothing."""
+) -> bool:
+    """Commits the updates that `change` returns for the current table, see `retried`; whether there were any."""
 
-    def commit(loaded: Table) -> None:
+    def commit(loaded: Table) -> bool:
         if made := change(loaded):
             commit_on(catalog, loaded, made)
+        return bool(made)
 
-    retried(catalog, name, commit, remedy)
+    return retried(catalog, name, commit, remedy)
 
 
 def commit_on(catalog: SqlCatalog, table: Table, updates: tuple[TableUpdate, ...]) -> Table:
