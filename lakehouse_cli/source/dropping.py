@@ -44,7 +44,8 @@ def drop_aside(settings: Settings, source: str, table: str | None, counts: Mappi
 def drop(settings: Settings, found: Collection[Relation], dry_run: bool) -> None:
     """Drops them with their files, by Trino; what was dropped before an error stays so, and the rest can follow.
 
-    A second catalog names them no longer.
+    Raises LakehouseError for a table that somebody has pinned since it was asked for. A second catalog names those
+    that were dropped no longer.
     """
     from lakehouse.servers.trino import answering, query
     from lakehouse_serve.export import export_again
@@ -52,9 +53,21 @@ def drop(settings: Settings, found: Collection[Relation], dry_run: bool) -> None
     try:
         for each in found:
             if not dry_run:
+                _refuse_pinned(settings, each)
                 with answering(settings):
                     query(settings, f"DROP {each.kind.upper()} IF EXISTS {relation(*each.name)}")
             say(f"{each.kind} {each.name} {'would be dropped' if dry_run else 'dropped'}", flush=True)
     finally:
         if found and not dry_run and (problem := export_again(settings)):
             say(problem, error=True)
+
+
+def _refuse_pinned(settings: Settings, each: Relation) -> None:
+    """Right before the drop: the question may have waited for hours."""
+    from lakehouse.catalog.open import load_table, open_catalog
+    from lakehouse.catalog.pins import refuse_pinned
+
+    if each.kind == "table":
+        with closing(open_catalog(settings)) as catalog:
+            table = load_table(catalog, *each.name)
+        refuse_pinned(str(each.name), [table] if table else [])

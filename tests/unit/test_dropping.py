@@ -1,12 +1,14 @@
 """What `lakehouse remove --drop-tables` drops, and what it refuses to."""
 
+from contextlib import nullcontext
+
 import pyarrow as pa
 import pytest
 
 from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
-from lakehouse_cli.source.dropping import droppable
+from lakehouse_cli.source.dropping import drop, droppable
 
 
 def test_what_a_pin_keeps_is_not_dropped(
@@ -29,3 +31,27 @@ def test_what_a_pin_keeps_is_not_dropped(
         with pytest.raises(LakehouseError, match=f"^{what}: pin audit, month keeps old snapshots: {unpin}"):
             droppable(catalog_settings, "shop", (), table_name)
     assert [str(each.name) for each in droppable(catalog_settings, "shop", (), "lines")] == ["raw_shop.lines"]
+
+
+def test_what_was_pinned_while_the_question_waited_is_not_dropped(
+    postgres_catalog: LakeCatalog, catalog_settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A month's end was pinned while somebody thought about the answer, and it was gone."""
+    dropped: list[str] = []
+    monkeypatch.setattr("lakehouse.catalog.open.open_catalog", lambda _: postgres_catalog)
+    monkeypatch.setattr("lakehouse.servers.trino.answering", lambda _: nullcontext())
+    monkeypatch.setattr("lakehouse.servers.trino.query", lambda _, statement: dropped.append(statement))
+    monkeypatch.setattr("lakehouse_serve.export.export_again", lambda _: None)
+    postgres_catalog.create_namespace_if_not_exists("raw_shop")
+    rows = pa.table({"id": [1]})
+    for name in ("lines", "orders"):
+        postgres_catalog.create_table(("raw_shop", name), rows.schema)
+    found = sorted(droppable(catalog_settings, "shop", ()), key=lambda each: each.name)
+    table = postgres_catalog.load_table(("raw_shop", "orders"))
+    table.append(rows)
+    snapshot = table.metadata.current_snapshot_id
+    assert snapshot is not None
+    table.manage_snapshots().create_tag(snapshot, "pin_month").commit()
+    with pytest.raises(LakehouseError, match=r"^raw_shop\.orders: pin month keeps old snapshots: run .* unpin month"):
+        drop(catalog_settings, found, dry_run=False)
+    assert dropped == ['DROP TABLE IF EXISTS "raw_shop"."lines"']

@@ -83,6 +83,7 @@ def test_a_table_that_was_dropped_is_dropped_in_the_second_catalog(
 ) -> None:
     monkeypatch.setattr("lakehouse.servers.trino.answering", lambda _: nullcontext())
     monkeypatch.setattr("lakehouse.servers.trino.query", lambda *_: [])
+    monkeypatch.setattr("lakehouse_cli.source.dropping._refuse_pinned", lambda *_: None)
     monkeypatch.setattr("lakehouse_serve.export.export_again", lambda _: "the second catalog: no route")
     drop(load_settings(), [Relation(TableName("mirror_shop", "people"), "table", "s3://lake/people/")], dry_run)
     assert ("no route" in capsys.readouterr().err) == (not dry_run)
@@ -96,6 +97,7 @@ def test_what_was_dropped_before_an_error_is_dropped_in_the_second_catalog(
 
     monkeypatch.setattr("lakehouse.servers.trino.answering", lambda _: nullcontext())
     monkeypatch.setattr("lakehouse.servers.trino.query", fails)
+    monkeypatch.setattr("lakehouse_cli.source.dropping._refuse_pinned", lambda *_: None)
     monkeypatch.setattr("lakehouse_serve.export.export_again", lambda _: "the second catalog: exported again")
     with pytest.raises(LakehouseError, match="trino"):
         drop(load_settings(), [Relation(TableName("mirror_shop", "people"), "table", "s3://lake/people/")], False)
