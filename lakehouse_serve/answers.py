@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from lakehouse.catalog.pins import CUT
 from lakehouse.catalog.views.current_views import as_loaded
 from lakehouse.servers.logins import Rights
 from lakehouse_serve.access.tokens import Tokens
@@ -124,6 +125,8 @@ class Answers:
                 text = f"{_expired(namespace, name)}{self._oldest(caller, [document])}"
                 raise Refused(404, "NoSuchTableException", text) from None
             location = state.location
+        elif caller.rights.namespaces is not None and CUT.encode() in content:
+            content = json.dumps(_without_pins(document.metadata)).encode()
         keys = self._keys(caller, namespace, name, document)
         rest = {"config": keys, "storage-credentials": [_credential(document, keys)]}
         return _joined({"metadata-location": location}, content, rest)
@@ -272,6 +275,12 @@ class Answers:
 
 
 _KINDS: tuple[Kind, ...] = ("TABLE", "VIEW")
+
+
+def _without_pins(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Without the properties of pins, which name all sources and their positions."""
+    told = {name: value for name, value in metadata.get("properties", {}).items() if not name.startswith(CUT)}
+    return {**metadata, "properties": told}
 
 
 def _credential(document: Document, keys: Mapping[str, str]) -> dict[str, Any]:

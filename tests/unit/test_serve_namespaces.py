@@ -34,6 +34,7 @@ def described(namespace: str, name: str) -> Document:
     metadata = {
         "location": f"s3://warehouse/{namespace}/{name}", "schemas": [{"schema-id": 0, "fields": fields}],
         "current-schema-id": 0, "snapshots": [{"snapshot-id": 5, "timestamp-ms": 1}],
+        "properties": {"comment": name, "lakehouse.pin.close": "shop=1:0/5,bank=1:0/7"},
         "versions": [{"representations": [{"type": "sql", "sql": TEXT, "dialect": "trino"}]}],
     }  # fmt: skip
     at = f"s3://warehouse/{namespace}/{name}/metadata/1.metadata.json"
@@ -121,6 +122,16 @@ def test_only_the_namespaces_of_a_login_are_listed(lake: Lake) -> None:
     assert lake.seen(lake.add("reader", "vault")) == lake.seen(lake.add("privacy", "later")) == []
     assert lake.seen(lake.add("privacy", "vault")) == ["vault.sat_pii"]
     assert lake.seen(lake.add("reader", "raw_shop")) == [], "a namespace opens nothing that the role does not"
+
+
+def test_a_table_does_not_tell_a_login_of_some_namespaces_which_sources_a_pin_has(lake: Lake) -> None:
+    """Who read marts alone read the names of all sources and their positions in the properties of a pinned mart."""
+    reader = lake.login(client_id="reader", client_secret="r")
+    assert reader is not None
+    for token, told in ((lake.add("reader", "marts"), []), (reader, ["lakehouse.pin.close"])):
+        status, answer = lake.ask(token, "lake/namespaces/marts/tables/sales")
+        assert (status, sorted(answer["metadata"]["properties"])) == (200, ["comment", *told])
+        assert answer["metadata"]["snapshots"] == [{"snapshot-id": 5, "timestamp-ms": 1}]
 
 
 def test_a_pin_lists_of_a_logins_namespaces_what_it_keeps(lake: Lake) -> None:
