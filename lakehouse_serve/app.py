@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -207,6 +206,6 @@ def _basic(request: Request) -> tuple[str, str] | None:
         return None
     try:
         login, _, password = base64.b64decode(value, validate=True).decode().partition(":")
-    except (binascii.Error, UnicodeDecodeError):
+    except ValueError:  # not base64, no UTF-8, or not even ASCII
         return None
     return unquote_plus(login), unquote_plus(password)

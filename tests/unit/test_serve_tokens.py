@@ -119,6 +119,22 @@ def test_tokens_and_keys_end_with_the_password_of_their_login(asked: Asked, remo
     assert again is not None and asked.opens(again) == [True, True] and asked.keys("ada", again)()
 
 
+@pytest.mark.parametrize("sent", ["Basic é", "Basic ?", "Basic /w==", "Basic"])
+def test_a_basic_login_that_cannot_be_read_is_a_wrong_one(asked: Asked, sent: str) -> None:
+    """One that was not ASCII ended in a 500, was not counted, and left no line."""
+    status, text = asked.send("POST", "/v1/oauth/tokens", {"content-length": "0", "authorization": sent})
+    assert (status, json.loads(text)["error"]) == (401, "invalid_client")
+    [line] = map(json.loads, asked.log.with_name("log-refused").read_text().splitlines())
+    assert (line["what"], line["status"]) == ("login", 401)
+
+
+def test_wrong_basic_logins_are_counted(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lakehouse_serve.app.time", SimpleNamespace(time=time.time, monotonic=lambda: 0.0))
+    sent = {"content-length": "0", "authorization": "Basic é"}
+    assert {asked.send("POST", "/v1/oauth/tokens", sent)[0] for _ in range(99)} == {401}
+    assert asked.send("POST", "/v1/oauth/tokens", sent)[0] == 429
+
+
 def test_tokens_of_the_installations_own_logins_outlive_its_restart(asked: Asked) -> None:
     ensure_own_logins(asked.access, {"reader": "r"})
     token = asked.login(client_id="reader", client_secret="r")
