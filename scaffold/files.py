@@ -4,18 +4,16 @@ A file with a matching checksum may be rewritten or removed. A file that was edi
 to the user and is not changed.
 """
 
-import hashlib
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from lakehouse.files.atomic import write_atomically
+from lakehouse.text.generated import is_own, stamped
 from scaffold.text import Model
 
 Kind = Literal["new", "changed", "gone", "yours", "same", "behind"]
-_LINE = re.compile(r"^(?:\{#-|#) Written by `lakehouse scaffold`, its own while unchanged: ([0-9a-f]{16})(?: -#\})?\n")
 _LAYERS = ("parsed", "current", "stage", "vault", "timelines")
 
 
@@ -26,18 +24,6 @@ class Change:
     path: Path
     kind: Kind
     text: str = ""
-
-
-def stamped(name: str, body: str) -> str:
-    """The text with the checksum line."""
-    line = f"Written by `lakehouse scaffold`, its own while unchanged: {_checksum(body)}"
-    return (f"{{#- {line} -#}}\n" if name.endswith(".sql") else f"# {line}\n") + body
-
-
-def is_own(text: str) -> bool:
-    """Whether the file is unchanged since the scaffold wrote it."""
-    found = _LINE.match(text)
-    return found is not None and found[1] == _checksum(text[found.end() :])
 
 
 def plan(project: Path, source: str, models: Iterable[Model]) -> list[Change]:
@@ -68,7 +54,3 @@ def apply(changes: Iterable[Change]) -> None:
             write_atomically(change.path, change.text)
         elif change.kind == "gone":
             change.path.unlink()
-
-
-def _checksum(body: str) -> str:
-    return hashlib.sha256(body.encode()).hexdigest()[:16]
