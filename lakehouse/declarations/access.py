@@ -5,8 +5,8 @@
 that reads some namespaces only is in groups of its role and theirs, `reader@marts`, which the rules name as well.
 
 Personal data goes where a column of its name goes: a relation hides every personal name of the raw tables above it,
-whether it has such a column or not. A model that renames personal data has to declare it. Hubs and links pass nothing
-on, because no key is personal (V8).
+whether it has such a column or not. A model that renames personal data has to declare it. Hubs and links as the
+scaffold writes them pass nothing on, because no key is personal (V8).
 
 Tables keep columns that are declared no more, and their snapshots keep the former names. So a name that was personal
 once stays hidden, until a column of that name is declared, and lands, that is not personal. What a relation was made of
@@ -21,12 +21,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pydantic import ValidationError
-
 from lakehouse.declarations.declared import Declarations, RawTable
+from lakehouse.declarations.keys_alone import keys_alone
 from lakehouse.declarations.lineage import parents, place
-from lakehouse.declarations.lines import line_in_model, mistakes_in, refuse
-from lakehouse.declarations.policies import AccessPolicy
+from lakehouse.declarations.model_policies import Policies, described, making, policies_of
 from lakehouse.errors import LakehouseError
 from lakehouse.files.private_files import write_shared
 from lakehouse.servers.logins import WRITER, Role
@@ -56,7 +54,6 @@ class Relation(NamedTuple):
 Names = Mapping[str, frozenset[str]]
 """Raw table (`raw_shop.orders`) or model (`marts.report`) → its own columns that are not for readers; or relation → the
 raw tables and models with such columns that it is made of, itself too."""
-Policies = Mapping[str, AccessPolicy]  # by unique id of a model
 OWN = (Relation("meta", "cuts", "reader"), Relation("meta", "mirrors", "reader"))
 """Those of the lake's own tables that say nothing of anybody."""
 
@@ -65,7 +62,7 @@ def write_rules(folder: Path, manifest: Mapping[str, Any], declarations: Declara
     """Writes the rules where they differ; Trino reads them within seconds. Raises LakehouseError for a wrong policy."""
     policies = policies_of(manifest, project_dir)
     hidden = not_for_readers(manifest, declarations, policies, read_remembered(folder / REMEMBERED))
-    above = personal_above(manifest, hidden, read_remembered(folder / ABOVE))
+    above = personal_above(manifest, declarations, hidden, read_remembered(folder / ABOVE))
     found = relations(manifest, declarations, policies, hidden, above)
     write_remembered(folder / REMEMBERED, hidden)
     write_remembered(folder / ABOVE, above)
@@ -120,17 +117,19 @@ def not_for_readers(
     for table in declarations.tables:
         personal = _names(table, (*table.personal, *table.raw.personal))  # also those that land no more
         note(".".join(table.identifier), personal, _names(table, table.landed))
-    models = _models(manifest)
+    nodes = making(manifest)
     for key, policy in policies.items():
-        described = frozenset(column["name"].lower() for column in models[key].get("columns", {}).values())
-        note(_name(models[key]), frozenset(name.lower() for name in policy.personal), described)
+        note(_name(nodes[key]), frozenset(name.lower() for name in policy.personal), described(nodes[key]))
     return {name: columns for name, columns in found.items() if columns}
 
 
-def personal_above(manifest: Mapping[str, Any], hidden: Names, before: Names) -> dict[str, frozenset[str]]:
+def personal_above(
+    manifest: Mapping[str, Any], declarations: Declarations, hidden: Names, before: Names
+) -> dict[str, frozenset[str]]:
     """What has columns that are not for readers and is above each of dbt's relations, or was so once."""
-    models, made_of = _models(manifest), parents(manifest)
-    named = {**manifest["sources"], **models}
+    models, nodes, made_of = _models(manifest), making(manifest), parents(manifest)
+    renamed = frozenset[str]().union(*(hidden.get(_name(node), ()) for node in nodes.values()))
+    named, alone = {**manifest["sources"], **nodes}, keys_alone(models, declarations, renamed)
 
     def above(key: str) -> frozenset[str]:
         seen, waiting = set[str](), [key]
@@ -138,7 +137,7 @@ def personal_above(manifest: Mapping[str, Any], hidden: Names, before: Names) ->
             at = waiting.pop()
             if at not in seen:
                 seen.add(at)
-                waiting += () if at in models and _has_keys_alone(models[at]) else made_of.get(at, ())
+                waiting += () if at in alone else made_of.get(at, ())
         names = {_name(named[at]) for at in seen & named.keys()}
         return frozenset(names & hidden.keys()).union(*(before.get(name, ()) for name in names))
 
@@ -232,20 +231,6 @@ def _least(node: Mapping[str, Any], personal_satellites: frozenset[str]) -> Role
     return "reader"
 
 
-def policies_of(manifest: Mapping[str, Any], project_dir: Path) -> Policies:
-    """What each model says of itself. Raises LakehouseError for what is wrong in it."""
-    found, problems = {}, []
-    for key, node in _models(manifest).items():
-        meta = {**node.get("meta", {}), **node["config"].get("meta", {})}
-        try:
-            found[key] = AccessPolicy.model_validate({k: v for k, v in meta.items() if k in AccessPolicy.model_fields})
-        except ValidationError as error:
-            for path, text in mistakes_in(error, AccessPolicy):
-                problems.append(f"{line_in_model(project_dir, dict(node), path)}: {node['name']}: {text}")
-    refuse(problems)
-    return found
-
-
 def _personal_satellites(declarations: Declarations) -> frozenset[str]:
     return frozenset(
         f"{'ref' if table.vault and table.vault.reference_table else 'sat'}_{name}"
@@ -257,10 +242,6 @@ def _personal_satellites(declarations: Declarations) -> frozenset[str]:
 
 def _names(table: RawTable, columns: Iterable[str]) -> frozenset[str]:
     return frozenset(table.raw.alias.get(name, name).lower() for name in columns)
-
-
-def _has_keys_alone(node: Mapping[str, Any]) -> bool:
-    return node["fqn"][1] == "vault" and node["name"].startswith(("hub_", "link_"))
 
 
 def _write(file: Path, wanted: Mapping[str, Any]) -> None:

@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 import typer
 
 from lakehouse.declarations import Declarations, load_declarations
-from lakehouse.declarations.access import policies_of
 from lakehouse.declarations.manifest import load_manifest
+from lakehouse.declarations.model_policies import policies_of
 from lakehouse.declarations.unread import unread_tables
 from lakehouse.errors import LakehouseError
 from lakehouse.extras import installed, missing_extra

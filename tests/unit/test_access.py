@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from ingestion.sink.meta_tables import known_schemas
 from lakehouse.declarations import Declarations, declarations_from
@@ -19,15 +20,16 @@ from lakehouse.declarations.access import (
     ensure_rules,
     not_for_readers,
     personal_above,
-    policies_of,
     read_relations,
     relations,
     rules,
     write_rules,
 )
 from lakehouse.declarations.manifest import load_manifest
+from lakehouse.declarations.model_policies import policies_of
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import PROJECT_DIR, load_settings
+from lakehouse.text.generated import stamped
 from maintenance.planning.history import HISTORY
 from tests.unit.test_scaffold import declared
 
@@ -62,13 +64,14 @@ def related(manifest: dict[str, Any], declarations: Declarations, project: Path 
     """As where nothing is remembered."""
     policies = policies_of(manifest, project)
     hidden = not_for_readers(manifest, declarations, policies, {})
-    return relations(manifest, declarations, policies, hidden, personal_above(manifest, hidden, {}))
+    return relations(manifest, declarations, policies, hidden, personal_above(manifest, declarations, hidden, {}))
 
 
 def model(name: str, *above: str, schema: str = "marts", folder: str = "marts", **meta: Any) -> dict[str, Any]:
     return {
         "resource_type": "model", "name": name, "alias": name, "schema": schema, "fqn": ["lakehouse", folder, name],
-        "config": {"meta": meta, "materialized": "view"}, "depends_on": {"nodes": list(above)}, "columns": {},
+        "config": {"meta": meta, "materialized": "view"}, "depends_on": {"nodes": list(above)},
+        "columns": {name.lower(): {"name": name} for name in meta.get("personal", ())},
         "original_file_path": f"models/{folder}/{name}.sql",
     }  # fmt: skip
 
@@ -300,6 +303,115 @@ def test_a_wrong_policy_is_one_line(read: Read) -> None:
     nodes = {"m": model("m", access="everybody")}
     with pytest.raises(LakehouseError, match=r"models/marts/m\.sql:\d+: m: meta\.access: .*'reader'"):
         related({**read[0], "nodes": nodes}, read[1])
+
+
+NONE = "is none of the columns that its YAML describes"
+
+
+@pytest.mark.parametrize(
+    ("meta", "told"),
+    [
+        ("personel: [mail]", ":4: m: meta: unknown key `personel`: did you mean `personal`?"),
+        ("personnel: [mail]", ":4: m: meta: unknown key `personnel`: did you mean `personal`?"),
+        ("PERSONAL: [mail]", ":4: m: meta: unknown key `PERSONAL`: did you mean `personal`?"),
+        ("acess: privacy", ":4: m: meta: unknown key `acess`: did you mean `access`?"),
+        ("personal: [mial]", f":4: m: meta.personal: 'mial' {NONE}: did you mean 'mail'?"),
+        ("personal: [mail, x]", f":4: m: meta.personal: 'x' {NONE}: correct it, or describe the column"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("kind", ["model", "snapshot", "seed"])
+def test_what_would_open_a_column_by_a_misspelling_is_refused_before_there_are_rules(
+    folder: Path, read: Read, tmp_path: Path, meta: str, told: str, kind: str
+) -> None:
+    """Only the code location of Dagster knew of it, and any other command had opened the column by then."""
+    text = f"{kind}s:\n  - name: m\n    meta:\n      {meta}\n    columns: [{{name: mail}}]\n"
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "m.yml").write_text(text)
+    wrong = model("m", "source.lakehouse.retail.customers", **yaml.safe_load(meta))
+    wrong |= {"resource_type": kind, "patch_path": "x://models/m.yml", "columns": {"mail": {"name": "mail"}}}
+    with pytest.raises(LakehouseError) as refused:
+        write_rules(folder, {**read[0], "nodes": {"m": wrong}}, read[1], tmp_path)
+    assert f"{tmp_path.name}/models/m.yml{told}" in str(refused.value)
+    assert not folder.exists()
+
+
+def test_personal_columns_that_nothing_reads_in_config_itself_are_refused(read: Read) -> None:
+    wrong = model("m")
+    wrong["config"]["personal"] = ["mail"]
+    with pytest.raises(LakehouseError, match=r"models/marts/m\.sql: m: `personal` is in `config` itself"):
+        related({**read[0], "nodes": {"m": wrong}}, read[1])
+
+
+def test_keys_of_other_tools_and_of_dagster_are_not_taken_for_those_of_readers(read: Read) -> None:
+    nodes = {"m": model("m", person_id="x", contains_personal_data=True, success="y", process="z", owner="o")}
+    assert related({**read[0], "nodes": nodes}, read[1])
+
+
+def test_a_folders_personal_column_is_described_by_one_of_its_models(read: Read, tmp_path: Path) -> None:
+    project = "models:\n  lakehouse:\n    marts:\n      +meta: {personal: [mail, phone]}\n"
+    (tmp_path / "dbt_project.yml").write_text(project)
+    meta = {"personal": ["mail", "phone"]}
+    nodes = {"a": model("a", **meta), "b": model("b", **meta)}
+    nodes["b"]["columns"] = {"mail": {"name": "mail"}}
+    made = {r.name: r for r in related({**read[0], "nodes": nodes}, read[1], tmp_path)}
+    assert made["b"].personal == {"mail", "phone"}
+    nodes["a"]["columns"] = nodes["b"]["columns"]
+    with pytest.raises(LakehouseError, match=r"dbt_project\.yml:4: a: meta\.personal: 'phone' is none of"):
+        related({**read[0], "nodes": nodes}, read[1], tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["snapshot", "seed"])
+def test_what_a_snapshot_or_seed_calls_personal_is_hidden_below_it(read: Read, kind: str) -> None:
+    """It was read of models alone, so that readers saw the column in each mart of it."""
+    kept = model("kept", schema="snapshots", personal=["Mail"]) | {"resource_type": kind}
+    (*_, report) = related({**read[0], "nodes": {"kept": kept, "report": model("report", "kept")}}, read[1])
+    assert report.name == "report" and report.personal == {"mail"}
+
+
+def vault_model(name: str, sql: str, *above: str) -> dict[str, Any]:
+    """As dbt has it, which strips the text."""
+    return model(name, *above, schema="vault", folder="vault") | {"raw_code": sql.strip()}
+
+
+PERSON = "hub: person, satellites: {person: [city], pii: {columns: [email], personal: true}}"
+HUB = "{{ cdc_vault.hub(src_pk='hk_person', src_nk='person_id', source_model=['stg_shop__people']) }}\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "sql", "hides"),
+    [
+        ("hub_person", stamped(".sql", HUB), False),
+        ("hub_person", HUB, True),
+        ("hub_person", stamped(".sql", HUB).replace("'person_id'", "'email'"), True),
+        ("hub_person", stamped(".sql", HUB.replace("person_id", "email")), True),  # that of a former declaration
+        ("hub_person", stamped(".sql", HUB.replace("'person_id'", "['person_id', 'email']")), True),
+        ("hub_other", stamped(".sql", HUB), True),
+        ("hub_other", stamped(".sql", HUB.replace("'person_id'", "[]")), True),
+        ("link_customer_contact", "select email from {{ ref('stg_shop__people') }}", True),
+        ("hub_contact", "select email from {{ ref('stg_shop__people') }}", True),
+    ],
+)
+def test_only_a_hub_as_it_was_written_of_the_declarations_passes_no_personal_data_on(
+    tmp_path: Path, name: str, sql: str, hides: bool
+) -> None:
+    """By its name alone a model of the project's own showed the addresses, and so did all that was made of it."""
+    project = shop(tmp_path, "city email", PERSON)
+    nodes = {name: vault_model(name, sql, "source.x.shop.people"), "report": model("report", name)}
+    made = {r.name: r.personal for r in related({**project[0], "nodes": nodes}, project[1], tmp_path)}
+    assert made[name] == made["report"] == ({"email"} if hides else set())
+
+
+def test_a_key_that_a_stage_calls_personal_goes_where_its_hub_goes(tmp_path: Path) -> None:
+    project = shop(tmp_path, "city email", PERSON)
+    stage = model("stg_shop__people", schema="vault", folder="stage", personal=["person_id"])
+    nodes = {"stage": stage, "hub": vault_model("hub_person", stamped(".sql", HUB), "stage")}
+    made = {r.name: r.personal for r in related({**project[0], "nodes": nodes}, project[1], tmp_path)}
+    assert made["hub_person"] == {"person_id"}
+
+
+def test_every_hub_and_link_that_the_scaffold_writes_passes_nothing_on(read: Read, found: dict[str, Relation]) -> None:
+    names = [name for name in found if re.match(r"vault\.(hub|link)_", name)]
+    assert len(names) > 8 and not any(found[name].personal for name in names)
 
 
 def test_names_are_no_patterns() -> None:
