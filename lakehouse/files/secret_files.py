@@ -11,9 +11,10 @@ from pydantic_settings import BaseSettings, EnvSettingsSource
 
 from lakehouse.errors import LakehouseError
 
+DATABASE = re.compile(r"postgres(ql)?://")  # of another URL, such as a webhook, the path may be the secret
 PASSWORD = re.compile(
     r"://[^/?@]*:[^/?]*@|[?&](ssl)?password="
-)  # in a URL; one without it finds its password elsewhere
+)  # in a database's URL; one without it finds its password elsewhere
 NAMED = re.compile(r"secret|password|token|access\.?key", re.IGNORECASE)  # properties that Spark takes for secrets
 
 
@@ -51,7 +52,8 @@ def refuse_open(file: Path, model: type[BaseModel], values: Mapping[str, Any]) -
 def _is_secret(kind: Any, value: Any) -> bool:
     """Whether a value of this type, or a part of it, must be kept from others."""
     if kind is SecretStr:
-        return "://" not in str(value) or bool(PASSWORD.search(str(value)))
+        text = str(value)
+        return bool(text) and not (DATABASE.match(text) and not PASSWORD.search(text))
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         fields = kind.model_fields
         return isinstance(value, dict) and any(

@@ -74,7 +74,8 @@ def test_a_folder_that_is_not_there_is_one_line(folder: Path) -> None:
     [f'catalog_url = "{URL}"', '[s3]\naccess_key = "known"\nsecret_key = "s3cret"', f'[sources.shop]\nurl = "{URL}"',
      '[sources.shop]\nurl = "postgresql://h/d?user=u&password=hunter2"',
      '[sources.shop]\nurl = "postgresql://h/d?sslkey=k&sslpassword=hunter2"',
-     '[spark.conf]\n"spark.hadoop.fs.s3a.secret.key" = "hunter2"'],
+     '[spark.conf]\n"spark.hadoop.fs.s3a.secret.key" = "hunter2"',
+     '[alerts]\nwebhook = "https://hooks.slack.example/services/T0/B0/hunter2"'],
 )  # fmt: skip
 def test_a_file_with_secrets_that_others_may_read_is_refused(toml: Path, text: str) -> None:
     toml.write_text(text)
@@ -89,6 +90,7 @@ def test_a_file_with_secrets_that_others_may_read_is_refused(toml: Path, text: s
 def test_a_file_without_secrets_may_be_open(toml: Path) -> None:
     toml.write_text(
         'catalog_url = "postgresql://lake@127.0.0.1/lake"\n[trino]\nport = 8081\n[spark.conf]\n"a.b" = "c"\n'
+        '[export]\nurl = "postgres://lake@127.0.0.1/lake"\n[alerts]\nwebhook = ""\n'
     )
     toml.chmod(0o644)
     assert load_settings().trino.port == 8081
