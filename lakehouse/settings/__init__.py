@@ -7,19 +7,17 @@ of filling these settings), the defaults of each group. Nested settings use two 
 
 import os
 import re
-import tomllib
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, SecretStr, ValidationError, field_validator
+from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import (
     BaseSettings,
     InitSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     SettingsError,
-    TomlConfigSettingsSource,
 )
 
 from lakehouse.errors import LakehouseError
@@ -40,7 +38,7 @@ from lakehouse.settings.places import (
     is_project,
     project_dir,
 )
-from lakehouse.settings.section import Port, Section
+from lakehouse.settings.section import Port, Section, Url, is_blank
 from lakehouse.settings.servers import DagsterSettings, Login, S3Settings, SparkSettings, TrinoSettings
 from lakehouse.settings.serving import ExportSettings, ServeSettings
 from lakehouse.settings.sources import (
@@ -78,7 +76,7 @@ class Settings(BaseSettings):
     sources: dict[str, Connection] = Field(
         default_factory=dict, description="what to ingest, each with the settings of a source"
     )
-    catalog_url: SecretStr | None = Field(None, description="libpq URL of the catalog and state database")
+    catalog_url: Url = Field(None, description="libpq URL of the catalog and state database")
     catalog_name: str = Field("lake", description="name of the catalog in Iceberg's tables")
     warehouse: str = Field("s3://warehouse/", description="where the tables' files are")
     s3: S3Settings = S3Settings()
@@ -98,6 +96,18 @@ class Settings(BaseSettings):
             " has a `dbt_project/`, else the working folder"
         ),
     )
+
+    @field_validator("sources", mode="before")
+    @classmethod
+    def _without_blank_ones(cls, given: Any) -> Any:
+        """Those of which nothing is set, such as one whose variable for the URL is empty."""
+        if not isinstance(given, dict):
+            return given
+        return {
+            name: source
+            for name, source in given.items()
+            if not (isinstance(source, dict) and source and all(map(is_blank, source.values())))
+        }
 
     @field_validator("project_dir")
     @classmethod
@@ -205,7 +215,7 @@ class Settings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Environment over secret files over lakehouse.toml over the home's endpoints."""
         file = config_file()
-        written_by_hand = TomlConfigSettingsSource(settings_cls, file)()
+        written_by_hand = filling.read_toml(file)
         refuse_open(file, settings_cls, written_by_hand)
         toml = InitSettingsSource(settings_cls, filling.placed(written_by_hand, settings_cls, file.parent))
         folder = filling.first("secrets_dir", (env_settings, toml))
@@ -213,7 +223,7 @@ class Settings(BaseSettings):
         home = filling.home(toml, init_settings, env_settings)
         written = filling.endpoints(settings_cls, home / ENDPOINTS_FILE)
         given = [source() for source in (init_settings, env_settings, files, toml)]
-        if filling.is_another(written.get("trino", {}), [each.get("trino") or {} for each in given]):
+        if filling.is_another(written.get("trino", {}), filling.sections("trino", given)):
             written.pop("trino", None)  # the logins of the embedded Trino are no business of that one
         if "s3" in written and filling.is_another_store(written, given):
             del written["s3"]  # nor are the keys of its object store, which no setting could unset
@@ -246,8 +256,6 @@ def load_settings(**overrides: Any) -> Settings:
         field = re.search(r'field "(\w+)"', str(error))
         name = f"LAKEHOUSE_{field[1].upper() if field else ''}"
         raise LakehouseError(f"settings: {name}, or a variable that begins so, is not JSON; {TABLE}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise LakehouseError(f"settings: {CONFIG_FILE} or {ENDPOINTS_FILE} is not TOML: {error}") from None
 
 
 def connected_now(settings: Settings) -> Settings:

@@ -10,8 +10,13 @@ from pydantic import BaseModel, SecretStr
 from pydantic_settings import PydanticBaseSettingsSource
 
 from lakehouse.errors import LakehouseError
-from lakehouse.settings.places import HOME, absolute, named_project
-from lakehouse.text.spelling import Keys, keys_at, kinds_at
+from lakehouse.settings.places import HOME, absolute, config_file, named_project
+from lakehouse.text.spelling import Keys, keys_at, kinds_at, line_in_toml
+
+
+def sections(name: str, given: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """A section as each of them has it; what is none is told where the settings are made."""
+    return [part[name] for part in given if isinstance(part.get(name), Mapping)]
 
 
 def is_another(embedded: Mapping[str, Any], given: Sequence[Mapping[str, Any]]) -> bool:
@@ -24,7 +29,7 @@ def is_another(embedded: Mapping[str, Any], given: Sequence[Mapping[str, Any]]) 
 
 def is_another_store(embedded: Mapping[str, Any], given: Sequence[Mapping[str, Any]]) -> bool:
     """Whether the settings lead to another object store than the embedded one: by its address, or by the bucket."""
-    endpoint = next((part["s3"]["endpoint"] for part in given if (part.get("s3") or {}).get("endpoint")), None)
+    endpoint = next((part["endpoint"] for part in sections("s3", given) if part.get("endpoint")), None)
     warehouse = next((str(part["warehouse"]) for part in given if part.get("warehouse")), None)
     store, here = embedded.get("s3", {}), embedded.get("warehouse", "")
     return (
@@ -35,7 +40,7 @@ def is_another_store(embedded: Mapping[str, Any], given: Sequence[Mapping[str, A
 
 def without_namesakes(sources: Mapping[str, Any], given: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The embedded sources but those in whose name the settings lead to another source."""
-    layers = [part["sources"] for part in given if isinstance(part.get("sources"), Mapping)]
+    layers = sections("sources", given)
     return {
         name: embedded for name, embedded in sources.items()
         if not is_another_source(embedded, [each[name] for each in layers if isinstance(each.get(name), Mapping)])
@@ -88,7 +93,23 @@ def endpoints(model: type[BaseModel], file: Path) -> dict[str, Any]:
             if name in names or not names
         }
 
-    return known(tomllib.loads(file.read_text()), ()) if file.is_file() else {}
+    return known(read_toml(file), ())
+
+
+def read_toml(file: Path) -> dict[str, Any]:
+    """What a file of settings says; nothing where there is none. Raises LakehouseError that names it."""
+    try:
+        text = file.read_bytes().decode() if file.is_file() else ""
+        if text.startswith("\ufeff"):
+            raise LakehouseError(f"settings: {file} begins with a byte order mark: save it as UTF-8 without one")
+        return tomllib.loads(text)
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise LakehouseError(f"settings: {file}:{line} is not UTF-8: save the file in UTF-8") from None
+    except tomllib.TOMLDecodeError as error:
+        raise LakehouseError(f"settings: {file} is not TOML: {error}") from None
+    except OSError as error:
+        raise LakehouseError(f"settings: {file} cannot be read: {error.strerror}") from None
 
 
 def placed(values: Mapping[str, Any], model: type[BaseModel], folder: Path) -> dict[str, Any]:
@@ -118,5 +139,10 @@ def cache(*sources: PydanticBaseSettingsSource) -> Path:
 
 
 def first(key: str, sources: tuple[PydanticBaseSettingsSource, ...]) -> Any:
-    """What the first source says that says anything."""
-    return next((values[key] for values in (source() for source in sources) if values.get(key)), None)
+    """The path that the first source says that says anything."""
+    found = next((values[key] for values in (source() for source in sources) if values.get(key)), None)
+    if found is not None and not isinstance(found, str | Path):
+        file = config_file()
+        line = line_in_toml(file.read_text(), (key,)) if file.is_file() else None
+        raise LakehouseError(f"settings: {f'{file}:{line}: ' if line else ''}{key}: a path is wanted, in quotes")
+    return found

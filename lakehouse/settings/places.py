@@ -13,11 +13,15 @@ ENDPOINTS_FILE = "endpoints.toml"
 
 
 def config_file() -> Path:
-    """Where lakehouse.toml is, or would be; absolute. Raises LakehouseError when LAKEHOUSE_CONFIG names no file."""
+    """Where lakehouse.toml is, or would be; absolute. Raises LakehouseError when LAKEHOUSE_CONFIG names no file, or
+    there is a folder in its place."""
     given = os.environ.get("LAKEHOUSE_CONFIG")
     path = absolute(given) if given else named_project() / CONFIG_FILE
     if given and not path.exists():
         raise LakehouseError(f"settings: LAKEHOUSE_CONFIG names {path}, which is no file: correct or unset it")
+    if path.is_dir():  # as a container makes of a file that is to be mounted and is not there
+        whose = "LAKEHOUSE_CONFIG names" if given else "settings are read from"
+        raise LakehouseError(f"settings: {whose} {path}, which is a folder: put the file in its place")
     return path
 
 

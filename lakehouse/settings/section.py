@@ -2,9 +2,19 @@
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 
 Port = Annotated[int, Field(ge=1, le=65535)]
+
+
+def is_blank(given: object) -> bool:
+    """Whether a variable is set to nothing: a compose file can leave one empty, but not away."""
+    text = given.get_secret_value() if isinstance(given, SecretStr) else given
+    return isinstance(text, str) and not text.strip()
+
+
+Url = Annotated[SecretStr | None, BeforeValidator(lambda given: None if is_blank(given) else given)]
+"""A URL that may be unset, which an empty one is; libpq would take that for its own default database."""
 
 
 class Section(BaseModel):

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 from pydantic import Field, SecretStr, model_validator
 
 from lakehouse.errors import LakehouseError
-from lakehouse.settings.section import Port, Section
+from lakehouse.settings.section import Port, Section, Url
 
 
 class S3Settings(Section):
@@ -132,7 +132,7 @@ class DagsterSettings(Section):
 
     host: str = Field("127.0.0.1", description="where the UI listens")
     port: Port = Field(3000, description="port of the UI")
-    storage_url: SecretStr | None = Field(
+    storage_url: Url = Field(
         None,
         description=(
             "libpq URL of Dagster's database; `up`, `dev`, `run` and `worker` write it to "

@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import Field, SecretStr, model_validator
 
-from lakehouse.settings.section import Port, Section
+from lakehouse.settings.section import Port, Section, Url
 
 
 class ServeSettings(Section):
@@ -44,7 +44,7 @@ class ServeSettings(Section):
 class ExportSettings(Section):
     """Another JDBC catalog that names the lake's tables, for engines that read no REST catalog."""
 
-    url: SecretStr | None = Field(None, description="libpq URL of its database")
+    url: Url = Field(None, description="libpq URL of its database")
     catalog: str = Field("lake", description="what it is called there")
     tables: tuple[str, ...] = Field(("mirror_*.*", "marts.*"), description="which tables, with * for any text")
     role: Literal["reader", "privacy", "writer"] = Field(

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from pydantic import Discriminator, Field, SecretStr, Tag, field_validator, model_validator
 
-from lakehouse.settings.section import Section
+from lakehouse.settings.section import Section, Url, is_blank
 
 
 def with_password(url: str | SecretStr, file: Path, setting: str) -> str:
@@ -40,13 +40,13 @@ class SourceSettings(Section):
         description="what kind of source it is; `kafka` for [topics](../operations.md#topics-in-kafka)",
     )
     url: SecretStr = Field(description="libpq URL of the runtime role: REPLICATION and SELECT are enough")
-    owner_url: SecretStr | None = Field(
+    owner_url: Url = Field(
         None,
         description=(
             "libpq URL of the tables' owner, for `prepare` and the simulators; without it, set-up DDL is printed"
         ),
     )
-    primary_url: SecretStr | None = Field(
+    primary_url: Url = Field(
         None,
         description=(
             "libpq URL of the runtime role on the primary, where `url` leads to a [standby](../how-to/standby.md) that"
@@ -71,9 +71,16 @@ class SourceSettings(Section):
         found = {
             url: with_password(values[url], Path(values[file]).expanduser(), file)
             for url, file in files.items()
-            if values.get(url) and values.get(file)
+            if values.get(url) and values.get(file) and isinstance(values[file], str | Path)
         }
         return values | found
+
+    @field_validator("url", mode="before")
+    @classmethod
+    def _is_there(cls, given: object) -> object:
+        if is_blank(given):
+            raise ValueError("is empty: set it, or take out the other settings of the source too")
+        return given
 
 
 class RegistrySettings(Section):
@@ -135,7 +142,7 @@ class DebeziumSettings(BrokerSettings):
         description="the topic of `provide.transaction.metadata`, where transactions end: `<prefix>.transaction`; "
         "without it a cut is a state of each table alone",
     )
-    url: SecretStr | None = Field(
+    url: Url = Field(
         None,
         description="libpq URL of the database behind the topics, of a role with SELECT: for `reconcile --views`, "
         "`erase`, `prepare --check`, and to tell a connector that has stopped",

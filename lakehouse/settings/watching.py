@@ -2,9 +2,9 @@
 
 from typing import Literal
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import Field, SecretStr, model_validator
 
-from lakehouse.settings.section import Port, Section
+from lakehouse.settings.section import Port, Section, Url
 
 
 class MailSettings(Section):
@@ -28,7 +28,7 @@ class MailSettings(Section):
 class AlertSettings(Section):
     """Who is told what needs attention, and the limits of what declares none of its own."""
 
-    webhook: SecretStr | None = Field(
+    webhook: Url = Field(
         None, description="URL that takes alerts as JSON by POST, such as an incoming webhook of Slack"
     )
     mail: MailSettings | None = Field(
@@ -49,12 +49,6 @@ class AlertSettings(Section):
     backup_hours: float = Field(
         50.0, ge=0, description="age of the last backup, or of a lake that was never backed up; 0: nobody is told"
     )
-
-    @field_validator("webhook", mode="before")
-    @classmethod
-    def _is_unset_if_empty(cls, given: object) -> object:
-        """A compose file can leave a variable empty, but not away."""
-        return None if given == "" else given
 
 
 class MetricsSettings(Section):

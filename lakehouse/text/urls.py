@@ -9,6 +9,8 @@ from psycopg.pq import Conninfo
 
 from lakehouse.errors import LakehouseError
 
+NAMING = ("host", "hostaddr", "dbname", "service")  # the parameters of libpq that say which database it is
+
 
 @dataclass(frozen=True)
 class PostgresUrl:
@@ -48,6 +50,7 @@ def secret_options() -> frozenset[str]:
 def parse_url(url: str, setting: str = "a Postgres address") -> PostgresUrl:
     """Reads a libpq URL or keyword string; raises LakehouseError, naming the setting, when it is neither.
 
+    One that names nothing is an error, too: libpq would take it for a database of this machine.
     libpq's own message is not passed on: it quotes what it could not read, which may be a piece of the password.
     """
     try:
@@ -58,6 +61,10 @@ def parse_url(url: str, setting: str = "a Postgres address") -> PostgresUrl:
             f"{setting} is not a libpq URL (postgresql://user:password@host:port/database): correct it, and "
             "percent-encode characters such as / @ : # in the password"
         ) from None
+    if not any(parts.get(key) for key in NAMING):
+        raise LakehouseError(
+            f"{setting} names neither host nor database: write postgresql://user:password@host:port/database"
+        )
     return PostgresUrl(
         host=parts.pop("host", "127.0.0.1"),
         port=port,

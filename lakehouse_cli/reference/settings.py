@@ -30,6 +30,8 @@ which override `lakehouse.toml` (in the folder that `LAKEHOUSE_PROJECT_DIR` name
 working directory; or at `LAKEHOUSE_CONFIG`), which overrides what
 `lakehouse up` wrote to the home. In TOML, `LAKEHOUSE_TRINO__HOST` is `[trino] host`. `LAKEHOUSE_STACK_*` are read from
 the environment only. A variable or key that is misspelt is an error that names the nearest one.
+A URL that is set and empty counts as unset, also where a file below says another one: a compose file can leave a
+variable empty, but not away. So does a source of which nothing else is set.
 [Speed, freshness and memory](../operations.md#speed-freshness-and-memory) explains what to weigh.
 """
 MORE = {

@@ -73,6 +73,94 @@ def test_a_file_of_settings_that_is_not_there_is_refused(monkeypatch: pytest.Mon
         load_settings()
 
 
+@pytest.mark.parametrize("given", ["conf", None])
+def test_a_folder_in_the_place_of_the_settings_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: str | None
+) -> None:
+    """All settings were passed over, and the command worked on a lake of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("LAKEHOUSE_CONFIG")
+    (tmp_path / (given or "lakehouse.toml")).mkdir()
+    if given:
+        monkeypatch.setenv("LAKEHOUSE_CONFIG", given)
+    place = tmp_path / (given or "lakehouse.toml")
+    with pytest.raises(LakehouseError, match=f"settings: .* {place}, which is a folder"):
+        load_settings()
+
+
+@pytest.mark.parametrize("blank", ["", "  "])
+def test_an_empty_url_is_unset_and_no_database_of_this_machine(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, blank: str
+) -> None:
+    """The lake's state would have been made in whatever database listens at 127.0.0.1:5432."""
+    file = tmp_path / "lakehouse.toml"
+    file.write_text("catalog_url = 'postgresql://lake@of_toml/lake'\n[sources.crm]\nurl = 'postgresql://u@h/crm'\n")
+    monkeypatch.setenv("LAKEHOUSE_CONFIG", str(file))
+    for name in ("CATALOG_URL", "DAGSTER__STORAGE_URL", "EXPORT__URL", "ALERTS__WEBHOOK", "SOURCES__SHOP__URL",
+                 "SOURCES__SHOP__OWNER_URL", "SOURCES__CRM__OWNER_URL", "SOURCES__CRM__PRIMARY_URL"):  # fmt: skip
+        monkeypatch.setenv(f"LAKEHOUSE_{name}", blank)
+    settings = load_settings()
+    assert settings.dagster.storage_url is settings.export.url is settings.alerts.webhook is None
+    with pytest.raises(LakehouseError, match="set LAKEHOUSE_CATALOG_URL"):
+        settings.catalog_dsn()
+    assert list(settings.sources) == ["crm"]
+    assert settings.source("crm").owner_url is settings.source("crm").primary_url is None
+    with pytest.raises(LakehouseError, match="set LAKEHOUSE_SOURCES__SHOP__URL"):
+        settings.source("shop")
+    monkeypatch.setenv("LAKEHOUSE_SOURCES__SHOP__SLOT", "shop")
+    with pytest.raises(LakehouseError, match="LAKEHOUSE_SOURCES__SHOP__URL: Value error, is empty: set it"):
+        load_settings()
+
+
+@pytest.mark.parametrize("url", ["postgresql://", "postgresql://:@:/", "postgresql://lake:hunter2@", "user=lake"])
+def test_a_url_that_names_no_database_is_none_of_this_machine(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    """As one that is put together of variables which are not set."""
+    monkeypatch.setenv("LAKEHOUSE_CATALOG_URL", url)
+    with pytest.raises(LakehouseError, match="LAKEHOUSE_CATALOG_URL names neither host nor database") as refused:
+        load_settings().catalog_dsn()
+    assert SECRET not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"home = 'x'\n# f\xfcr\n", ":2 is not UTF-8: save the file in UTF-8"),
+        (b"\xef\xbb\xbfhome = 'x'\n", " begins with a byte order mark: save it as UTF-8 without one"),
+        (b"home = \n", " is not TOML: "),
+        (b"\nhome = 5\n", ":2: home: a path is wanted, in quotes"),
+        (b"cache = true\n", ":1: cache: a path is wanted, in quotes"),
+        (b"secrets_dir = 5\n", ":1: secrets_dir: a path is wanted, in quotes"),
+        (b"[sources.shop]\nurl = 'postgresql://u@h/d'\npassword_file = 5\n", ":3: LAKEHOUSE_SOURCES__SHOP__PASSWORD_"),
+        (b"trino = 5\n", ":1: LAKEHOUSE_TRINO: "),
+        (b"s3 = 5\n", ":1: LAKEHOUSE_S3: "),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("is_up", [False, True])
+def test_a_file_of_settings_that_cannot_be_read_is_one_line_that_names_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, content: bytes, told: str, is_up: bool
+) -> None:
+    file = tmp_path / "lakehouse.toml"
+    file.write_bytes(content)
+    file.chmod(0o600)
+    monkeypatch.setenv("LAKEHOUSE_CONFIG", str(file))
+    if b"home" not in content:
+        monkeypatch.setenv("LAKEHOUSE_HOME", str(tmp_path))
+    else:
+        monkeypatch.delenv("LAKEHOUSE_HOME")
+    if is_up:
+        (tmp_path / "endpoints.toml").write_text("[trino]\nport = 1\n[s3]\nendpoint = 'http://h'\n")
+    with pytest.raises(LakehouseError) as refused:
+        load_settings()
+    assert str(refused.value).startswith(f"settings: {file}{told}") and "\n" not in str(refused.value)
+
+
+def test_a_file_that_up_wrote_and_that_cannot_be_read_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("LAKEHOUSE_HOME", str(tmp_path))
+    (tmp_path / "endpoints.toml").write_text("[trino\n")
+    with pytest.raises(LakehouseError, match=rf"settings: {tmp_path}/endpoints.toml is not TOML"):
+        load_settings()
+
+
 def test_a_number_that_is_refused_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAKEHOUSE_INGESTION__FLUSH_BYTES", "64MB")
     with pytest.raises(LakehouseError, match="LAKEHOUSE_INGESTION__FLUSH_BYTES is '64MB'"):
