@@ -138,5 +138,4 @@ def by_owner(settings: Settings, source: str, keeps: "Kept", dry_run: bool) -> N
 
 
 def _place(settings: Settings, source: str) -> tuple[str, int, str]:
-    url = parse_url(settings.source(source).url.get_secret_value())
-    return url.host, url.port, url.database
+    return parse_url(settings.source(source).url.get_secret_value()).place

@@ -569,9 +569,12 @@ def test_a_recovery_after_a_removal_leaves_the_slot_that_another_lake_has_made_s
 
 
 def test_what_another_source_of_the_project_has_of_the_same_database_stays_its_own(
-    shop: Settings, published: Callable[[str], list[tuple[str]]]
+    shop: Settings, published: Callable[[str], list[tuple[str]]], cluster: str
 ) -> None:
-    both = shop.model_copy(update={"sources": {**shop.sources, "crm": shop.sources["shop"]}})
+    """Also where its URL has the other name of this machine."""
+    assert "@127.0.0.1" in cluster
+    crm = SourceSettings(url=SecretStr(cluster.replace("@127.0.0.1", "@localhost")))
+    both = shop.model_copy(update={"sources": {**shop.sources, "crm": crm}})
     relations = {"shop": [("public", "orders")], "crm": [("public", "customers")]}
     with store.connect_catalog(shop) as states:
         store.create_stream(states, "crm", "lakehouse_crm", store.Cluster("1", 1), 0)
