@@ -1,17 +1,19 @@
 """dbt's manifest, parsed again only when the project has changed.
 
 `dbt parse` needs no server but takes seconds, so its result is kept in the home together with a fingerprint of
-the project's files.
+the project's files, of the local packages that it links, and of the variables that they name.
 """
 
 import fcntl
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,11 @@ from lakehouse.text.shown import shortened
 
 CONNECTION = ("host", "port", "http_scheme", "user", "catalog", "ca")
 PASSED_OVER = ".#~"  # what the names of files begin with that dbt does not read
-_PARTS = (PROJECT_FILE, "profiles.yml", "packages.yml", "dbt_packages")  # beside the folders that the first one names
+_PARTS = (PROJECT_FILE, "profiles.yml", "packages.yml")  # beside the folders that the first one names
+_PACKAGES = "dbt_packages"
+_ENV_VAR = re.compile(rb"""\benv_var\(\s*['"](?!LAKEHOUSE_)([^'"]+)['"]""")
+"""Ours are set for each run, or by the settings, of whose connection the fingerprint is."""
+Stamp = tuple[str, int, int]  # name, time and size of a file
 
 
 def manifest_path(settings: Settings) -> Path:
@@ -104,33 +110,61 @@ def dbt_environment(settings: Settings) -> dict[str, str]:
 
 
 def project_fingerprint(settings: Settings) -> str:
-    """A hash of names, sizes and times of the files that `dbt parse` reads, and of the connection."""
+    """A hash of names, sizes and times of the files that `dbt parse` reads, of the variables that they name, and of the
+    connection."""
     project_dir = settings.dbt_project_dir
     digest = hashlib.sha256(f"{project_dir}\0{settings.trino}".encode())
-    for part in (*_PARTS, *project_folders(project_dir)):
-        digest.update(_stamps(project_dir / part))
-    digest.update(_stamps(DBT_PACKAGE))
+    stamps = tuple(stamp for root in _roots(project_dir) for stamp in _stamps(root))
+    digest.update("".join(f"{file}\0{time}\0{size}\n" for file, time, size in stamps).encode())
+    for name in _variables(stamps):
+        digest.update(f"{name}\0{os.environ.get(name)!r}\n".encode())
     return digest.hexdigest()
 
 
-def _stamps(root: Path) -> bytes:
+def _roots(project_dir: Path) -> Iterator[Path]:
+    """The files and folders that dbt reads. Of a package that is linked, as `dbt deps` does with a local one, those
+    that it names itself: a project's own folder has others, which change with each run."""
+    yield from (project_dir / part for part in (*_PARTS, *project_folders(project_dir)))
+    yield DBT_PACKAGE
+    with suppress(OSError):
+        for package in sorted((project_dir / _PACKAGES).iterdir()):
+            there = package.resolve()
+            if not package.is_symlink():
+                yield package
+            elif package.name[0] not in PASSED_OVER and there != DBT_PACKAGE:
+                yield from (there / part for part in (PROJECT_FILE, *project_folders(there)))
+
+
+def _stamps(root: Path) -> list[Stamp]:
     """Names, times and sizes of a file, or of the files in a folder; one that goes away meanwhile is none."""
     found = []
-    for file in [root] if root.is_file() else _files(root):
+    for file in [root] if root.is_file() else _files(root, frozenset()):
         with suppress(OSError):
             stat = file.stat()
-            found.append(f"{os.fspath(file)}\0{stat.st_mtime_ns}\0{stat.st_size}\n")
-    return "".join(sorted(found)).encode()
+            found.append((os.fspath(file), stat.st_mtime_ns, stat.st_size))
+    return sorted(found)
 
 
-def _files(folder: str | Path) -> Iterator[os.DirEntry[str]]:
-    """Those that dbt may read: editors make others while somebody types."""
+def _files(folder: str | Path, followed: frozenset[str]) -> Iterator[os.DirEntry[str]]:
+    """Those that dbt may read, also by links to folders: editors make others while somebody types."""
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                yield from _files(entry.path) if entry.name != "__pycache__" else ()
+            if entry.is_dir():
+                there = frozenset([os.path.realpath(entry.path)] if entry.is_symlink() else ())
+                if entry.name != "__pycache__" and not there & followed:  # a link may lead to a folder above it
+                    yield from _files(entry.path, followed | there)
             elif entry.name[0] not in PASSED_OVER and entry.is_file():
                 yield entry
+
+
+@lru_cache(maxsize=2)
+def _variables(stamps: tuple[Stamp, ...]) -> tuple[str, ...]:
+    """The variables of the environment that the files name, which are read again once one has changed."""
+    found = set[str]()
+    for file in (file for file, _, _ in stamps if file.endswith((".yml", ".yaml", ".sql", ".py"))):
+        with suppress(OSError):
+            found.update(name.decode(errors="replace") for name in _ENV_VAR.findall(Path(file).read_bytes()))
+    return tuple(sorted(found))
 
 
 def _link_package(project: Path) -> None:

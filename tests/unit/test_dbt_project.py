@@ -97,6 +97,54 @@ def test_a_change_in_any_folder_of_dbt_is_noticed(tmp_path: Path, folder: str) -
     assert project_fingerprint(settings) != before
 
 
+def test_a_change_in_what_is_linked_is_noticed_and_not_what_a_package_makes_for_itself(tmp_path: Path) -> None:
+    """A local package is a link, and so may a folder of models be: dbt reads them, and nothing was parsed again."""
+    settings = load_settings(home=tmp_path / "home").model_copy(update={"project_dir": tmp_path})
+    project, shared = settings.dbt_project_dir, tmp_path / "shared"
+    for folder in (project / "models", project / "dbt_packages", shared / "models", shared / "target"):
+        folder.mkdir(parents=True)
+    (project / "dbt_packages" / "shared").symlink_to(shared, target_is_directory=True)
+    (project / "models" / "common").symlink_to(tmp_path / "common", target_is_directory=True)
+    (tmp_path / "common").mkdir()
+    (tmp_path / "common" / "above").symlink_to(tmp_path, target_is_directory=True)
+
+    def is_seen(file: Path) -> bool:
+        before = project_fingerprint(settings)
+        file.write_text("select 1")
+        return project_fingerprint(settings) != before
+
+    assert is_seen(shared / "models" / "people.sql") and is_seen(shared / "dbt_project.yml")
+    (project / "models" / "common" / "above").unlink()
+    assert is_seen(tmp_path / "common" / "people.sql")
+    assert not is_seen(shared / "target" / "people.sql")
+    before = project_fingerprint(settings)
+    (project / "dbt_packages" / "shared").unlink()
+    (project / "dbt_packages" / "shared").symlink_to(tmp_path / "common", target_is_directory=True)
+    assert project_fingerprint(settings) != before
+
+
+def test_a_variable_that_the_project_names_is_noticed_when_it_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The manifest kept what the variable had been when a file changed last."""
+    settings = load_settings(home=tmp_path / "home").model_copy(update={"project_dir": tmp_path})
+    models = settings.dbt_project_dir / "models"
+    models.mkdir(parents=True)
+
+    def is_seen(name: str) -> bool:
+        before = project_fingerprint(settings)
+        monkeypatch.setenv(name, "other")
+        return project_fingerprint(settings) != before
+
+    assert not is_seen("SHOP_SCHEMA")
+    (models / "shop.yml").write_text("schema: \"{{ env_var('SHOP_SCHEMA', 'raw_shop') }}\"")
+    (models / "people.sql").write_text("{{ config(alias=env_var( \"PEOPLE\" )) }} {{ env_var('LAKEHOUSE_RUN_ID') }}")
+    project_fingerprint(settings)
+    monkeypatch.setenv("SHOP_SCHEMA", "raw_shop")
+    assert is_seen("SHOP_SCHEMA") and is_seen("PEOPLE")
+    assert not is_seen("LAKEHOUSE_RUN_ID") and not is_seen("OTHER_PROGRAM")
+
+
 def test_identifiers_of_runs_stay_out_of_the_vars_so_that_dbt_never_parses_again(manifest: dict[str, Any]) -> None:
     assert all("env_var(" not in model["raw_code"] for model in models(manifest))
 
