@@ -17,7 +17,7 @@ from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
-from ingestion.mirrors.views import NextView, swap
+from ingestion.mirrors.views import NextView, swap, unreached
 from ingestion.sink.meta_tables import MIRRORS, ensure_mirrors
 from ingestion.sink.publication import TableAppend
 from ingestion.sink.publish import TABLE_PROPERTIES, Staged, stage_append
@@ -155,11 +155,12 @@ def _swapped(settings: Settings, catalog: LakeCatalog, lease: Lease, made: Publi
             leases.check(connection, lease, settings.ingestion.lease_seconds)
             # The lease's row is locked now, so an earlier attempt has either committed or gone.
             irregular = _irregular(connection, made)
+            still = unreached(connection, catalog.name, made.views)
             landed = row is not None and _names(connection, catalog.name, row.identifier, row.new_location)
             if not landed and _added(connection, catalog.name, row):
                 for mirror in sorted(made.mirrors, key=lambda item: item.mirror):
                     _put(connection, catalog.name, mirror)
-                swap(connection, catalog.name, made.views, irregular)
+                swap(connection, catalog.name, made.views, irregular, still)
                 landed = True
             done.append(landed)
 

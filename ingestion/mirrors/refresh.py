@@ -205,7 +205,9 @@ def _mirrored(
         tag = regular.get(table.name)
         at = Position(state.snapshot, stream.epoch, stream.cut_lsn, seen, tag) if state else None
         nulls = (state.nulls if state else None) or ()
-        found.append(Mirrored(table, item.log, at, item.columns, nulls) if item else Mirrored(table, None, None))
+        raw_snapshot = state.raw_snapshot if state else None
+        mirrored = Mirrored(table, item.log, at, item.columns, nulls, raw_snapshot) if item else None
+        found.append(mirrored or Mirrored(table, None, None))
     return found
 
 

@@ -1,8 +1,12 @@
-"""The short text of a fresh view: the mirror's rows whose keys are not in the tail, and the newest of the others.
+"""The short text of a fresh view, and the plain one.
 
-It is right while every version in the tail carries all its values and is in a cut: then the newest one of a key is its
-row, and what raw has after the position is all there is to know. It reads raw at a tag that stays before anything else
-(see `lakehouse.catalog.views.regular`), and the publish that brings such gives the view its long text again.
+The short one has the mirror's rows whose keys are not in the tail, and the newest of the others. It is right while
+every version in the tail carries all its values and is in a cut: then the newest one of a key is its row, and what raw
+has after the position is all there is to know. It reads raw at a tag that stays before anything else (see
+`lakehouse.catalog.views.regular`), and the publish that brings such gives the view its long text again.
+
+The plain one has the mirror's rows. It is right while there is no tail, and the publish that begins one gives the view
+its short text or its long one.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from ingestion.mirrors.view_parts import (
     same_key,
     select_list,
 )
+from lakehouse.catalog.views.current_views import MIRROR
 
 
 def short_parts(view: FreshView, at: Position, say: Dialect) -> tuple[str, str]:
@@ -38,6 +43,12 @@ def short_parts(view: FreshView, at: Position, say: Dialect) -> tuple[str, str]:
         f"FROM (SELECT *, {nth} FROM _lh_tail) AS t WHERE t._lh_nth = 1 AND t._op <> 'd'"
     )
     return _tail(view, at, say), f"\n{of_mirror}\nUNION ALL\n{of_tail}"
+
+
+def plain_parts(view: FreshView, at: Position, say: Dialect) -> tuple[str, str]:
+    """The query of the mirror, and what follows it."""
+    shown = select_list(view, say, lambda column: f"m.{say.ident(column.source.lake_name)}")
+    return f"SELECT {shown} FROM {mirror_of(view, at, say)}", f"\nSELECT * FROM {MIRROR}"
 
 
 def _tail(view: FreshView, at: Position, say: Dialect) -> str:

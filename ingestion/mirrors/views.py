@@ -10,32 +10,36 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from pyarrow.fs import FileSelector
+from pyiceberg.io import FileIO
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import DoubleType, FloatType
 
-from ingestion.mirrors.fresh_sql import spark_text, trino_text
+from ingestion.mirrors.fresh_sql import Kind, spark_text, trino_text
 from ingestion.mirrors.view_parts import Column, FreshView, Position
 from ingestion.pipeline.repair.lake_side import Log
 from lakehouse.catalog.lake_catalog import LakeCatalog
+from lakehouse.catalog.open import is_unchanged
 from lakehouse.catalog.private_pyiceberg import LakeFileIO
 from lakehouse.catalog.relations import list_views
 from lakehouse.catalog.views.current_views import MARK, is_fresh, past_of, view_of
 from lakehouse.catalog.views.view_versions import (
     LONG,
     Metadata,
+    Name,
     NextView,
+    Plain,
     current_version,
     known_metadata,
     with_version,
     write_view,
 )
-from lakehouse.catalog.writing.commit import move_pointer
+from lakehouse.catalog.writing.commit import move_pointer, pointers
 from lakehouse.declarations import RawTable
 from lakehouse.files.stored import known_fields
 from lakehouse.servers.database import CatalogConnection
@@ -43,7 +47,7 @@ from lakehouse.settings import Settings
 
 NAMED = "lakehouse.mirror"  # in the summary of a view's version: the snapshot and position that its text names
 KEPT, EVERY = timedelta(hours=72), 500  # how long replaced metadata files are kept, and after how many versions
-EACH = 2  # versions that a refresh adds, at most
+EACH = 5  # versions that a refresh and the publishes before the next one add, at most
 OLD = timedelta(minutes=10)  # after which the view of an idle table names the newest cut, so that few are read
 
 
@@ -52,7 +56,7 @@ class Mirrored:
     """A table with its mirror at a position; without one the view is to read parsed again.
 
     `fields` are the ids of the raw table's columns by name, as they were when `log` was made, `nulls` the key's columns
-    that have nulls in the mirror.
+    that have nulls in the mirror. The mirror has all that the raw table had at `raw_snapshot`.
     """
 
     table: RawTable
@@ -60,6 +64,7 @@ class Mirrored:
     at: Position | None
     fields: Mapping[str, int] = field(default_factory=dict)
     nulls: Collection[str] = ()
+    raw_snapshot: int | None = None
 
 
 def next_views(settings: Settings, catalog: LakeCatalog, mirrored: Sequence[Mirrored]) -> list[NextView]:
@@ -68,29 +73,53 @@ def next_views(settings: Settings, catalog: LakeCatalog, mirrored: Sequence[Mirr
     raws = catalog.load_tables([item.table.identifier for item in mirrored if item.log])
     found = []
     for item in mirrored:
-        if item.log and not _is_called_so(raws.get(item.table.identifier), item.fields):
+        raw = raws.get(item.table.identifier)
+        if item.log and not _is_called_so(raw, item.fields):
             continue  # whoever has renamed a column has taken the view back since, or before
         name = view_of(item.table.source, item.table.name)
         base = there.get(name)
         metadata = known_metadata(catalog.file_io, base) if base else None
         if base and metadata and MARK in metadata.get("properties", {}).get("comment", ""):
-            changed = _next(metadata, item, settings)
+            changed = _next(metadata, item, raw, settings)
             if changed is not None:
-                short_of = item.table.name if LONG in current_version(changed)["summary"] else None
-                found.append(NextView(name, base, write_view(catalog.file_io, changed), short_of))
+                found.append(_written(catalog.file_io, NextView(name, base, ""), changed, item, raw))
     return found
 
 
+def _written(io: FileIO, view: NextView, made: _Next, item: Mirrored, raw: Table | None) -> NextView:
+    """The view with the files of its next metadata."""
+    short_of = item.table.name if LONG in current_version(made.metadata)["summary"] else None
+    plain = None
+    if made.plain is not None:
+        assert raw is not None
+        plain = Plain(write_view(io, made.plain), item.table.identifier, raw.metadata_location)
+    return replace(view, location=write_view(io, made.metadata), short_of=short_of, plain=plain)
+
+
 def swap(
-    connection: CatalogConnection, catalog: str, views: Sequence[NextView], irregular: Collection[str] | None
+    connection: CatalogConnection,
+    catalog: str,
+    views: Sequence[NextView],
+    irregular: Collection[str] | None,
+    unreached: Collection[Name],
 ) -> None:
     """Points the views to their next metadata within a transaction, but for those that somebody else has replaced.
 
-    A short text is not for tables that are `irregular` by now (None: it is not known which): theirs stay as they are.
+    A short text is not for tables that are `irregular` by now (None: it is not known which): theirs stay as they are. A
+    plain one is for the `unreached` raw tables.
     """
     for view in sorted(views, key=lambda found: found.view):
         if view.short_of is None or (irregular is not None and view.short_of not in irregular):
-            move_pointer(connection, catalog, view.view, view.base, view.location)
+            is_plain = view.plain is not None and view.plain.raw in unreached
+            location = view.plain.location if view.plain and is_plain else view.location
+            move_pointer(connection, catalog, view.view, view.base, location)
+
+
+def unreached(connection: CatalogConnection, catalog: str, views: Sequence[NextView]) -> set[Name]:
+    """The raw tables of views with a plain text to which nothing has come, nor will before the transaction ends."""
+    plains = [view.plain for view in views if view.plain]
+    there = pointers(connection, catalog, [plain.raw for plain in plains], hold=True)
+    return {plain.raw for plain in plains if there.get(plain.raw) == plain.raw_location}
 
 
 def forget_old(io: LakeFileIO, views: Sequence[NextView]) -> None:
@@ -111,7 +140,15 @@ def forget_old(io: LakeFileIO, views: Sequence[NextView]) -> None:
                     store.delete_file(found.path)
 
 
-def _next(metadata: Metadata, item: Mirrored, settings: Settings) -> Metadata | None:
+@dataclass(frozen=True)
+class _Next:
+    """The next metadata of a view, and that with the plain text if nothing has come to the table."""
+
+    metadata: Metadata
+    plain: Metadata | None = None
+
+
+def _next(metadata: Metadata, item: Mirrored, raw: Table | None, settings: Settings) -> _Next | None:
     """The view's next metadata; None if it stays as it is."""
     version = current_version(metadata)
     texts = {r["dialect"].lower(): r["sql"] for r in version["representations"]}
@@ -120,22 +157,34 @@ def _next(metadata: Metadata, item: Mirrored, settings: Settings) -> Metadata | 
     past = past_of(texts["trino"])
     view = _view(metadata, version, item, settings)
     if view is None or item.at is None:
-        return with_version(metadata, {"trino": past}, {}) if is_fresh(texts["trino"]) else None
-    named, is_short = _named(version), item.at.regular is not None
-    is_as_named = named is not None and _texts(view, named, past, is_short) == texts
+        return _Next(with_version(metadata, {"trino": past}, {})) if is_fresh(texts["trino"]) else None
+    named, kind = _named(version), _kind(item, raw)
+    is_as_named = named is not None and _texts(view, named, past, kind) == texts
     if named is not None and is_as_named and not _is_due(named, item.at):
         return None
-    long, summary = _texts(view, item.at, past, False), _summary(item.at)
+    long, summary = _texts(view, item.at, past, Kind.LONG), _summary(item.at)
     if not long:
         return None
     made = with_version(metadata, long, summary)
-    if not is_short:
-        return made
-    return with_version(made, _texts(view, item.at, past, True), summary | {LONG: str(made["current-version-id"])})
+    if kind == Kind.LONG:
+        return _Next(made)
+    summary |= {LONG: str(made["current-version-id"])}
+    short = with_version(made, _texts(view, item.at, past, Kind.SHORT), summary)
+    if kind == Kind.SHORT:
+        return _Next(short)
+    return _Next(short, with_version(short, _texts(view, item.at, past, Kind.PLAIN), summary))
 
 
-def _texts(view: FreshView, at: Position, past: str, is_short: bool) -> dict[str, str]:
-    texts = {"trino": trino_text(view, at, past, short=is_short), "spark": spark_text(view, at, short=is_short)}
+def _kind(item: Mirrored, raw: Table | None) -> Kind:
+    """The text that says all there is to know with the least work."""
+    if item.at is None or item.at.regular is None:
+        return Kind.LONG
+    is_all = raw is not None and item.raw_snapshot is not None and is_unchanged(raw.metadata, item.raw_snapshot)
+    return Kind.PLAIN if is_all else Kind.SHORT
+
+
+def _texts(view: FreshView, at: Position, past: str, kind: Kind) -> dict[str, str]:
+    texts = {"trino": trino_text(view, at, past, kind), "spark": spark_text(view, at, kind)}
     return {dialect: text for dialect, text in texts.items() if text} if texts["trino"] else {}
 
 

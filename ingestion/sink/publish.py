@@ -6,7 +6,7 @@ committed first) rolls all of it back, and everything is staged again on the new
 """
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -33,8 +33,8 @@ from lakehouse.catalog.private_pyiceberg import Staging
 from lakehouse.catalog.statistics import carry
 from lakehouse.catalog.views.current_views import view_of
 from lakehouse.catalog.views.regular import next_tag
-from lakehouse.catalog.views.view_versions import Lengthened, lengthened
-from lakehouse.catalog.writing.commit import move_pointer, pointer
+from lakehouse.catalog.views.view_versions import Followed, followed
+from lakehouse.catalog.writing.commit import move_pointer, pointers
 from lakehouse.catalog.writing.evolving import complete
 from lakehouse.catalog.writing.manifests import GrowingAppend, TieredAppend
 from lakehouse.catalog.writing.rewriting import needed_since
@@ -85,12 +85,13 @@ class Staged:
 class _All:
     """What a publish has staged; `cut` is the file with its cut.
 
-    `irregular` are the tables that get what the short text of a fresh view cannot follow, and `views` are theirs.
+    `irregular` are the tables that get what the short text of a fresh view cannot follow. `views` are those of all
+    tables that get rows.
     """
 
     tables: list[Staged]
     irregular: tuple[str, ...]
-    views: Lengthened
+    views: Followed
     cut: tuple[Grown, GrowingAppend] | None
 
 
@@ -161,11 +162,17 @@ def _stage_all(settings: Settings, catalog: LakeCatalog, publication: Publicatio
     with ThreadPoolExecutor(STAGING_THREADS) as pool:
         most = settings.ingestion.max_snapshots
         staged = [pool.submit(_stage, catalog, item, most) for item in begun]
-        views = lengthened(catalog, catalog.file_io, [view_of(publication.source, name) for name in found])
+        views = followed(catalog, catalog.file_io, _brought(publication.source, raw), pool)
         if not publication.cut:
-            return _All([item.result() for item in staged], found, views, None)
+            return _All([item.result() for item in staged], found, views(), None)
         table, grown, update = _stage_cut(settings, catalog, publication, begun)
-        return _All([*(item.result() for item in staged), table], found, views, (grown, update))
+        return _All([*(item.result() for item in staged), table], found, views(), (grown, update))
+
+
+def _brought(source: str, raw: Iterable[_Begun]) -> dict[tuple[str, str], bool]:
+    """The current views of the raw tables that get rows, and whether these are regular."""
+    getting = (item for item in raw if item.append.data_files or not item.is_regular)
+    return {view_of(source, item.append.identifier[1]): bool(item.is_regular) for item in getting}
 
 
 def stage_append(catalog: LakeCatalog, append: TableAppend, max_snapshots: int) -> Staged:
@@ -298,7 +305,7 @@ def _swap(settings: Settings, catalog_name: str, lease: Lease, publication: Publ
                 moved = (catalog_name, table.identifier, table.old_location, table.new_location)
                 if not move_pointer(connection, *moved):
                     raise _Conflict
-            if not _lengthen(connection, catalog_name, staged.views):
+            if not _follow(connection, catalog_name, staged.views):
                 raise _Conflict
             publication.record(connection)
             if publication.advance_to is not None:
@@ -318,11 +325,13 @@ def _swap(settings: Settings, catalog_name: str, lease: Lease, publication: Publ
     until_answered(attempt, what=f"publish of source {publication.source!r}")
 
 
-def _lengthen(connection: CatalogConnection, catalog: str, made: Lengthened) -> bool:
-    """Gives views their long text; False if one is not where it was seen, so that it may have a short one by now.
+def _follow(connection: CatalogConnection, catalog: str, made: Followed) -> bool:
+    """Gives views the texts that follow; False if one is not where it was seen, so that it may have another by now.
 
-    A refresh gives short texts while no publish is in its transaction, so none comes in between (`leases.hold_off`).
+    A refresh gives short and plain texts while no publish is in its transaction, so none comes in between
+    (`leases.hold_off`).
     """
-    if any(pointer(connection, catalog, view) != at for view, at in made.seen.items()):
+    at = pointers(connection, catalog, made.seen)
+    if any(at.get(view) != seen for view, seen in made.seen.items()):
         return False
     return all(move_pointer(connection, catalog, item.view, item.base, item.location) for item in made.views)

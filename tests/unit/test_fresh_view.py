@@ -10,12 +10,12 @@ import duckdb
 import pytest
 from pyiceberg.types import DecimalType, DoubleType, IcebergType, IntegerType, StringType, TimeType
 
-from ingestion.mirrors.fresh_sql import spark_text, trino_text
-from ingestion.mirrors.view_parts import Column, FreshView, Position
+from ingestion.mirrors.fresh_sql import Kind, spark_text, trino_text
+from ingestion.mirrors.view_parts import Column, FreshView, Position, named_snapshots
 from ingestion.pipeline.repair.spelling import SpelledColumn
 from ingestion.schema.facts import ColumnFacts
 from ingestion.schema.former_names import Called
-from lakehouse.catalog.views.current_views import as_loaded, is_fresh, past_of
+from lakehouse.catalog.views.current_views import as_loaded, is_fresh, is_plain, is_short, past_of
 from tests.marks import seeds
 
 BEGIN = datetime(2026, 11, 20, tzinfo=UTC)
@@ -75,9 +75,9 @@ class Lake:
         tables = "MAP {'t': '1', 'u': '2'}" if covers else "MAP {'u': '2'}"
         self.db.execute(f"INSERT INTO lake.meta.cuts SELECT 's', {EPOCH}, {lsn}, ?, {tables}", [at(lsn, after)])
 
-    def rows(self, of: FreshView = WIDE, position: Position = AT, *, short: bool = False) -> list[tuple[Any, ...]]:
+    def rows(self, of: FreshView = WIDE, position: Position = AT, *, kind: Kind = Kind.LONG) -> list[tuple[Any, ...]]:
         """What the text says."""
-        text = trino_text(of, position, "SELECT 1", short=short)
+        text = trino_text(of, position, "SELECT 1", kind)
         assert text is not None
         for there, here in DIALECT:
             text = re.sub(there, here, text)
@@ -203,15 +203,15 @@ def test_another_epoch_waits_for_the_next_refresh() -> None:
     assert len(it.rows()) == 2
 
 
-@pytest.mark.parametrize("short", [False, True])
-def test_the_text_holds_the_one_that_has_a_past(short: bool) -> None:
-    text = trino_text(WIDE, AT, PAST, short=short)
+@pytest.mark.parametrize("kind", Kind)
+def test_the_text_holds_the_one_that_has_a_past(kind: Kind) -> None:
+    text = trino_text(WIDE, AT, PAST, kind)
     assert text is not None and is_fresh(text) and past_of(text) == PAST and past_of(PAST) == PAST
 
 
-@pytest.mark.parametrize("short", [False, True])
-def test_who_reads_with_rights_of_his_own_gets_the_text_that_dbt_gave(short: bool) -> None:
-    texts = {"trino": trino_text(WIDE, AT, PAST, short=short), "spark": spark_text(WIDE, AT, short=short)}
+@pytest.mark.parametrize("kind", Kind)
+def test_who_reads_with_rights_of_his_own_gets_the_text_that_dbt_gave(kind: Kind) -> None:
+    texts = {"trino": trino_text(WIDE, AT, PAST, kind), "spark": spark_text(WIDE, AT, kind)}
     fresh = {"version-id": 2, "representations": [{"type": "sql", "dialect": d, "sql": t} for d, t in texts.items()]}
     plain = {"version-id": 1, "representations": [{"type": "sql", "dialect": "trino", "sql": PAST}]}
     handed_out = as_loaded({"current-version-id": 2, "versions": [plain, fresh]})
@@ -253,58 +253,71 @@ def test_after_a_random_regular_history_the_short_text_says_what_a_replay_gives(
         events = [event for _ in range(rng.randint(1, 3)) for event in step(rng, state, f"{lsn}", regular=True)]
         it.land(lsn, *events)
         it.cut(lsn)
-        assert it.rows(short=True) == it.rows() == sorted(state.values(), key=repr), (seed, lsn)
+        assert it.rows(kind=Kind.SHORT) == it.rows() == sorted(state.values(), key=repr), (seed, lsn)
 
 
-@pytest.mark.parametrize("short", [False, True])
-def test_keys_of_several_columns_are_compared_and_numbers_with_fractions_by_their_text(short: bool) -> None:
+@pytest.mark.parametrize("kind", [Kind.LONG, Kind.SHORT])
+def test_keys_of_several_columns_are_compared_and_numbers_with_fractions_by_their_text(kind: Kind) -> None:
     it, pairs = lake(), view(*WIDE.columns, key=("id", "name"))
     it.land(110, full("d", 1, "one"), full("c", 1, "uno", "x"), full("u", 2, "two", "y"))
     it.cut(110)
-    assert it.rows(pairs, short=short) == [(1, "uno", "x"), (2, "two", "y")]
+    assert it.rows(pairs, kind=kind) == [(1, "uno", "x"), (2, "two", "y")]
     floats = view(column("id", DoubleType()), column("name", StringType()))
-    assert "coalesce(CAST(m.\"id\" AS varchar), '')" in (trino_text(floats, AT, "SELECT 1", short=short) or "")
+    assert "coalesce(CAST(m.\"id\" AS varchar), '')" in (trino_text(floats, AT, "SELECT 1", kind) or "")
 
 
-@pytest.mark.parametrize("short", [False, True])
-def test_a_row_whose_key_is_null_in_the_mirror_follows_its_changes(short: bool) -> None:
+@pytest.mark.parametrize("kind", [Kind.LONG, Kind.SHORT])
+def test_a_row_whose_key_is_null_in_the_mirror_follows_its_changes(kind: Kind) -> None:
     """It was shown twice after an update, and stayed after a delete: a null equals nothing, not even itself."""
     it = Lake({1: (None, "old", "b"), 2: (2, "two", "b")})
     by_id = view(*WIDE.columns, nulls=("id",))
     it.land(110, full("u", None, "new", "b"))
     it.cut(110)
-    assert it.rows(by_id, short=short) == [(2, "two", "b"), (None, "new", "b")]
+    assert it.rows(by_id, kind=kind) == [(2, "two", "b"), (None, "new", "b")]
     it.land(120, full("d", None))
     it.cut(120)
-    assert it.rows(by_id, short=short) == [(2, "two", "b")]
+    assert it.rows(by_id, kind=kind) == [(2, "two", "b")]
     it.land(130, full("c", None, "again", "b"))
     it.cut(130)
-    assert it.rows(by_id, short=short) == [(2, "two", "b"), (None, "again", "b")]
+    assert it.rows(by_id, kind=kind) == [(2, "two", "b"), (None, "again", "b")]
 
 
-@pytest.mark.parametrize("short", [False, True])
-def test_a_null_in_one_column_of_a_key_is_no_empty_text(short: bool) -> None:
+@pytest.mark.parametrize("kind", [Kind.LONG, Kind.SHORT])
+def test_a_null_in_one_column_of_a_key_is_no_empty_text(kind: Kind) -> None:
     it = Lake({1: (1, None, "of null"), 2: (1, "", "of none"), 3: (2, "", "other")})
     pairs = view(*WIDE.columns, key=("id", "name"), nulls=("name",))
     it.land(110, full("u", 1, None, "new"), full("d", 2, ""))
     it.cut(110)
-    assert it.rows(pairs, short=short) == [(1, "", "of none"), (1, None, "new")]
+    assert it.rows(pairs, kind=kind) == [(1, "", "of none"), (1, None, "new")]
 
 
-@pytest.mark.parametrize("short", [False, True])
-def test_a_null_that_the_mirror_has_not_needs_no_more_than_an_equal_sign(short: bool) -> None:
+@pytest.mark.parametrize("kind", [Kind.LONG, Kind.SHORT])
+def test_a_null_that_the_mirror_has_not_needs_no_more_than_an_equal_sign(kind: Kind) -> None:
     """A text of each key would read all files of the mirror at a lookup."""
     it = lake()
     it.land(110, full("c", None, "new", "x"), full("u", None, "newer", "x"))
     it.cut(110)
-    assert it.rows(short=short) == [(1, "one", "big 1"), (2, "two", None), (None, "newer", "x")]
-    assert 'ON m."id" = t._lh_key_0' in (trino_text(WIDE, AT, "SELECT 1", short=short) or "")
+    assert it.rows(kind=kind) == [(1, "one", "big 1"), (2, "two", None), (None, "newer", "x")]
+    assert 'ON m."id" = t._lh_key_0' in (trino_text(WIDE, AT, "SELECT 1", kind) or "")
 
 
 def test_the_short_text_reads_no_cuts_and_looks_at_no_more_than_the_versions_of_a_key() -> None:
-    text = trino_text(WIDE, AT, "SELECT 1", short=True) or ""
+    text = trino_text(WIDE, AT, "SELECT 1", Kind.SHORT) or ""
     assert "meta" not in text and "OVER ()" not in text
     assert "FOR VERSION AS OF 'lakehouse_regular_1' AS r" in text, "what comes later may not be regular"
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_every_text_tells_which_one_it_is(kind: Kind) -> None:
+    text = trino_text(WIDE, AT, PAST, kind) or ""
+    assert (is_short(text), is_plain(text)) == (kind == Kind.SHORT, kind == Kind.PLAIN)
+
+
+def test_the_plain_text_reads_the_mirror_alone() -> None:
+    it, text = lake(), trino_text(WIDE, AT, "SELECT 1", Kind.PLAIN) or ""
+    assert it.rows(kind=Kind.PLAIN) == it.rows() == [(1, "one", "big 1"), (2, "two", None)]
+    assert "raw_s" not in text and "meta" not in text and "JOIN" not in text
+    assert named_snapshots(text) == {AT.snapshot}
 
 
 def step(rng: random.Random, state: dict[int, tuple[Any, ...]], text: str, *, regular: bool = False) -> list[Row]:

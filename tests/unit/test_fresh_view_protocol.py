@@ -16,16 +16,18 @@ from typing import Any
 
 import pytest
 
-from ingestion.mirrors import copies, refresh
+from ingestion.mirrors import copies, refresh, views
+from ingestion.mirrors.fresh_sql import Kind
+from ingestion.mirrors.view_parts import Position
 from ingestion.schema.positions import Lsn
 from ingestion.sink import publish as sink
 from ingestion.sink.publication import Cut, Publication, TableAppend
 from ingestion.state import store
 from lakehouse.catalog.open import load_table
 from lakehouse.catalog.relations import list_views, read_metadata
-from lakehouse.catalog.views.current_views import CUT, TAIL, past_of, with_past
+from lakehouse.catalog.views.current_views import CUT, MIRROR, TAIL, past_of, with_past
 from lakehouse.catalog.views.regular import after_rewrites
-from lakehouse.catalog.views.view_versions import LONG, NextView, with_version, write_view
+from lakehouse.catalog.views.view_versions import LONG, NextView, Plain, with_version, write_view
 from lakehouse.catalog.writing.commit import until_committed
 from tests.marks import slow
 from tests.unit.test_irregular import NOW, RAW, VIEW, Shop, shop  # noqa: F401
@@ -36,12 +38,14 @@ STEPS = int(os.environ.get("STEPS", "120"))
 
 @dataclass(frozen=True)
 class Text:
-    """What a text of the view names; the short one has a tag. The mirror has the versions up to `snapshot`."""
+    """What a text of the view names; the short one has a tag. The mirror has the versions up to `snapshot`, and the
+    plain text says no more."""
 
     snapshot: int
     cut_lsn: int
     seen: str
     tag: str | None
+    plain: bool = False
 
 
 @dataclass
@@ -54,7 +58,8 @@ class Reader:
 
 @dataclass
 class Lake:
-    """What has happened to one table; `odd` are the versions that a short text cannot follow."""
+    """What has happened to one table; `odd` are the versions that a short text cannot follow, and `plain` counts the
+    readers of a plain one."""
 
     shop: Shop
     rng: random.Random
@@ -66,6 +71,7 @@ class Lake:
     stops: set[int] = field(default_factory=set)
     mirror: int = 0
     newest: int = 0
+    plain: int = 0
     log: list[str] = field(default_factory=list)
     refreshing: Iterator[None] | None = None
     readers: list[Reader] = field(default_factory=list)
@@ -131,10 +137,16 @@ class Lake:
         except StopIteration:
             self.refreshing = None
 
+    def refresh_alone(self) -> None:
+        """A whole refresh, beside which nothing happens."""
+        self.refresh()
+        while self.refreshing:
+            self.refresh()
+
     def _refresh(self) -> Iterator[None]:
         table = SimpleNamespace(name="items", identifier=RAW)
         session: Any = SimpleNamespace(catalog=self.shop.catalog, name="shop", source=SimpleNamespace(mirrored=[table]))
-        _, tags = refresh._raw_snapshots(session)
+        before, tags = refresh._raw_snapshots(session)
         self.log.append(f"refresh: tags {tags}")
         yield
         stream, seen, positions = self.stream, self.shop.seen, {"items": SimpleNamespace(state=self.state)}
@@ -150,20 +162,23 @@ class Lake:
         tag = refresh._regular(*given).get("items")
         text = Text(self.mirror, stream.cut_lsn, seen.isoformat(), tag)
         yield
-        if (view := self._next(text)) is None:
+        if (view := self._next(text, before.get(RAW))) is None:
             return
         yield
         made = copies.Published("shop", seen, (), (view,), None)
         copies.publish(self.shop.settings, self.shop.catalog, self.shop.mirrors, made)
         self.log.append(f"refresh: {text}, now {self.text}")
 
-    def _next(self, text: Text) -> NextView | None:
-        """As a refresh makes it: a long version, and a short one after it."""
+    def _next(self, text: Text, read: int | None) -> NextView | None:
+        """As a refresh makes it that has read raw up to that snapshot: a long version, a short and a plain one."""
         base = list_views(self.shop.catalog, [VIEW])[VIEW]
         metadata = read_metadata(self.shop.catalog.file_io, base)
         assert metadata is not None
+        io, raw = self.shop.catalog.file_io, self.shop.catalog.load_table(RAW)
+        at, table = Position(text.snapshot, 1, text.cut_lsn, NOW, text.tag), SimpleNamespace(name="items")
+        kind = views._kind(views.Mirrored(table, None, at, raw_snapshot=read), raw)  # type: ignore[arg-type]
         named = self.text
-        if named and (named.tag is None) == (text.tag is None):
+        if named and (named.tag is None) == (text.tag is None) and named.plain == (kind == Kind.PLAIN):
             is_due = (named.snapshot, named.tag) != (text.snapshot, text.tag)
             if not is_due:
                 return None
@@ -171,10 +186,15 @@ class Lake:
             metadata, {"trino": with_past(json.dumps(asdict(replace(text, tag=None))), CUT, "", "")}, {}
         )
         if text.tag is None:
-            return NextView(VIEW, base, write_view(self.shop.catalog.file_io, long))
+            return NextView(VIEW, base, write_view(io, long))
         summary = {LONG: str(long["current-version-id"])}
         short = with_version(long, {"trino": with_past(json.dumps(asdict(text)), TAIL, "", "")}, summary)
-        return NextView(VIEW, base, write_view(self.shop.catalog.file_io, short), "items")
+        made = NextView(VIEW, base, write_view(io, short), "items")
+        if kind == Kind.SHORT:
+            return made
+        told = with_past(json.dumps(asdict(replace(text, plain=True))), MIRROR, "", "")
+        plain = write_view(io, with_version(short, {"trino": told}, summary))
+        return replace(made, plain=Plain(plain, RAW, raw.metadata_location))
 
     @property
     def text(self) -> Text | None:
@@ -186,13 +206,16 @@ class Lake:
         if self.readers and self.rng.random() < 0.2:
             self._look(self.readers.pop(self.rng.randrange(len(self.readers))))
         if (text := self.text) is not None:
+            self.plain += text.plain
+            later = [lsn for lsn in self.landed if lsn > text.snapshot]
+            assert not (text.plain and later), f"{later} behind a plain text"
             self._look(Reader(text, self.newest))
             if self.rng.random() < 0.2:
                 self.readers.append(Reader(text, self.newest))
 
     def _look(self, reader: Reader) -> None:
         text = reader.text
-        shown = self._short(text) if text.tag else self._long(text)
+        shown = text.snapshot if text.plain else self._short(text) if text.tag else self._long(text)
         self.log.append(f"read {text}: {shown}")
         assert shown >= reader.floor, f"{shown} after {reader.floor}"
         self.newest = max(self.newest, shown)
@@ -229,10 +252,17 @@ class Lake:
 def test_no_reader_of_a_view_goes_back_or_sees_what_its_text_cannot_follow(shop: Shop, seed: int) -> None:  # noqa: F811
     lake = Lake(shop, random.Random(seed))
     lake.landed, lake.mirror = [10], 10
-    steps = [(8, lake.publish), (2, lake.pause_or_resume), (1, lake.rewrite), (8, lake.refresh)]
+    steps = [
+        (8, lake.publish),
+        (2, lake.pause_or_resume),
+        (1, lake.rewrite),
+        (8, lake.refresh),
+        (2, lake.refresh_alone),
+    ]
     try:
         for _ in range(STEPS):
             lake.rng.choices([step for _, step in steps], [weight for weight, _ in steps])[0]()
             lake.read()
     except AssertionError as error:
         raise AssertionError("\n".join([f"seed {seed}: {error}", *lake.log])) from error
+    assert lake.plain, "nobody has read a plain text"

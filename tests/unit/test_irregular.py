@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any
 
@@ -22,9 +23,9 @@ from ingestion.state import store
 from ingestion.state.lease import Lease, mirrors_of
 from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.catalog.relations import list_views, read_metadata
-from lakehouse.catalog.views.current_views import CUT, MARK, TAIL, view_of, with_past
+from lakehouse.catalog.views.current_views import CUT, MARK, MIRROR, TAIL, view_of, with_past
 from lakehouse.catalog.views.regular import KEPT, PREFIX, after_rewrites, newest_tag
-from lakehouse.catalog.views.view_versions import LONG, NextView, current_version, with_version, write_view
+from lakehouse.catalog.views.view_versions import LONG, NextView, Plain, current_version, with_version, write_view
 from lakehouse.catalog.writing.commit import move_pointer, until_committed
 from lakehouse.declarations.policies import ExpirePolicy
 from lakehouse.migrations import ensure_state
@@ -43,6 +44,7 @@ SCHEMA = Schema(
 RULE = ExpirePolicy(older_than_hours=1, retain_last=1, keep_metadata_files=5)
 PAST, LONG_TEXT = "SELECT 1 AS id", "SELECT 2 AS id"
 SHORT_TEXT = with_past(PAST, TAIL, "SELECT 3 AS id", "\nSELECT 3 AS id")
+PLAIN_TEXT = with_past(PAST, MIRROR, "SELECT 4 AS id", "\nSELECT 4 AS id")
 
 
 class Shop:
@@ -92,15 +94,23 @@ class Shop:
             (self.catalog.name, *VIEW, location),
         )
 
-    def shortened(self, seen: datetime) -> None:
-        """What a refresh publishes that knows of no publish after that one."""
+    def shortened(self, seen: datetime, plain_at: str | None = None) -> None:
+        """What a refresh publishes that knows of no publish after that one; the view gets its plain text if the raw
+        table is at `plain_at`."""
         base = list_views(self.catalog, [VIEW])[VIEW]
         metadata = read_metadata(self.catalog.file_io, base)
         assert metadata is not None
         long = with_version(metadata, {"trino": LONG_TEXT}, {"at": "1"})
         short = with_version(long, {"trino": SHORT_TEXT}, {"at": "1", LONG: str(long["current-version-id"])})
-        view = NextView(VIEW, base, write_view(self.catalog.file_io, short), "items")
+        plain = with_version(short, {"trino": PLAIN_TEXT}, {"at": "1", LONG: str(long["current-version-id"])})
+        at = Plain(write_view(self.catalog.file_io, plain), RAW, plain_at) if plain_at else None
+        view = NextView(VIEW, base, write_view(self.catalog.file_io, short), "items", at)
         copies.publish(self.settings, self.catalog, self.mirrors, copies.Published("shop", seen, (), (view,), None))
+
+    @property
+    def raw_at(self) -> str:
+        """Where the raw table is."""
+        return self.catalog.load_table(RAW).metadata_location
 
     @property
     def seen(self) -> datetime:
@@ -172,6 +182,63 @@ def test_a_publish_of_what_a_short_text_cannot_follow_gives_the_view_its_long_te
     assert store.irregular_since(shop.states, "shop", seen) == frozenset()
     shop.shortened(seen)
     assert shop.text == SHORT_TEXT, "the next refresh has read what was irregular"
+
+
+@pytest.mark.parametrize(("left_out", "becomes"), [(None, SHORT_TEXT), (["big"], LONG_TEXT)], ids=["regular", "others"])
+def test_a_publish_of_rows_takes_the_plain_text_from_a_view(
+    shop: Shop, left_out: list[str] | None, becomes: str
+) -> None:
+    shop.shortened(shop.seen, shop.raw_at)
+    assert shop.text == PLAIN_TEXT
+    shop.publish(TableAppend(RAW, (), {}))
+    assert shop.text == PLAIN_TEXT, "a cut without rows"
+    shop.publish(shop.append(left_out=left_out))
+    assert shop.text == becomes
+    shop.publish(shop.append())
+    assert shop.text == becomes
+    shop.publish(shop.append("t"))
+    assert shop.text == LONG_TEXT, "which is still among the versions"
+
+
+def test_a_refresh_gives_no_plain_text_where_rows_have_come_since_it_looked(shop: Shop) -> None:
+    before, seen = shop.raw_at, shop.seen
+    shop.publish(shop.append())
+    shop.shortened(seen, before)
+    assert shop.text == SHORT_TEXT
+    shop.publish(shop.append("t"))
+    shop.shortened(seen, shop.raw_at)
+    assert shop.text == LONG_TEXT, "an irregular publish that it does not know"
+
+
+def test_a_plain_text_that_comes_while_a_publish_is_staged_is_replaced_with_it(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swap, seen, staged = sink._swap, shop.seen, []
+
+    def after_a_refresh(*given: Any) -> None:
+        staged.append(given)
+        if len(staged) == 1:
+            shop.shortened(seen, shop.raw_at)
+            assert shop.text == PLAIN_TEXT
+        swap(*given)
+
+    monkeypatch.setattr(sink, "_swap", after_a_refresh)
+    shop.publish(shop.append())
+    assert (shop.text, len(staged)) == (SHORT_TEXT, 2)
+    assert shop.catalog.load_table(RAW).scan().to_arrow().num_rows == 4, "landed once"
+
+
+def test_a_plain_text_waits_for_whoever_moves_the_raw_table(shop: Shop, cluster: str) -> None:
+    """Also for one who holds no lease: else the view would stay at the mirror, and rows behind it."""
+    seen, before = shop.seen, shop.raw_at
+    with psycopg.connect(cluster) as moving, ThreadPoolExecutor(1) as pool:
+        assert move_pointer(moving, shop.catalog.name, RAW, before, f"{before}.next")
+        refreshing = pool.submit(shop.shortened, seen, before)
+        time.sleep(0.5)
+        assert shop.text == LONG_TEXT and not refreshing.done()
+        moving.commit()
+    refreshing.result()
+    assert shop.text == SHORT_TEXT
 
 
 def test_a_refresh_gives_no_short_text_after_an_irregular_publish_that_it_knows_nothing_of(shop: Shop) -> None:
@@ -328,9 +395,10 @@ def rolled_forward(shop: Shop) -> None:
             move_pointer(shop.states, shop.catalog.name, view, *moved)
 
 
-def test_a_catalog_that_is_rolled_forward_has_no_short_texts(shop: Shop) -> None:
+@pytest.mark.parametrize("is_plain", [False, True])
+def test_a_catalog_that_is_rolled_forward_has_no_short_texts(shop: Shop, is_plain: bool) -> None:
     """Its views are those of the backup, and its raw tables have got who knows what since."""
-    shop.shortened(shop.seen)
+    shop.shortened(shop.seen, shop.raw_at if is_plain else None)
     rolled_forward(shop)
     assert shop.text == LONG_TEXT
 

@@ -11,8 +11,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-PAST, CUT, TAIL = "_lh_past", "_lh_cut", "_lh_tail"  # the first query of a fresh text, and the next: of a long, a short
-_BEGIN, _END = f"WITH {PAST} AS (\n", re.compile(rf"\n\), (?:{CUT}|{TAIL}) AS \(\n")
+PAST = "_lh_past"  # the first query of a fresh text
+CUT, TAIL, MIRROR = "_lh_cut", "_lh_tail", "_lh_mirror"  # the next one: of a long text, a short one, a plain one
+_BEGIN, _END = f"WITH {PAST} AS (\n", re.compile(rf"\n\), ({CUT}|{TAIL}|{MIRROR}) AS \(\n")
 TAG = "lakehouse_view"  # of the mirror's snapshot that the view names, so that expiry keeps it
 MARK = "[current definition "  # in the comment of a view that is nothing but the macro `current_table`
 
@@ -29,8 +30,17 @@ def is_fresh(sql: str) -> bool:
 
 def is_short(sql: str) -> bool:
     """Whether it is the text that reads raw at a tag."""
+    return _next_query(sql) == TAIL
+
+
+def is_plain(sql: str) -> bool:
+    """Whether it is the text that reads the mirror alone."""
+    return _next_query(sql) == MIRROR
+
+
+def _next_query(sql: str) -> str | None:
     end = _END.search(sql) if is_fresh(sql) else None
-    return end is not None and TAIL in end.group()
+    return end[1] if end else None
 
 
 def past_of(sql: str) -> str:

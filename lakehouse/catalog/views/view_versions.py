@@ -6,7 +6,8 @@ import json
 import re
 import time
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import md5
 from threading import Lock
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from cachetools import LRUCache
 
 from lakehouse.catalog.relations import list_views, read_metadata
-from lakehouse.catalog.views.current_views import MARK, is_short, past_of
+from lakehouse.catalog.views.current_views import MARK, is_plain, is_short, past_of
 
 if TYPE_CHECKING:
     from pyiceberg.catalog.sql import SqlCatalog
@@ -25,9 +26,9 @@ if TYPE_CHECKING:
 
 Metadata = dict[str, Any]
 Name = tuple[str, str]
-KEPT_VERSIONS = 3
+KEPT_VERSIONS = 5  # the three of a refresh, and two that publishes make of them before the next one
 DEFINITION = re.compile(r"\[(?:current )?definition [0-9a-f]+\]")  # in the comment: see view.sql
-LONG = "lakehouse.long"  # in the summary of a version with a short text: the version with the long one
+LONG = "lakehouse.long"  # in the summary of a version with a short or plain text: the version with the long one
 
 _read: LRUCache[str, Metadata] = LRUCache(1024)  # by location: such a file never changes
 _lock = Lock()
@@ -37,18 +38,30 @@ _lock = Lock()
 class NextView:
     """A view's next metadata file, and the one that it replaces.
 
-    `short_of` is the table of a view that gets a short text: for a publish may have come that it cannot follow.
+    `short_of` is the table of a view that gets a short text: for a publish may have come that it cannot follow. Such a
+    view gets the `plain` text instead if nothing has come to its table.
     """
 
     view: Name
     base: str
     location: str
     short_of: str | None = None
+    plain: Plain | None = None
 
 
 @dataclass(frozen=True)
-class Lengthened:
-    """Views that are to have no short text: where each one was when it was read, and the next of those that change.
+class Plain:
+    """A view's metadata file with the plain text, which is right while `raw` points to `raw_location`."""
+
+    location: str
+    raw: Name
+    raw_location: str
+
+
+@dataclass(frozen=True)
+class Followed:
+    """Views whose texts follow what a publish brings: where each was when it was read, and the next of those that
+    change.
 
     A view that did not exist was at None.
     """
@@ -57,39 +70,68 @@ class Lengthened:
     views: tuple[NextView, ...]
 
 
-def lengthened(catalog: SqlCatalog, io: FileIO, views: Collection[Name]) -> Lengthened:
-    """Gives views their long text again where they have a short one; it is written, and no reader sees it yet.
+def followed(
+    catalog: SqlCatalog, io: FileIO, brought: Mapping[Name, bool], pool: ThreadPoolExecutor
+) -> Callable[[], Followed]:
+    """Begins to write the texts that can follow what a publish brings, and returns what waits for them.
 
-    Whoever publishes it makes sure that each view still is where it was seen.
+    `brought` are the views of the tables that get rows, and whether these are regular: such rows need a text that reads
+    raw, and others a long one. No reader sees it yet. Whoever publishes it makes sure that each view still is where it
+    was seen.
     """
-    there = list_views(catalog, views)
-    found = []
-    for view, base in sorted(there.items()):
-        location = with_long_text(io, base)
-        if location != base:
-            found.append(NextView(view, base, location))
-    return Lengthened({view: there.get(view) for view in views}, tuple(found))
+    there = list_views(catalog, brought)
+    follows = {True: with_tail, False: with_long_text}
+    written = {view: pool.submit(follows[brought[view]], io, base) for view, base in there.items()}
+
+    def wait() -> Followed:
+        found = [NextView(view, there[view], location.result()) for view, location in sorted(written.items())]
+        changed = tuple(item for item in found if item.location != item.base)
+        return Followed({view: there.get(view) for view in brought}, changed)
+
+    return wait
+
+
+def _has(version: Metadata, is_such: Callable[[str], bool]) -> bool:
+    """Whether it has such a text. The text tells: an engine that comments on a column makes a version of its own."""
+    return any(is_such(representation["sql"]) for representation in version["representations"])
 
 
 def _is_short(version: Metadata) -> bool:
-    """Whether it reads raw at a tag. Its text tells: an engine that comments on a column makes a version of its own."""
-    return any(is_short(representation["sql"]) for representation in version["representations"])
+    return _has(version, is_short)
 
 
-def _with_long(metadata: Metadata) -> Metadata:
-    """The version with the long text once more, the newest before the short one; dbt's text if somebody dropped it."""
-    short = current_version(metadata)
-    before = (v for v in metadata["versions"] if v["version-id"] < short["version-id"] and not _is_short(v))
-    long = max(before, key=lambda version: version["version-id"], default=None)
-    if long is None:
+def _is_plain(version: Metadata) -> bool:
+    return _has(version, is_plain)
+
+
+def _is_long(version: Metadata) -> bool:
+    return not _is_short(version) and not _is_plain(version)
+
+
+def _back(metadata: Metadata, is_wanted: Callable[[Metadata], bool]) -> Metadata:
+    """The newest such version before the current one, once more; dbt's text if somebody dropped it."""
+    current = current_version(metadata)
+    before = (v for v in metadata["versions"] if v["version-id"] < current["version-id"] and is_wanted(v))
+    found = max(before, key=lambda version: version["version-id"], default=None)
+    if found is None:
         return as_made(metadata)
-    return with_version(metadata, {r["dialect"]: r["sql"] for r in long["representations"]}, long["summary"])
+    return with_version(metadata, {r["dialect"]: r["sql"] for r in found["representations"]}, found["summary"])
 
 
 def with_long_text(io: FileIO, location: str) -> str:
-    """Where a view's metadata has no short text: this location, or that of a version that is written for it."""
+    """Where a view has its long text, or dbt's: this location, or that of a version that is written for it."""
     metadata = known_metadata(io, location)
-    return write_view(io, _with_long(metadata)) if metadata and _is_short(current_version(metadata)) else location
+    if metadata is None or _is_long(current_version(metadata)):
+        return location
+    return write_view(io, _back(metadata, _is_long))
+
+
+def with_tail(io: FileIO, location: str) -> str:
+    """Where a view has a text that reads raw, or dbt's: this location, or that of a version that is written for it."""
+    metadata = known_metadata(io, location)
+    if metadata is None or not _is_plain(current_version(metadata)):
+        return location
+    return write_view(io, _back(metadata, lambda version: not _is_plain(version)))
 
 
 def known_metadata(io: FileIO, location: str) -> Metadata | None:
@@ -173,4 +215,6 @@ def write_view(io: FileIO, metadata: Metadata) -> str:
     location = f"{place}/metadata/{number:05d}-{uuid.uuid4()}.metadata.json"
     with io.new_output(location).create() as stream:
         stream.write(json.dumps(metadata).encode())
+    with _lock:
+        _read[location] = metadata
     return location

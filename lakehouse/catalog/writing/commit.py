@@ -6,7 +6,7 @@ that was tagged in between. Here a concurrent commit is a conflict, and the call
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyiceberg.catalog.sql import IcebergTables
@@ -86,6 +86,20 @@ def pointer(connection: psycopg.Connection[Any], catalog: str, name: tuple[str, 
         (catalog, *name),
     ).fetchone()
     return row[0] if row else None
+
+
+def pointers(
+    connection: psycopg.Connection[Any], catalog: str, names: Collection[tuple[str, str]], *, hold: bool = False
+) -> dict[tuple[str, str], str]:
+    """The same of many, without those that do not exist; `hold` keeps them there until the transaction ends."""
+    rows = connection.execute(
+        "SELECT table_namespace, table_name, metadata_location FROM iceberg_tables"
+        " JOIN unnest(%s::text[], %s::text[]) AS asked (namespace, name)"
+        " ON table_namespace = asked.namespace AND table_name = asked.name WHERE catalog_name = %s"
+        + (" ORDER BY 1, 2 FOR SHARE OF iceberg_tables" if hold else ""),
+        ([namespace for namespace, _ in names], [name for _, name in names], catalog),
+    ).fetchall()
+    return {(namespace, name): location for namespace, name, location in rows}
 
 
 def enter(connection: psycopg.Connection[Any], catalog: str, name: tuple[str, str], location: str) -> None:
