@@ -9,7 +9,7 @@ from typing import Any
 
 from lakehouse.catalog.open import load_table, open_catalog
 from lakehouse.catalog.relations import list_views, read_metadata
-from lakehouse.catalog.views.current_views import MARK, is_fresh
+from lakehouse.catalog.views.current_views import MARK, is_fresh, is_plain
 from lakehouse.servers.trino import query
 from lakehouse.text.sql import columns, relation
 from tests.mirrored import metadata
@@ -68,6 +68,11 @@ def texts(world: World, table: str) -> dict[str, str]:
 def is_fresh_view(world: World, table: str) -> bool:
     """Whether it reads the mirror."""
     return is_fresh(texts(world, table)["trino"])
+
+
+def is_plain_view(world: World, table: str) -> bool:
+    """Whether it reads the mirror alone."""
+    return is_plain(texts(world, table)["trino"])
 
 
 def is_short_view(world: World, table: str) -> bool:
