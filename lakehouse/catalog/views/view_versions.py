@@ -30,7 +30,9 @@ KEPT_VERSIONS = 5  # the three of a refresh, and two that publishes make of them
 DEFINITION = re.compile(r"\[(?:current )?definition [0-9a-f]+\]")  # in the comment: see view.sql
 LONG = "lakehouse.long"  # in the summary of a version with a short or plain text: the version with the long one
 
-_read: LRUCache[str, Metadata] = LRUCache(1024)  # by location: such a file never changes
+# By location: such a file never changes. Each publish of rows asks of all their views whether they have a plain text.
+_read: LRUCache[str, Metadata] = LRUCache(1024)
+_plain: LRUCache[str, bool] = LRUCache(1 << 14)
 _lock = Lock()
 
 
@@ -128,10 +130,20 @@ def with_long_text(io: FileIO, location: str) -> str:
 
 def with_tail(io: FileIO, location: str) -> str:
     """Where a view has a text that reads raw, or dbt's: this location, or that of a version that is written for it."""
-    metadata = known_metadata(io, location)
-    if metadata is None or not _is_plain(current_version(metadata)):
-        return location
-    return write_view(io, _back(metadata, lambda version: not _is_plain(version)))
+    metadata = known_metadata(io, location) if _plain_at(io, location) else None
+    return write_view(io, _back(metadata, lambda version: not _is_plain(version))) if metadata else location
+
+
+def _plain_at(io: FileIO, location: str) -> bool:
+    """Whether readers of a view with this metadata file get the plain text; it is remembered."""
+    with _lock:
+        known = _plain.get(location)
+    if known is None:
+        metadata = read_metadata(io, location)
+        known = metadata is not None and _is_plain(current_version(metadata))
+        with _lock:
+            _plain[location] = known
+    return known
 
 
 def known_metadata(io: FileIO, location: str) -> Metadata | None:
@@ -216,5 +228,5 @@ def write_view(io: FileIO, metadata: Metadata) -> str:
     with io.new_output(location).create() as stream:
         stream.write(json.dumps(metadata).encode())
     with _lock:
-        _read[location] = metadata
+        _plain[location] = _is_plain(current_version(metadata))
     return location
