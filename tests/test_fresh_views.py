@@ -169,7 +169,7 @@ def test_metadata_files_that_no_view_names_any_more_are_deleted(
     monkeypatch.setattr(views, "KEPT", timedelta())
     world.sql("DELETE FROM items WHERE id = 2")
     at_newest(world, spark)
-    assert len(metadata_files(world)) == 2, "that of the view, and the one before"
+    assert len(metadata_files(world)) == 3, "that of the view, the short one that it has not got, and the one before"
     assert_fresh(world, spark, "items")
 
 

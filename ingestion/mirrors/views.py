@@ -110,8 +110,7 @@ def swap(
     """
     for view in sorted(views, key=lambda found: found.view):
         if view.short_of is None or (irregular is not None and view.short_of not in irregular):
-            is_plain = view.plain is not None and view.plain.raw in unreached
-            location = view.plain.location if view.plain and is_plain else view.location
+            location = view.plain.location if view.plain and view.plain.raw in unreached else view.location
             move_pointer(connection, catalog, view.view, view.base, location)
 
 
@@ -129,7 +128,8 @@ def forget_old(io: LakeFileIO, views: Sequence[NextView]) -> None:
     """
     for view in views:
         folder, _, name = view.location.rpartition("/")
-        named = {name, view.base.rpartition("/")[2]}
+        kept = [view.location, view.base, *([view.plain.location] if view.plain else [])]
+        named = {location.rpartition("/")[2] for location in kept}
         if int(name.split("-")[0]) % EVERY >= EACH:
             continue
         scheme, authority, path = io.parse_location(folder, io.properties)
