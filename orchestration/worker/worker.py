@@ -73,7 +73,7 @@ HELD_SECONDS = 30.0
 LEFT_SECONDS = 75.0  # within which the job's sensor ticks, so that what fails on is told
 AWAY_SECONDS = 2.0
 AWAY = "Trino does not answer"
-REFUSES = "refuses"  # what `view.sql` says of the current view of a table that has never arrived
+NOT_MADE = ("refuses", "waits")  # what `view.sql` says of views of a table that never arrived, or lacks columns yet
 QUIET_SECONDS = 2.0  # without a cut, after which begins what nobody waits for
 LONG_QUIET_SECONDS = 20.0  # the same while loads follow one another: it would be broken off, and all of it done again
 FOLLOWING_SECONDS = 60.0  # from a load to the next one that follows it
@@ -443,7 +443,7 @@ class Worker:
         if later and changed:
             latest = (state.later_since or begun) + LATEST_SECONDS
             state.later_due = max(state.later_due, min(time.monotonic() + self._quiet_seconds(), latest))
-        made = {result.unique_id for result in results if result.status == "success" and result.message != REFUSES}
+        made = {result.unique_id for result in results if result.status == "success" and result.message not in NOT_MADE}
         state.views |= self._graph.views(made)
         if failed:
             raise LakehouseError("; ".join(f"{result.unique_id}: {result.message}" for result in failed[:3]))

@@ -69,6 +69,7 @@ def _provided() -> dict[str, Any]:
         "env_var": lambda _, default: default,
         "adapter": SimpleNamespace(quote=lambda name: f'"{name}"'),
         "should_full_refresh": lambda: False,
+        "log": lambda _, info=False: None,
         "exceptions": SimpleNamespace(raise_compiler_error=refuse),
         "model": SimpleNamespace(name="a_model"),
         "graph": {"nodes": {}},

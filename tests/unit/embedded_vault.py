@@ -281,7 +281,11 @@ class Vault:
         stage, parsed = (SimpleNamespace(materialized=kind) for kind in ("view", "append_only"))
         nodes = {
             "model.p.stg": SimpleNamespace(
-                resource_type="model", config=stage, depends_on=SimpleNamespace(nodes=["model.p.parsed"]), raw_code=""
+                name="stg",
+                resource_type="model",
+                config=stage,
+                depends_on=SimpleNamespace(nodes=["model.p.parsed"]),
+                raw_code="",
             ),
             "model.p.parsed": SimpleNamespace(
                 resource_type="model", config=parsed, database="", schema="", alias="parsed"

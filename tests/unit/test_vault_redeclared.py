@@ -2,6 +2,7 @@
 
 import json
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -219,6 +220,36 @@ def test_a_hub_is_not_made_of_a_view_that_reads_its_keys_as_before() -> None:
     vault.make_stage()
     vault.load([], MAY + timedelta(days=1))
     assert vault.rows("select count(*) from hub_owner") == [(1,)]
+
+
+def test_a_hub_is_loaded_from_the_former_view_of_a_source_whose_new_column_is_not_there_yet() -> None:
+    """The view named a column that parsed had not got, and another source's job could not load the hub for days."""
+    vault = Vault()
+    vault.load([event(100, owner="x")], MAY)
+    columns = vault.context["declared_table"]().columns
+    columns["email"] = SimpleNamespace(name="email", data_type="text")
+    vault.stage["hd_row"] = {"is_hashdiff": True, "columns": ["a", "b", "email"]}
+    vault.say_stage()
+    stage, of_a_table = vault.context["graph"]["nodes"]["model.p.stg"], vault.context["model"]
+    there, marker, stays = SimpleNamespace(is_view=True), "[definition 2]", vault.context["why_view_stays"]
+    vault.context["model"] = stage
+    assert stays(there, marker) == "waits"
+    assert stays(there, vault.view_text) == "unchanged"
+    assert stays(None, marker) is None
+    columns["line"].data_type = "bigint"
+    assert vault.context["columns_awaited"](stage) == ["line", "email"], "its type is widened by the load"
+    columns["line"].data_type = "integer"
+    vault.context["model"] = of_a_table
+    vault.models = {"hub_owner": vault.models["hub_owner"]}
+    vault.load([event(110, owner="y")], MAY + timedelta(days=1))
+    assert vault.rows("select owner from hub_owner order by 1") == [("x",), ("y",)]
+    vault.stage["hk_owner"] = {"columns": ["owner"], "normalize": "upper_trim"}
+    vault.say_stage()
+    with pytest.raises(Refused, match="cannot be made yet: parsed lacks email as declared"):
+        vault.load([event(120, owner="z")], MAY + timedelta(days=2))
+    vault.db.execute("alter table parsed add column email varchar")
+    vault.context["model"] = stage
+    assert stays(there, marker) is None
 
 
 def test_a_table_that_has_nothing_to_remember_anew_is_loaded_from_any_view() -> None:

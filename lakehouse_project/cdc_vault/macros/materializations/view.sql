@@ -5,6 +5,9 @@
   ignores a question about the past. A current view is marked as one: the refresh of its mirror may change what it reads,
   and keeps the comment. Types of what it reads are part of the definition, because Trino keeps a view's types
   and refuses one below which a column was widened. That of a stage says what its hashes are, too (`check_stages`).
+
+  A stage's view also stays while the parsed table below it is not loaded as it is declared: it would name a column that is not
+  there, or keep a type that is about to be widened. Loads of other sources make it too, and their hub can go on with the former one.
 -#}
 {% materialization view, adapter='trino' %}
   {%- set existing = load_cached_relation(this) -%}
@@ -14,8 +17,9 @@
   {%- set marker = cdc_vault.stage_marker(model.config.meta) ~ marker -%}
 
   {{ run_hooks(pre_hooks) }}
-  {%- if existing is not none and existing.is_view and not should_full_refresh() and marker in cdc_vault.view_text(existing) -%}
-    {%- call noop_statement("main", "unchanged", "unchanged", 0) -%}{%- endcall -%}
+  {%- set stays = cdc_vault.why_view_stays(existing, marker) -%}
+  {%- if stays -%}
+    {%- call noop_statement("main", stays, stays, 0) -%}{%- endcall -%}
   {%- else -%}
     {%- if existing is not none and not existing.is_view -%}{%- do adapter.drop_relation(existing) -%}{%- endif -%}
     {%- call statement("main") -%}
@@ -33,6 +37,17 @@
   {{ run_hooks(post_hooks) }}
   {{ return({"relations": [relation]}) }}
 {% endmaterialization %}
+
+{#- Why the view that is there is left alone: it is `unchanged`, or `waits` for the load of what it reads; none where it is made. -#}
+{% macro why_view_stays(existing, marker) %}
+  {%- if existing is none or not existing.is_view or should_full_refresh() -%}{{ return(none) }}{%- endif -%}
+  {%- if marker in cdc_vault.view_text(existing) -%}{{ return("unchanged") }}{%- endif -%}
+  {%- set awaited = cdc_vault.columns_awaited(model) -%}
+  {%- if awaited -%}
+    {%- do log(model.name ~ ": the view stays as it is until " ~ model.config.meta.source_model ~ " is loaded with " ~ awaited | join(", "), info=true) -%}
+  {%- endif -%}
+  {{ return("waits" if awaited else none) }}
+{% endmacro %}
 
 {#- The first line of the description, how to query the past, and the other lines. -#}
 {% macro view_comment() %}

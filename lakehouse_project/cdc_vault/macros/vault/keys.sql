@@ -143,12 +143,39 @@
     {%- set name, marker = id.split(".")[-1], cdc_vault.stage_marker(graph.nodes[id].config.meta) -%}
     {%- set there = cdc_vault.view_text(ref(name)) if marker else "" -%}
     {%- if "definition " in there and marker not in there -%}
+      {%- set awaited = cdc_vault.columns_awaited(graph.nodes[id]) -%}
+      {%- if awaited -%}
+        {{ exceptions.raise_compiler_error(
+          this ~ ": it has to be made of the view " ~ ref(name) ~ ", which is of before a change of the project and cannot be made yet: "
+          ~ graph.nodes[id].config.meta.source_model ~ " lacks " ~ awaited | join(", ") ~ " as declared. Run the load job of that table, then load this again"
+        ) }}
+      {%- endif -%}
       {{ exceptions.raise_compiler_error(
         this ~ ": it has to be made of the view " ~ ref(name) ~ ", which is of before a change of the project. Make that first, by the load job or"
         ~ " `dbt run --select " ~ name ~ "`, then load this again"
       ) }}
     {%- endif -%}
   {%- endfor -%}
+{% endmacro %}
+
+{#-
+  The declared columns that the parsed table of a stage lacks, or has of another type until its load widens them; none of
+  another view.
+-#}
+{% macro columns_awaited(stage) %}
+  {%- set said, found = stage.config.meta, [] -%}
+  {%- if not said or not said.source_model or said.hashed_keys is not defined -%}{{ return(found) }}{%- endif -%}
+  {%- for id in stage.depends_on.nodes if id in graph.nodes and id.split(".")[-1] == said.source_model -%}
+    {%- set parsed = api.Relation.create(graph.nodes[id].database, graph.nodes[id].schema, graph.nodes[id].alias) -%}
+    {%- set there = {} -%}
+    {%- for column in (cdc_vault.table_columns(parsed, since=true) if cdc_vault.relation_exists(parsed) else []) -%}
+      {%- do there.update({column.name | lower: column.type | lower | replace(", ", ",")}) -%}
+    {%- endfor -%}
+    {%- for column in cdc_vault.stage_columns(said.source_model, {}).values() if there and there.get(column.name | lower) != column.type -%}
+      {%- do found.append(column.name) -%}
+    {%- endfor -%}
+  {%- endfor -%}
+  {{ return(found) }}
 {% endmacro %}
 
 {#- What the view of a stage has in its comment, by what the stage says of itself: a checksum of its hashes; "" of another view. -#}
