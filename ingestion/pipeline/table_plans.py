@@ -131,19 +131,34 @@ def conclude(course: Course, noticed: Findings, reached: Position) -> Course:
 
 def _passing_partition(course: Course, noticed: Findings) -> str | None:
     """Why rows of the stream may be gone: they came into a partition that no inspection has seen, or only when it was
-    empty again. Neither a TRUNCATE of a partition alone is streamed, nor what happens to one that is detached."""
+    empty again. Neither a TRUNCATE of a partition alone is streamed, nor what happens to one that is detached; a DELETE
+    of its rows is."""
     first: dict[int, tuple[TableFacts, Leaf]] = {}
     for facts in (*course.before.versions, *course.position.versions):
         for leaf in facts.leaves:
             first.setdefault(leaf.oid, (facts, leaf))
-    if noticed.partitions - first.keys():
+    if noticed.partitions.keys() - first.keys():
         return "a partition came, had changes and went again"
     begun, explained = course.before.position.commit_bound, noticed.truncates.by - noticed.truncates.refilled_by
     for facts, leaf in first.values():
         is_new = leaf.oid in noticed.partitions and facts.lsn > begun
-        if is_new and not leaf.has_rows and leaf.changed_by not in explained:
+        emptied = is_new and not leaf.has_rows and leaf.changed_by not in explained
+        if emptied and _may_lack_told(facts, leaf, noticed.partitions[leaf.oid]):
             return f"partition {leaf.name} came, had changes and was empty again"
     return None
+
+
+def _may_lack_told(facts: TableFacts, leaf: Leaf, xid: int) -> bool:
+    """Whether a partition may have lost rows unseen that came by transaction `xid`, or later.
+
+    A table's first file has the number of its oid, and a TRUNCATE makes another one, except in the transaction that
+    made the table. While it, or one above it, is detached its rows may go, too. All of that shows but where it was
+    attached before the first row came, and has its first file.
+    """
+    leaves = {other.oid for other in facts.leaves} - {leaf.oid}
+    attached = {oid: by for oid, by in facts.edges or () if oid not in leaves}
+    is_later = any((by - xid) % (1 << 32) < 1 << 31 for by in attached.values())
+    return leaf.filenode != leaf.oid or leaf.oid not in attached or is_later
 
 
 def _moved(before: TablePosition, now: TablePosition) -> str | None:

@@ -5,9 +5,13 @@ rows of one key in order knows them by these types alone. `Relation` speaks as P
 identity; a source of another kind numbers its relations itself, and says `f` where a change carries every column.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 import pyarrow as pa
+
+T = TypeVar("T")
 
 META_SCHEMA = pa.schema(
     [
@@ -62,6 +66,15 @@ class Relation:
     def identity(self) -> frozenset[str]:
         """The columns of the replica identity."""
         return frozenset(c.name for c in self.columns if c.is_key or self.replica_identity == "f")
+
+
+Carried = Mapping[tuple[Relation, Relation], int]
+"""A root and a partition whose rows came as the root's, and the lowest id known of a transaction that they came by."""
+
+
+def lowest(one: Mapping[T, int], other: Mapping[T, int]) -> dict[T, int]:
+    """All of both, each with the lower of its numbers."""
+    return {key: min(found[key] for found in (one, other) if key in found) for key in (*one, *other)}
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any, Generic, Protocol, runtime_checkable
 
 import pyarrow as pa
 
-from ingestion.schema.changes import Batch, Relation
+from ingestion.schema.changes import Batch, Carried, Relation
 from ingestion.schema.compared import ComparedColumn, KeyRange, Order
 from ingestion.schema.facts import ColumnFacts, TableFacts
 from ingestion.schema.positions import P
@@ -85,12 +85,12 @@ class Piece:
 class Noticed:
     """What a read has found out besides the rows.
 
-    `carried` are partitions whose rows came as those of a relation, behind it. `witness` is what the source wants to
+    `carried` are partitions whose rows came as those of a relation. `witness` is what the source wants to
     have kept with the position (`OpenSource.remember`); None where nothing was read. `reached` is where the read ended,
     None where that is what it was asked for: the rest waits for what is not there yet. `warnings` are for people.
     """
 
-    carried: frozenset[tuple[Relation, Relation]] = frozenset()
+    carried: Carried = field(default_factory=dict)
     witness: object | None = None
     reached: SourceNow[Any] | None = None
     warnings: tuple[str, ...] = ()

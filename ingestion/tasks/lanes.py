@@ -8,6 +8,7 @@ records never overlap. A single record that cannot be read goes to `meta.quarant
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from types import MappingProxyType
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +16,7 @@ import pyarrow.compute as pc
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile
 
-from ingestion.schema.changes import IMAGE_COLUMNS, META_SCHEMA, PLACE_SCHEMA, Batch, Relation
+from ingestion.schema.changes import IMAGE_COLUMNS, META_SCHEMA, PLACE_SCHEMA, Batch, Carried, Relation, lowest
 from ingestion.schema.evolve import NO_TRUNCATES, Truncates
 from ingestion.schema.problem import TableProblem
 from ingestion.schema.streamed_columns import UnknownRowSchema
@@ -35,17 +36,19 @@ UNKNOWN_SCHEMA = "the schema of these rows matches no recorded version of the ta
 
 @dataclass(frozen=True)
 class Findings:
-    """Why records of one table were kept aside, the stream's truncates of it, and the oids of partitions with rows."""
+    """Why records of one table were kept aside, the stream's truncates of it, and the oids of partitions with rows,
+    each with the lowest id known of a transaction that they came by.
+    """
 
     parked: str | None = None
     stale: str | None = None
     truncates: Truncates = NO_TRUNCATES
-    partitions: frozenset[int] = frozenset()
+    partitions: Mapping[int, int] = field(default_factory=dict)
 
     def join(self, other: "Findings") -> "Findings":
         """What was noticed of a table in two parts of one read, or in two epochs; truncates are of neither."""
         return Findings(self.parked or other.parked, self.stale or other.stale, NO_TRUNCATES,
-                        self.partitions | other.partitions)  # fmt: skip
+                        lowest(self.partitions, other.partitions))  # fmt: skip
 
 
 @dataclass
@@ -256,7 +259,7 @@ class Lanes:
                 writer.add(_kept(self._records, target, mine, texts, writer.schema))
 
     def close(
-        self, carried: Collection[tuple[Relation, Relation]] = ()
+        self, carried: Carried = MappingProxyType({})
     ) -> tuple[tuple[Written, ...], dict[str, tuple[DataFile, ...]], dict[str, Findings]]:
         """Writes the rest: what landed by table, the files of `meta` tables, and what was noticed by table.
 

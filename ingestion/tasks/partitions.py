@@ -2,20 +2,22 @@
 
 from collections.abc import Collection
 
-from ingestion.schema.changes import Relation
+from ingestion.schema.changes import Carried, Relation, lowest
 from ingestion.schema.declared_columns import needed_of_partitions
 from ingestion.sink.rows import TableTarget
 from ingestion.tasks.row_keys import key_in
 
-Carried = Collection[tuple[Relation, Relation]]  # a root, and the partition whose rows came as the root's
+
+def partitions_of(target: TableTarget, carried: Carried) -> dict[int, int]:
+    """The oids of partitions whose rows came as the table's own, and the lowest id of a transaction they came by."""
+    found = dict[int, int]()
+    for (root, leaf), xid in carried.items():
+        if root.oid in target.oids:
+            found = lowest(found, {leaf.oid: xid})
+    return found
 
 
-def partitions_of(target: TableTarget, carried: Carried) -> frozenset[int]:
-    """The oids of partitions whose rows came as the table's own."""
-    return frozenset(leaf.oid for root, leaf in carried if root.oid in target.oids)
-
-
-def carried_resync_reason(target: TableTarget, carried: Carried) -> str | None:
+def carried_resync_reason(target: TableTarget, carried: Collection[tuple[Relation, Relation]]) -> str | None:
     """Why the table's own records cannot have told everything; None when they can.
 
     Rows of a table that is a partition for a while come as its root's. A partition with a replica identity of its own

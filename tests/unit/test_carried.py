@@ -47,12 +47,14 @@ def target(*, oid: int = 1, leaf: int | None = None, updates: bool = True, share
     ],
 )
 def test_a_partition_is_described_between_its_root_and_its_first_row(messages: tuple[bytes, ...], found: bool) -> None:
-    stream = [begin(100), *messages, commit(100)]
+    stream = [begin(100, xid=77), *messages, commit(100)]
     for cut in range(len(stream)):
         decoder = Decoder(1)
         for piece in (stream[:cut], stream[cut:]):
             decoder.feed(pa.array(piece, pa.binary()))
-        assert {(root.oid, leaf.oid) for root, leaf in decoder.carried} == ({(1, 2)} if found else set())
+        assert {(root.oid, leaf.oid): xid for (root, leaf), xid in decoder.carried.items()} == (
+            {(1, 2): 77} if found else {}
+        )
 
 
 def test_what_is_described_ahead_of_a_transaction_is_nobodys_partition() -> None:
@@ -67,7 +69,9 @@ def test_rows_that_came_as_another_tables_need_a_resync() -> None:
     assert "those of another table" in str(carried_resync_reason(target(oid=7, leaf=2), {(BY_ID, LEAF)}))
     assert carried_resync_reason(target(leaf=2), {(BY_ID, LEAF)}) is None
     assert carried_resync_reason(target(oid=7), {(BY_ID, LEAF)}) is None
-    assert partitions_of(target(), {(BY_ID, LEAF), (replace(BY_ID, oid=3), replace(LEAF, oid=4))}) == {2}
+    assert partitions_of(
+        target(), {(BY_ID, LEAF): 9, (BY_ID, BY_V): 8, (replace(BY_ID, oid=3), replace(LEAF, oid=4)): 7}
+    ) == {2: 8}
 
 
 def test_a_partition_whose_changes_lack_the_key_needs_a_resync() -> None:

@@ -167,4 +167,4 @@ def told(
     kept_in = ("spool", "quarantine", "unrepresentable")
     meta = {name: writable_metadata(ensure_meta(catalog, name), "c") for name in kept_in}
     result = read_changes(ChangePlan("s", read, PgoutputRecords(), targets, {}, meta, {}, 1 << 20))
-    return {name: replace(found, partitions=frozenset()) for name, found in result.noticed.items() if found.stale}
+    return {name: replace(found, partitions={}) for name, found in result.noticed.items() if found.stale}

@@ -163,7 +163,7 @@ def test_whatever_a_read_finds_the_move_is_declared(state: TableState) -> None:
         Findings(parked=REFUSED),
         Findings(stale="reason"),
         Findings(REFUSED, "reason"),
-        Findings(partitions=frozenset((9,))),
+        Findings(partitions={9: 700}),
     ]
     for before in (
         position(state),

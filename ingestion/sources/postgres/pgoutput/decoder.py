@@ -11,7 +11,16 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pyarrow as pa
 
-from ingestion.schema.changes import IMAGE_COLUMNS, META_SCHEMA, PICKED_SCHEMA, Batch, Relation, rows_without_columns
+from ingestion.schema.changes import (
+    IMAGE_COLUMNS,
+    META_SCHEMA,
+    PICKED_SCHEMA,
+    Batch,
+    Carried,
+    Relation,
+    lowest,
+    rows_without_columns,
+)
 from ingestion.sources.postgres.pgoutput.carried import carried_partitions
 from ingestion.sources.postgres.pgoutput.cells import fail_where
 from ingestion.sources.postgres.pgoutput.model import DecodeError
@@ -40,7 +49,7 @@ class State:
     counted: int = 0  # messages of the transaction so far that take a place in `_seq`
     relations: Mapping[int, Relation] = field(default_factory=dict)
     described: tuple[Relation, ...] = ()  # those that the last messages described, two at most
-    carried: frozenset[tuple[Relation, Relation]] = frozenset()
+    carried: Carried = field(default_factory=dict)
     transactions: int = 0
     last_commit_lsn: int | None = None
     last_commit_end_lsn: int | None = None
@@ -109,8 +118,8 @@ class Decoder:
         return self._state.last_commit_at
 
     @property
-    def carried(self) -> frozenset[tuple[Relation, Relation]]:
-        """Partitions that had rows, each behind the root whose rows they came as."""
+    def carried(self) -> Carried:
+        """Partitions that had rows, as the stream describes them."""
         return self._state.carried
 
     @property
@@ -215,7 +224,8 @@ def _walk(
         after = replace(after, relations=versions.after())
     if versions.changes or state.described:
         found, described = carried_partitions(state.described, kind, versions.changes)
-        after = replace(after, carried=state.carried | found, described=described)
+        by = {pair: int(transactions.xid[transactions.number[index]]) for pair, index in found.items()}
+        after = replace(after, carried=lowest(state.carried, by), described=described)
     return after, segments(versions, messages, oids), transactions
 
 
