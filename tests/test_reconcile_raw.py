@@ -64,6 +64,12 @@ def test_rows_that_are_there_twice_are_told(settings: Settings, spark: Any) -> N
     for repair in (False, True):
         found = compared(world, spark, "items", repair=repair)
         assert not found.equal and "2 rows have the declared key (id) of another one" in (found.aside or ""), found
+    spoil(world, "items", lambda rows: [row for row in rows if row["id"] not in (1, 7)])
+    found = compared(world, spark, "items", repair=True)
+    assert (found.missing, found.differing, found.repaired) == (2, 0, {"r": 2}), "what is not doubled is repaired"
+    assert found.verdict == "DIFFERENT" and "2 rows have the declared key (id) of another one" in (found.doubled or "")
+    found = compared(world, spark, "items")
+    assert "2 rows have the declared key (id) of another one" in (found.aside or ""), found
     world.sql("DELETE FROM items WHERE id IN (3, 4)", "INSERT INTO items VALUES (3, 'n'), (4, 'other')")
     assert compared(world, spark, "items").equal
 

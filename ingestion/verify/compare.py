@@ -25,7 +25,8 @@ class Example:
 class TableComparison:
     """What a comparison found. `missing` rows are in the source alone, `extra` rows in the lake alone, `repaired`
     counts the events by operation that a repair has published since. `aside` is why the table is not compared: without
-    a key its rows cannot be paired, and changes of one that does not stream are kept elsewhere until it does."""
+    a key its rows cannot be paired, and changes of one that does not stream are kept elsewhere until it does. `doubled`
+    tells of rows that are not compared beside others that differ: they share their key."""
 
     source: str
     table: str
@@ -42,6 +43,7 @@ class TableComparison:
     seconds: float = 0.0
     repaired: dict[str, int] = field(default_factory=dict)
     aside: str | None = None
+    doubled: str | None = None
 
     @property
     def equal(self) -> bool:

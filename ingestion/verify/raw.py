@@ -233,17 +233,28 @@ def _reconcile_table(
     seconds: float,
 ) -> TableComparison:
     started = time.monotonic()
+    result = _looked_at(session, table, facts, found)
+    if doubled := _doubled(table, result):
+        found = replace(found, leaves_doubled=True)
+        result = _looked_at(session, table, facts, found)
+        if result.equal:
+            result.aside = doubled
+        else:
+            result.doubled = doubled
+    point.check()
+    if repair and not (result.equal or result.aside):
+        written = _publish_repair(session, table, position, point, found)
+        result.repaired = dict(written.operations)
+    result.seconds = seconds + time.monotonic() - started
+    return result
+
+
+def _looked_at(session: Session, table: RawTable, facts: TableFacts, found: Comparison) -> TableComparison:
     result = TableComparison(table.source, table.name, tuple(column.source.name for column in found.columns))
     result.source_rows, result.lake_rows = found.rows
     result.absent_columns = tuple(c.name for c in facts.columns if c.name not in result.columns)
     if found.buckets:
         _look_closer(session, table, found, result)
-    point.check()
-    result.aside = _doubled(table, result)
-    if repair and not (result.equal or result.aside):
-        written = _publish_repair(session, table, position, point, found)
-        result.repaired = dict(written.operations)
-    result.seconds = seconds + time.monotonic() - started
     return result
 
 

@@ -127,6 +127,8 @@ def _print_differences(result: TableComparison) -> None:
     where = f"{result.source}.{result.table}"
     if result.aside:
         say(f"{where}: not compared, it is {result.aside}")
+    if result.doubled:
+        say(f"{where}: beside these differences it is {result.doubled}")
     if result.absent_columns:
         say(f"{where}: the lake has no column {', '.join(result.absent_columns)}")
     if result.unrepresentable:

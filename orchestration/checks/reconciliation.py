@@ -81,7 +81,7 @@ def _metadata(found: "TableComparison") -> dict[str, Any]:
         return numbers
     return numbers | {
         "differing_columns": ", ".join(f"{name} {count}" for name, count in found.differing_columns.items()) or "none",
-        "not_compared": found.aside or "compared",
+        "not_compared": found.aside or found.doubled or "compared",
         "absent_columns": ", ".join(found.absent_columns) or "none",
         "examples": dg.MetadataValue.json([_example(example) for example in found.examples[:SHOWN]]),
         "repair": f"lakehouse reconcile {found.source}.{found.table} --repair",

@@ -7,8 +7,10 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
 
+import duckdb
 import pytest
 
+from ingestion.pipeline.repair.compare import DOUBLED, Comparison
 from ingestion.schema.compared import stand_ins
 from ingestion.schema.positions import Lsn
 from ingestion.sources.base import Point
@@ -150,3 +152,51 @@ def test_a_table_that_a_follower_repaired_above_the_point_is_not_compared_at_it(
             list(found)
     else:
         assert [(one.aside, one.verdict) for one in found] == [(aside, "not compared")]
+
+
+@pytest.mark.parametrize(
+    ("looks", "aside", "repaired"),
+    [([(0, 0, 0)], False, {}), ([(0, 0, 1), (0, 0, 0)], True, {}), ([(1000, 2, 1), (1000, 2, 0)], False, {"r": 1000})],
+    ids=["no key is doubled", "nothing else differs", "other rows differ"],
+)
+def test_what_differs_beside_a_doubled_key_is_told_and_repaired(
+    looks: list[tuple[int, int, int]], aside: bool, repaired: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One doubled key hid a thousand rows that the lake lacked, and `--repair` did nothing."""
+    [(missing, extra, _), *again] = looks
+    doubles = len(again)
+
+    def look_closer(_: object, __: object, found: Comparison, result: TableComparison) -> None:
+        result.missing, result.extra, result.differing = looks[found.leaves_doubled]
+
+    def publish(*given: object) -> object:
+        assert cast(Comparison, given[-1]).leaves_doubled, "a doubled key is not repaired"
+        return SimpleNamespace(operations=repaired)
+
+    monkeypatch.setattr(raw, "_look_closer", look_closer)
+    monkeypatch.setattr(raw, "_publish_repair", publish)
+    nothing: Any = None
+    rows = {"a": (5000 + missing - extra + doubles, 1)}
+    found = Comparison((), (), rows, {"a": (5000, 2)}, nothing, nothing, nothing, (0, 0))
+    table, point, facts = (SimpleNamespace(**given) for given in (
+        {"source": "shop", "name": "things", "key": ("id",)}, {"check": lambda: None}, {"columns": ()},
+    ))  # fmt: skip
+    result = raw._reconcile_table(
+        nothing, cast(Any, table), nothing, cast(Any, facts), cast(Any, point), found, True, 0.0
+    )
+    assert (result.missing, result.extra, result.repaired) == (missing, extra, repaired)
+    told = "1 rows have the declared key (id) of another one"
+    assert (told in str(result.aside), told in str(result.doubled)) == (aside, bool(repaired))
+    assert result.equal == (not again)
+
+
+def test_the_doubled_keys_are_those_of_several_rows_of_the_source_that_the_lake_has() -> None:
+    """Of those that it lacks, one of the rows is better than none."""
+    rows = (
+        "('a', 'a', 'x', 'x'), ('b', 'b', 'x', 'y'), ('b', 'b', 'y', 'y'), ('c', null, 'x', null),"
+        " ('c', null, 'y', null), (null, 'd', null, 'x'), (null, 'e', null, 'x')"
+    )
+    found = duckdb.sql(
+        f"from (values {rows}) rows(key, lake_key, line, lake_line) select coalesce(key, lake_key), {DOUBLED}"
+    )
+    assert {key for key, is_doubled in found.fetchall() if is_doubled} == {"b"}

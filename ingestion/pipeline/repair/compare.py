@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 MAX_LISTED = 512
+DOUBLED = "(lake_line IS NOT NULL AND count(line) OVER (PARTITION BY coalesce(key, lake_key)) > 1)"
 _TOLD = re.compile(r"^(?:lakehouse|ingestion)\.[\w.]*?(\w+): (source .+)$", re.MULTILINE)
 
 
@@ -43,6 +44,7 @@ class Comparison:
     _there: ComparedTable
     _log: Log
     _below: tuple[int, int]
+    leaves_doubled: bool = False  # keys that several rows of the source have, of which the lake has one
 
     @cached_property
     def _lake(self) -> LakeSide:
@@ -74,6 +76,8 @@ class Comparison:
         theirs = theirs if buckets is None else theirs.where(theirs["bucket"].isin(buckets))
         theirs = theirs.withColumnsRenamed({"key": "lake_key", "line": "lake_line"}).drop("bucket", "whole")
         joined = ours.join(theirs, ours["key"] == theirs["lake_key"], "full_outer")
+        if self.leaves_doubled:
+            joined = joined.selectExpr("*", f"{DOUBLED} AS doubled").where("NOT doubled").drop("doubled")
         return joined.where("NOT line <=> lake_line")
 
 
