@@ -18,6 +18,7 @@ from lakehouse.errors import LakehouseError
 from lakehouse.text.spelling import keys_at, unknown, without_kinds
 
 PROJECT_FILE = "dbt_project.yml"
+PROFILES_FILE = "profiles.yml"
 Keys = tuple[str, ...]
 OF_TABLE, OF_SOURCE = "(table)", "(source)"
 _SET = r"(?:\b{key}\s*=(?!=)|['\"]{key}['\"]\s*:)"
@@ -113,8 +114,13 @@ def configures(project_dir: Path, node: Mapping[str, Any], key: str) -> bool:
 
 def line_in_project(project_dir: Path, path: Keys) -> str:
     """The offending key of dbt_project.yml itself."""
-    root = _read(project_dir / PROJECT_FILE)
-    return f"{project_dir.name}/{PROJECT_FILE}:{_deepest(root, path)[1] if root else 1}"
+    return line_in_file(project_dir, PROJECT_FILE, path)
+
+
+def line_in_file(project_dir: Path, file: str, path: Keys) -> str:
+    """The offending key of a file of the project, or the last key on the way to it that is there."""
+    root = _read(project_dir / file)
+    return f"{project_dir.name}/{file}:{_deepest(root, path)[1] if root else 1}"
 
 
 def _read(file: Path) -> yaml.Node | None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from lakehouse.declarations.profiles import other_timezones
 from lakehouse.extras import installed
 from lakehouse.servers.database import connect_catalog
 from lakehouse.servers.retry import Unreachable
@@ -53,11 +54,13 @@ def upgrade(
             say(line)
         left += still
         say("upgraded, but for what is said here: that is left for you" if left else "upgraded")
+    for line in (zones := other_timezones(settings.dbt_project_dir)):
+        say(f"left for you: {line}")
     if check and to_do:  # the rest is told once this is done: what is to be upgraded cannot be asked yet
         raise typer.Exit(1)
     if lost := sources_to_recover(settings):  # also of an earlier run, which was interrupted before it could say so
         say(f"then: lakehouse ingest --recover {' '.join(lost)}")
-    if lost or left:
+    if lost or left or zones:
         raise typer.Exit(1)
 
 

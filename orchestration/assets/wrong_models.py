@@ -11,6 +11,7 @@ from typing import Any
 from lakehouse.catalog.next_names import is_next
 from lakehouse.declarations.lines import PROJECT_FILE, configures, refuse
 from lakehouse.declarations.models import APPENDED, REBUILT, is_view, table_of_model
+from lakehouse.declarations.profiles import other_timezones
 from lakehouse.settings import DBT_PACKAGE
 from orchestration.assets.groups import STORED
 from orchestration.assets.next_tables import built_nodes, hidden
@@ -35,6 +36,7 @@ def refuse_wrong_models(manifest: Manifest, project_dir: Path) -> None:
     refuse_hidden_marts(manifest, project_dir)
     refuse_next_schemas(manifest, project_dir)
     refuse_repeated_rows(manifest, project_dir)
+    refuse(other_timezones(project_dir))
 
 
 def refuse_marts_without_ref(manifest: Manifest, project_dir: Path) -> None:
