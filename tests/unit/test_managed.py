@@ -143,3 +143,20 @@ def test_a_pooler_that_drops_the_session_settings_is_refused(
     monkeypatch.setattr(connection, "source_url", lambda given: re.sub("options=[^&]*&?", "", kept(given)))
     with pytest.raises(LakehouseError, match=r"DateStyle is ISO, MDY\): something between drops `options`.*itself$"):
         found(cluster, tmp_path)
+
+
+@pytest.mark.parametrize("replication", [False, True])
+def test_a_pooler_that_passes_on_what_a_server_reports_and_drops_the_rest_is_refused(
+    cluster: str, tmp_path: Path, replication: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PgBouncer from 1.20 on reads `options` itself: DateStyle was right, and policies filtered rows."""
+    settings = Settings(home=tmp_path, sources={"shop": SourceSettings(url=SecretStr(cluster))})
+    connect_source(settings, "shop", replication=replication).close()
+    reported = "-c DateStyle=ISO,YMD -c TimeZone=UTC -c IntervalStyle=postgres"
+    kept = connection.source_url
+    passed = f"options={quote(reported)}&"
+    monkeypatch.setattr(connection, "source_url", lambda given: re.sub("options=[^&]*&?", passed, kept(given)))
+    with pytest.raises(
+        LakehouseError, match=r"\(lock_timeout is 0\): something between drops"
+    ):
+        connect_source(settings, "shop", replication=replication)

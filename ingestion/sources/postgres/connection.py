@@ -111,14 +111,25 @@ def connect_source(
 
 
 def _check_pinned(source: str, connection: psycopg.Connection[Any]) -> None:
-    """Raises LakehouseError where the settings above have not arrived: the server tells one of them by itself.
+    """Raises LakehouseError where the settings above have not arrived; on a walsender's connection, too.
 
-    Policies would filter rows in silence then, and floats come with fewer digits.
+    Policies would filter rows in silence then, and floats come with fewer digits. Each is asked: PgBouncer from 1.20 on
+    passes those on that a server reports by itself, as DateStyle, and drops the others.
     """
-    if (style := connection.info.parameter_status("DateStyle")) != "ISO, YMD":
+    names = ", ".join(literal(name.lower()) for name in PINNED)
+    asked = f"SELECT name, setting FROM pg_catalog.pg_settings WHERE lower(name) IN ({names}) ORDER BY lower(name)"
+    result = connection.pgconn.exec_(asked.encode())
+    if not result.ntuples:
+        connection.close()
+        raise LakehouseError(f"source {source!r}: its settings cannot be read: {result.error_message.decode().strip()}")
+    pinned = {name.lower(): value for name, value in PINNED.items()}
+    for row in range(result.ntuples):
+        name, value = ((result.get_value(row, column) or b"").decode() for column in (0, 1))
+        if value.replace(" ", "") == pinned[name.lower()]:
+            continue
         connection.close()
         raise LakehouseError(
-            f"source {source!r}: its sessions do not have the settings that ingestion asks for (DateStyle is {style}): "
+            f"source {source!r}: its sessions do not have the settings that ingestion asks for ({name} is {value}): "
             "something between drops `options`, such as a pooler with ignore_startup_parameters: connect to the "
             "database itself"
         )
