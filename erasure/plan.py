@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -47,7 +47,8 @@ class Plan:
     first. `kept` are the events in the spool and among the dead letters. `unhashed` are keys with rows in the raw table
     of which the stage, which has to make hash keys of them, knows nothing. `shared` are keys of which the hub makes one
     with keys of others who have personal data. `stones` are earlier erasures
-    of the table, by their key as its columns are named now. `keyless`: the subjects are named by columns of events that
+    of the table, by their key as its columns are named now. `spelled` are the other keys that the database calls equal
+    to a subject's, by that as it was given. `keyless`: the subjects are named by columns of events that
     have no key."""
 
     table: RawTable
@@ -61,6 +62,7 @@ class Plan:
     shared: frozenset[Key] = frozenset()
     stones: Mapping[str, Tombstone] = field(default_factory=dict)
     keyless: bool = False
+    spelled: Mapping[frozenset[tuple[str, str]], tuple[dict[str, str], ...]] = field(default_factory=dict)
 
     @property
     def parts(self) -> tuple[SubjectData, ...]:
@@ -120,7 +122,8 @@ def make_plan(
     ]
     scanned = [(part, _scan(catalog, part)) for part in records]
     events = [event for part, rows in scanned for event in part.events(rows)]
-    named = list(map(typed, keys))
+    given = list(keys)
+    named = list(map(typed, given))
     aside = {event.key for event in events if event.key is not None}
     written = {key: dict.fromkeys((key, *sorted(others))) for key, others in spellings(raw, named, aside).items()}
     found = find_periods(raw, table, {other for own in written.values() for other in own}, typed, events)
@@ -153,9 +156,27 @@ def make_plan(
         manifest=manifest,
         kept=tuple(events),
         keyless=keyless,
+        spelled={} if table.kind == "kafka" else _spelled(table.key, given, named, written),
         shared=shared,
         unhashed=frozenset(period.key for period in lacking if SubjectRows(target, (period,)).rows(rows)),
     )
+
+
+def _spelled(
+    names: Sequence[str], given: Sequence[dict[str, str]], named: Sequence[Key], written: Mapping[Key, Iterable[Key]]
+) -> dict[frozenset[tuple[str, str]], tuple[dict[str, str], ...]]:
+    """By given key its other spellings, as texts: only values that are texts have several."""
+    return {
+        frozenset(texts.items()): tuple(
+            {
+                name: texts[name] if other == value else str(other)
+                for name, value, other in zip(names, own, key, strict=True)
+            }
+            for key in written[own]
+            if key != own
+        )
+        for texts, own in zip(given, named, strict=True)
+    }
 
 
 def _of_records(settings: Settings, table: RawTable, facts: TableFacts) -> Callable[..., SubjectRecords]:

@@ -142,7 +142,7 @@ def verify(settings: Settings, manifest: Mapping[str, Any], table: RawTable) -> 
             with closing(open_catalog(settings)) as catalog:
                 facts = _position(settings, table).facts
                 keys = {spelled(key): key for key, _ in named}
-                others = partial(_spellings, settings, named_table, facts)
+                others = partial(_spellings, settings, named_table, facts, named)
                 plan = make_plan(settings, catalog, manifest, named_table, facts, list(keys.values()), others)
                 io = open_io(settings)
                 found.add(search(io, parts_of(catalog, plan.parts)))
@@ -153,14 +153,25 @@ def verify(settings: Settings, manifest: Mapping[str, Any], table: RawTable) -> 
 
 
 def _spellings(
-    settings: Settings, table: RawTable, facts: TableFacts, raw: Table, keys: Collection[Key], kept: Collection[Key]
-) -> Mapping[Key, Collection[Key]]:
-    """Those that are known without the database, where the types of the key have one text for each value: the daily
-    check of most tables does not need it."""
-    if table.kind != "kafka" and not may_differ(table, facts):
-        return dict.fromkeys(keys, ())
-    with origin_of(settings, table) as origin:
-        return origin.spellings(origin.there(facts), raw, keys, kept)
+    settings: Settings, table: RawTable, facts: TableFacts, named: Iterable[tuple[SourceKey, Tombstone]],
+    raw: Table, keys: Collection[Key], kept: Collection[Key],
+) -> Mapping[Key, Collection[Key]]:  # fmt: skip
+    """Those that the tombstones remember, and those that are known without the database, where the types of the key
+    have one text for each value: the daily check needs it for tombstones of an earlier release alone."""
+    typed = typing_of(table, facts, raw.properties)
+    known: dict[Key, Collection[Key]] = {}
+    for key, stone in named:
+        if stone.spellings is not None:
+            at = datetime.fromisoformat(stone.asked_at)
+            others = [named_now(table, facts, raw.properties, other, at) for other in stone.spellings]
+            known[typed(key)] = tuple(map(typed, others))
+    unknown = [key for key in keys if key not in known]
+    if unknown and table.kind != "kafka" and not may_differ(table, facts):
+        known |= dict.fromkeys(unknown, ())
+    elif unknown:
+        with origin_of(settings, table) as origin:
+            known |= origin.spellings(origin.there(facts), raw, unknown, kept)
+    return known
 
 
 def remembered(settings: Settings, source: str | None = None) -> tuple[Tombstone, ...]:

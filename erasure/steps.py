@@ -110,7 +110,7 @@ class Erasing:
         """Runs all steps; raises LakehouseError before anything is written if the erasure cannot last."""
         plan, io = self.plan, open_io(self.settings)
         known = {stone.id: stone for stone in tombstones.read(self.settings, io, self.states)}
-        stones = self._stones(known, keys)
+        stones = [_spelled(stone, plan) for stone in self._stones(known, keys)]
         erasure = Erasure([str(stone) for stone in stones])
         self.say("searching for the subject")
         seen = search(io, parts_of(self.catalog, plan.parts))
@@ -242,6 +242,16 @@ class Erasing:
         erasure.left = found.traces + strays_of(self.settings, self.catalog, io, self.plan)
         erasure.objects, erasure.bytes = found.objects, found.bytes
         erasure.values, erasure.values_in_common = found.values_searched, found.in_common
+
+
+def _spelled(stone: Tombstone, plan: Plan) -> Tombstone:
+    """The tombstone with the spellings that were found now, beside those from before: their rows may be gone. One of a
+    key that was called otherwise keeps what it has."""
+    found = plan.spelled.get(frozenset(stone.key.items()))
+    if found is None:
+        return stone
+    earlier = stone.spellings or ()
+    return replace(stone, spellings=(*earlier, *(key for key in found if key not in earlier)))
 
 
 def publish_live_files(writer: Ingestion, states: CatalogConnection, tables: Sequence[tuple[str, str]]) -> None:

@@ -1,9 +1,9 @@
 """Records of erasures that survive a restore.
 
-A tombstone contains table, key, time and who asked, and no personal data. It has three copies: in the catalog database,
-in the warehouse and in the home. A restore may return one of these stores to an older state, so each read merges the
-copies and writes them back. So an ended tombstone is marked and not deleted: the mark wins over the copies that other
-homes hold, and only a later erasure of the same person, which has a higher number, wins over the mark.
+A tombstone contains table, key and its other spellings, time and who asked, and no personal data. It has three copies:
+in the catalog database, in the warehouse and in the home. A restore may return one of these stores to an older state,
+so each read merges the copies and writes them back. So an ended tombstone is marked and not deleted: the mark wins over
+the copies that other homes hold, and only a later erasure of the same person, which has a higher number, wins over it.
 
 The table `condemned` of the catalog lists the files that an erasure will delete. It is written before the last snapshot
 that names them expires, so that the next run can finish after a kill.
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from lakehouse.settings import Settings
 
 FOLDER = "erasures"
-_RANK = """(coalesce(({0}->>'ends_before')::int, 0), {0}->>'ended_at' IS NOT NULL, {0}->>'done_at' IS NOT NULL)"""
+_RANK = """(coalesce(({0}->>'ends_before')::int, 0), {0}->>'ended_at' IS NOT NULL, {0}->>'done_at' IS NOT NULL,
+  {0}->>'spellings' IS NOT NULL)"""
 KEEP = (
     "INSERT INTO lakehouse.erasures AS kept VALUES (%s, %s) ON CONFLICT (id) DO UPDATE SET tombstone ="
     f" excluded.tombstone WHERE {_RANK.format('kept.tombstone')} <= {_RANK.format('excluded.tombstone')}"
@@ -41,7 +42,8 @@ KEEP = (
 @dataclass(frozen=True)
 class Tombstone:
     """One erasure: `key` has the source's column names and texts. `done_at` is the time of the first proof, `ended_at`
-    of its end; `ends_before` counts the ends of earlier erasures of the same subject."""
+    of its end; `ends_before` counts the ends of earlier erasures of the same subject. `spellings` are the keys of other
+    texts that the database called equal at the erasure; None where that is not remembered."""
 
     source: str
     table: str
@@ -51,11 +53,12 @@ class Tombstone:
     done_at: str | None = None
     ended_at: str | None = None
     ends_before: int = 0
+    spellings: tuple[dict[str, str], ...] | None = None
 
     @property
-    def rank(self) -> tuple[int, bool, bool]:
+    def rank(self) -> tuple[int, bool, bool, bool]:
         """Of two copies the one with the higher rank is the newer one; clocks of different machines do not count."""
-        return self.ends_before, self.ended_at is not None, self.done_at is not None
+        return self.ends_before, self.ended_at is not None, self.done_at is not None, self.spellings is not None
 
     @property
     def id(self) -> str:
@@ -154,7 +157,9 @@ def _text(stone: Tombstone) -> str:
 
 
 def _parsed(text: str) -> Tombstone:
-    return Tombstone(**known_fields(Tombstone, json.loads(text)))
+    known = known_fields(Tombstone, json.loads(text))
+    spellings = known.get("spellings")
+    return Tombstone(**{**known, "spellings": None if spellings is None else tuple(spellings)})
 
 
 def _object(settings: Settings, stone: Tombstone) -> str:

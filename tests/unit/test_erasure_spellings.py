@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import psycopg
@@ -19,7 +20,9 @@ from erasure.key_periods import Period
 from erasure.origins import Database
 from erasure.plan import Plan, make_plan
 from erasure.rows import SubjectRows
+from erasure.steps import _spelled
 from erasure.subjects import held_by_source
+from erasure.tombstones import Tombstone
 from ingestion.schema.facts import TableFacts
 from ingestion.sources.postgres.catalog.describe import describe
 
@@ -144,11 +147,31 @@ def test_the_database_holds_a_person_under_another_spelling(source: psycopg.Conn
 def test_the_daily_check_asks_a_database_only_where_a_type_has_several_texts(
     source: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def asked(settings: Any, of: Any) -> Any:
+    def refused(settings: Any, of: Any) -> Any:
         raise ConnectionError
 
-    monkeypatch.setattr(run, "origin_of", asked)
+    monkeypatch.setattr(run, "origin_of", refused)
+    raw: Any = SimpleNamespace(properties={})  # whose rows nobody reads
     spellings = partial(run._spellings, cast(Any, None), table())
-    assert spellings(facts_of(source, "text"), cast(Any, None), [("a",)], []) == {("a",): ()}
+    assert spellings(facts_of(source, "text"), [], raw, [("a",)], []) == {("a",): ()}
+    facts = facts_of(source, "public.citext")
+    earlier = Tombstone("shop", "people", {"id": "a"}, "2026-01-01T00:00:00+00:00", "me")
     with pytest.raises(ConnectionError):
-        spellings(facts_of(source, "public.citext"), cast(Any, None), [("a",)], [])
+        spellings(facts, [({"id": "a"}, earlier)], raw, [("a",)], [])
+    stone = replace(earlier, spellings=({"id": "A"},))
+    assert spellings(facts, [({"id": "a"}, stone)], raw, [("a",)], []) == {("a",): (("A",),)}
+    asked = facts_of(source, "text COLLATE public.asked")
+    assert spellings(asked, [({"id": "a"}, stone)], raw, [("a",)], []) == {("a",): (("A",),)}, "by the collation"
+
+
+def test_an_erasure_remembers_the_spellings_that_it_has_found(source: psycopg.Connection[Any], tmp_path: Path) -> None:
+    """The daily check asked the source for them, and failed while that was away or its table was dropped."""
+    facts = facts_of(source, "public.citext")
+    plan = planned(source, lake(tmp_path, *({"id": id} for id in ("Alice", "alice", "ALICE", "Bob"))), facts, "Alice")
+    stone = Tombstone("shop", "people", {"id": "Alice"}, "2026-01-01T00:00:00+00:00", "me")
+    named = _spelled(stone, plan)
+    assert named.spellings == ({"id": "ALICE"}, {"id": "alice"})
+    earlier = replace(stone, spellings=({"id": "aLICE"}, {"id": "alice"}))
+    assert _spelled(earlier, plan).spellings == ({"id": "aLICE"}, {"id": "alice"}, {"id": "ALICE"}), "rows may be gone"
+    former = replace(stone, key={"login": "Alice"})
+    assert _spelled(former, plan) == former

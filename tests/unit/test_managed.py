@@ -156,7 +156,5 @@ def test_a_pooler_that_passes_on_what_a_server_reports_and_drops_the_rest_is_ref
     kept = connection.source_url
     passed = f"options={quote(reported)}&"
     monkeypatch.setattr(connection, "source_url", lambda given: re.sub("options=[^&]*&?", passed, kept(given)))
-    with pytest.raises(
-        LakehouseError, match=r"\(lock_timeout is 0\): something between drops"
-    ):
+    with pytest.raises(LakehouseError, match=r"\(lock_timeout is 0\): something between drops"):
         connect_source(settings, "shop", replication=replication)

@@ -98,3 +98,21 @@ def test_a_proof_that_comes_after_the_end_does_not_undo_it(
     tombstones.keep(one, IO, states, [DONE])
     for home in homes:
         assert tombstones.read(home, IO, states) == ()
+
+
+def test_the_spellings_of_a_key_survive_a_restore_and_are_added_to_one_that_has_none(
+    homes: tuple[Settings, Settings], states: CatalogConnection
+) -> None:
+    """A tombstone of an earlier release has none, and an erasure that is repeated finds them."""
+    one, other = homes
+    tombstones.keep(one, IO, states, [DONE])
+    assert tombstones.read(other, IO, states) == (DONE,)
+    spelled = replace(DONE, spellings=({"id": "05"}, {"id": "5.0"}))
+    tombstones.keep(one, IO, states, [spelled])
+    tombstones.keep(other, IO, states, [DONE])  # of a home that has read it before
+    assert tombstones.read(other, IO, states) == (spelled,) == tombstones.read(one, IO, states)
+    states.execute("TRUNCATE lakehouse.erasures")
+    assert tombstones.read(one, IO, states) == (spelled,)
+    known_none = replace(STONE, spellings=())
+    tombstones.keep(one, IO, states, [replace(known_none, ends_before=1)])
+    assert tombstones.read(one, IO, states) == (replace(known_none, ends_before=1),), "none is not unknown"
