@@ -6,42 +6,19 @@ the file and line it stands on.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import ValidationError
 
 from lakehouse.declarations.access import write_rules
 from lakehouse.declarations.declared import Column, Declarations, RawTable, Source
-from lakehouse.declarations.kinds import Kind, kind_problems
+from lakehouse.declarations.kinds import kind_problems
 from lakehouse.declarations.lines import OF_SOURCE, OF_TABLE, line_in_source, mistakes_in, refuse
 from lakehouse.declarations.manifest import load_manifest
-from lakehouse.declarations.policies import (
-    NAME,
-    FlushPolicy,
-    LagPolicy,
-    LoadPolicy,
-    MaintenancePolicy,
-    MirrorPolicy,
-    Owner,
-    Policy,
-    RawPolicy,
-)
-from lakehouse.declarations.vault.policy import VaultPolicy
+from lakehouse.declarations.policies import NAME, LoadPolicy, MirrorPolicy, RawPolicy
+from lakehouse.declarations.table_meta import TableMeta
 from lakehouse.declarations.vault.problems import Problem, problems_among, problems_of
 from lakehouse.settings import Settings
-
-
-class _TableMeta(Policy):
-    raw: RawPolicy
-    kind: Kind = "postgres"
-    optional: bool = False
-    load: LoadPolicy | None = None
-    lag: LagPolicy | None = None
-    maintenance: MaintenancePolicy | None = None
-    owners: tuple[Owner, ...] = ()
-    vault: VaultPolicy | None = None
-    mirror: MirrorPolicy | Literal["none"] | None = None
-    flush: FlushPolicy | None = None
 
 
 class _Mistakes(ValueError):
@@ -160,7 +137,7 @@ def _raw_nodes(manifest: dict[str, Any]) -> Iterator[dict[str, Any]]:
 def _raw_table(node: dict[str, Any]) -> RawTable:
     if mistakes := list(_name_problems(node)):
         raise _Mistakes(mistakes)
-    meta = _TableMeta.model_validate({**node.get("meta", {}), **node["config"].get("meta", {})})
+    meta = TableMeta.model_validate({**node.get("meta", {}), **node["config"].get("meta", {})})
     columns = tuple(
         Column(name=c["name"], data_type=c.get("data_type"), description=c.get("description") or "")
         for c in node["columns"].values()
@@ -214,4 +191,4 @@ def _column_problems(raw: RawPolicy, columns: tuple[Column, ...]) -> Iterator[Pr
 
 
 def _problems(error: "ValidationError | _Mistakes") -> list[Problem]:
-    return error.problems if isinstance(error, _Mistakes) else mistakes_in(error, _TableMeta)
+    return error.problems if isinstance(error, _Mistakes) else mistakes_in(error, TableMeta)

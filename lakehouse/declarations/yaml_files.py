@@ -1,6 +1,6 @@
 """Mistakes in YAML files that dbt accepts silently or reports unclearly, with file, line and remedy.
 
-Of a key that is there twice dbt takes the last, and a key of a column that it does not know it keeps to itself.
+Of a key that is there twice dbt takes the last, and a key of an entry that it does not know it keeps to itself.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,14 +10,7 @@ import yaml
 
 from lakehouse.declarations.folders import project_folders
 from lakehouse.declarations.lines import PROJECT_FILE, refuse
-from lakehouse.text.spelling import unknown
-
-COLUMN_KEYS = (
-    "name", "description", "data_type", "config", "meta", "tests", "data_tests", "tags", "quote", "docs",
-    "constraints", "granularity",
-)  # fmt: skip
-"""What dbt knows of a column."""
-Mistake = tuple[int, str]
+from lakehouse.declarations.yaml_keys import Mistake, metas, misplaced, pairs, unknown_keys
 
 
 def check_yaml(project_dir: Path) -> None:
@@ -45,7 +38,7 @@ def declared_sources(project_dir: Path) -> set[str] | None:
     except (OSError, yaml.YAMLError):
         return None
     sources = [source for root in roots for source in _entries(root, "sources", [])]
-    return {value.value for source in sources for key, value in _pairs(source) if key.value == "name"}
+    return {value.value for source in sources for key, value in pairs(source) if key.value == "name"}
 
 
 def mistakes(content: bytes) -> Iterator[Mistake]:
@@ -59,9 +52,10 @@ def mistakes(content: bytes) -> Iterator[Mistake]:
     for source in _entries(root, "sources", found):
         tables = list(_entries(source, "tables", found))
         found += _unread(source, tables)
+        found += misplaced(source, tables)
         for table in tables:
             for column in _entries(table, "columns", found):
-                found += _unknown(column)
+                found += unknown_keys(column)
     yield from sorted(set(found))
 
 
@@ -120,14 +114,14 @@ def _repeated(node: yaml.Node | None, seen: set[int]) -> Iterator[Mistake]:
 
 def _entries(node: yaml.Node | None, key: str, found: list[Mistake]) -> Iterator[yaml.MappingNode]:
     """The entries of a list of named things; one that is no such list, and a name that is there twice, are mistakes."""
-    for value in (value for name, value in _pairs(node) if name.value == key and not _is_empty(value)):
+    for value in (value for name, value in pairs(node) if name.value == key and not _is_empty(value)):
         if not isinstance(value, yaml.SequenceNode):
             found.append((value.start_mark.line + 1, f"`{key}` is a list: write `- name: …` for each"))
             continue
         first: dict[str, int] = {}
         for item in value.value:
             line = item.start_mark.line + 1
-            name = next((value.value for name, value in _pairs(item) if name.value == "name"), None)
+            name = next((value.value for name, value in pairs(item) if name.value == "name"), None)
             if not isinstance(name, str) or not isinstance(item, yaml.MappingNode):
                 found.append((line, f"an entry of `{key}` has no name: write `- name: …`"))
                 continue
@@ -135,12 +129,6 @@ def _entries(node: yaml.Node | None, key: str, found: list[Mistake]) -> Iterator
                 found.append((line, f"{name!r} is twice among `{key}`, first on line {first[name]}: keep one"))
             first.setdefault(name, line)
             yield item
-
-
-def _unknown(column: yaml.MappingNode) -> Iterator[Mistake]:
-    for key, _ in _pairs(column):
-        if key.value not in (*COLUMN_KEYS, "<<"):
-            yield key.start_mark.line + 1, f"columns: {unknown(str(key.value), COLUMN_KEYS)}"
 
 
 def _unread(source: yaml.MappingNode, tables: Sequence[yaml.MappingNode]) -> Iterator[Mistake]:
@@ -156,9 +144,7 @@ def _unread(source: yaml.MappingNode, tables: Sequence[yaml.MappingNode]) -> Ite
 
 def _raw(entry: yaml.MappingNode) -> tuple[yaml.Node, yaml.Node] | None:
     """The key `raw` of an entry's meta, and its value."""
-    parts = [entry, *(value for key, value in _pairs(entry) if key.value == "config")]
-    metas = [value for part in parts for key, value in _pairs(part) if key.value == "meta"]
-    return next((pair for meta in metas for pair in _pairs(meta) if pair[0].value == "raw"), None)
+    return next((pair for meta in metas(entry) for pair in pairs(meta) if pair[0].value == "raw"), None)
 
 
 def _takes(node: yaml.Node, other: yaml.Node) -> bool:
@@ -166,15 +152,6 @@ def _takes(node: yaml.Node, other: yaml.Node) -> bool:
     merged = (value for key, value in node.value if key.value == "<<") if isinstance(node, yaml.MappingNode) else ()
     parts = (part for value in merged for part in (value.value if isinstance(value, yaml.SequenceNode) else [value]))
     return node is other or any(part is other for part in parts)
-
-
-def _pairs(node: yaml.Node | None) -> list[tuple[yaml.Node, yaml.Node]]:
-    """The mapping's own keys, then those of the mappings that are merged in."""
-    if not isinstance(node, yaml.MappingNode):
-        return []
-    merged = (value for key, value in node.value if key.value == "<<")
-    parts = (part for value in merged for part in (value.value if isinstance(value, yaml.SequenceNode) else [value]))
-    return [*node.value, *(pair for part in parts if part is not node for pair in _pairs(part))]
 
 
 def _is_empty(node: yaml.Node) -> bool:

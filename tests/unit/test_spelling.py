@@ -10,14 +10,15 @@ from pydantic import BaseModel, ValidationError
 
 from lakehouse.declarations.lines import mistakes_in
 from lakehouse.declarations.policies import ModelPolicy, ProjectMaintenance
-from lakehouse.declarations.read import _TableMeta, declarations_from
+from lakehouse.declarations.read import declarations_from
+from lakehouse.declarations.table_meta import TableMeta
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings, load_settings
 from lakehouse.text.spelling import _alternatives, _is_model, _step, keys_at, line_in_toml
 from lakehouse_stack.home.config import StackSettings, stack_settings
 from orchestration.assets.policies import policies
 
-ROOTS = (_TableMeta, ProjectMaintenance, ModelPolicy, Settings)
+ROOTS = (TableMeta, ProjectMaintenance, ModelPolicy, Settings)
 DECLARED = """\
 sources:
   - name: shop

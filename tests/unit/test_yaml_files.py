@@ -1,12 +1,15 @@
 """What is wrong in a YAML file is one line with its place and what to write, before dbt reads it."""
 
+import dataclasses
 from pathlib import Path
+from string import Template
 
 import pytest
 
 from lakehouse.declarations.folders import project_folders
 from lakehouse.declarations.manifest import load_manifest, project_fingerprint
 from lakehouse.declarations.yaml_files import check_yaml, mistakes
+from lakehouse.declarations.yaml_keys import COLUMN_KEYS, CONFIG_KEYS, PLACES, SOURCE_KEYS, TABLE_KEYS
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 
@@ -66,6 +69,67 @@ def test_what_dbt_takes_without_a_word_is_refused(old: str, new: str, line: int,
     assert list(mistakes(SHOP.encode())) == [] and old in SHOP
     found = list(mistakes(SHOP.replace(old, new, 1).encode()))
     assert found[0][0] == line and found[0][1].startswith(says), found
+
+
+VAULT = "vault: {hub: order, satellites: {o: {columns: [note], personal: true}}}"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "says"),
+    [
+        ("config: {meta", f"config: {{{VAULT}, meta", 6, "config: nothing reads `vault` here: put it into"),
+        ("config: {meta", f"{VAULT}\n        config: {{meta", 6, "tables: nothing reads `vault` here: put it into"),
+        ("tables:", "mirror: none\n    tables:", 4, "sources: nothing reads `mirror` here: put it into `config.meta`"),
+        ("tables:", "config: {owners: [team:x]}\n    tables:", 4, "config: nothing reads `owners` here"),
+        ("meta: {raw: {relation: public.orders, key: [id]}}", "raw: {relation: public.orders}", 6, "config: nothing"),
+        ("config: {meta", "personal: [note]\n        config: {meta", 6, "tables: nothing reads `personal` here"),
+        ("config: {meta", "config: {personal: [note], meta", 6, "config: nothing reads `personal` here: put it into"),
+        ("config: {meta", "maintainance: {}\n        config: {meta", 6, "tables: unknown key `maintainance`: did you"),
+        ("config: {meta", "config: {+meta", 6, "config: unknown key `+meta`: did you mean `meta`?"),
+        ("config: {meta", "confg: {meta", 6, "tables: unknown key `confg`: did you mean `config`?"),
+        ("schema:", "shema:", 3, "sources: unknown key `shema`: did you mean `schema`?"),
+        ("type: text", "type: text, meta: {personal: true}", 9, "columns: nothing reads `personal` in the meta of"),
+        ("type: text", "type: text, config: {meta: {mask: sha256}}", 9, "columns: nothing reads `mask` in the meta of"),
+    ],
+)  # fmt: skip
+def test_a_key_that_nothing_reads_where_it_is_is_refused(old: str, new: str, line: int, says: str) -> None:
+    """A `vault` beside `meta` was ignored, and with it that columns are personal data."""
+    assert old in SHOP
+    found = list(mistakes(SHOP.replace(old, new, 1).encode()))
+    assert found[0][0] == line and found[0][1].startswith(says), found
+
+
+def test_where_a_misplaced_key_belongs_is_said() -> None:
+    [(_, told)] = mistakes(SHOP.replace("config: {meta", "mask: {note: sha256}\n        config: {meta").encode())
+    assert told == "tables: nothing reads `mask` here: put it into `config.meta.raw`"
+    [(_, told)] = mistakes(SHOP.replace("type: text", "type: text, meta: {personal: true}").encode())
+    assert told.endswith("in the meta of a column: name the column in `config.meta.raw.personal` of the table")
+
+
+def test_keys_of_ones_own_and_sources_that_are_not_of_the_lake_are_left_alone() -> None:
+    own = SHOP.replace("config: {meta", "config: {team_of_mine: x, tags: [y], meta").replace(
+        "type: text", "type: text, meta: {unit: EUR}"
+    )
+    other = own.replace("raw_shop", "archive").replace("raw: {relation: public.orders, key: [id]}", "format: parquet")
+    other = other.replace("team_of_mine: x", "key: id, owners: [x]")
+    assert list(mistakes(own.encode())) == [] and list(mistakes(other.encode())) == []
+
+
+def test_what_dbt_knows_of_a_source_is_what_dbt_has() -> None:
+    """Read from its code, as it refuses nothing."""
+    import dbt.cli.main  # noqa: F401  # others of its modules import one another in no other order
+    from dbt.artifacts.resources.v1.source_definition import SourceConfig
+    from dbt.contracts.graph.unparsed import UnparsedColumn, UnparsedSourceDefinition, UnparsedSourceTableDefinition
+
+    known = [
+        (UnparsedSourceDefinition, SOURCE_KEYS), (UnparsedSourceTableDefinition, TABLE_KEYS),
+        (UnparsedColumn, COLUMN_KEYS), (SourceConfig, CONFIG_KEYS),
+    ]  # fmt: skip
+    for entry, keys in known:
+        fields = {field.name for field in dataclasses.fields(entry)}
+        inner = {"_extra", "loaded_at_field_present", "unrendered_database", "unrendered_schema"}
+        assert fields - inner - set(keys) == set(), entry
+    assert not {*SOURCE_KEYS, *TABLE_KEYS, *CONFIG_KEYS} & PLACES.keys()
 
 
 def test_a_raw_of_the_source_that_a_table_inherits_or_merges_in_is_read() -> None:
@@ -128,4 +192,8 @@ def test_files_are_looked_for_wherever_dbt_reads_some(tmp_path: Path) -> None:
 
 
 def test_the_files_of_this_project_have_none() -> None:
-    check_yaml(Path(__file__).parents[2] / "dbt_project")
+    root = Path(__file__).parents[2]
+    check_yaml(root / "dbt_project")
+    check_yaml(root / "lakehouse_project" / "template" / "dbt_project")
+    bank = (root / "lakehouse_samples" / "bank" / "debezium.yml").read_text()
+    assert list(mistakes(Template(bank).substitute(source="bank", prefix="bank").encode())) == []
