@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from lakehouse.declarations.access import write_rules
 from lakehouse.declarations.declared import Column, Declarations, RawTable, Source
+from lakehouse.declarations.elsewhere import declared_elsewhere, is_raw
 from lakehouse.declarations.kinds import kind_problems
 from lakehouse.declarations.lines import OF_SOURCE, OF_TABLE, line_in_source, mistakes_in, refuse
 from lakehouse.declarations.manifest import load_manifest
@@ -37,6 +38,7 @@ def load_declarations(settings: Settings) -> Declarations:
     Raises LakehouseError with file and line for the first mistake, and the number of further ones.
     """
     manifest = load_manifest(settings)
+    refuse(declared_elsewhere(manifest, settings.dbt_project_dir, settings.trino.catalog, settings.sources))
     declarations = declarations_from(manifest, settings.dbt_project_dir)
     if settings.trino.access is not None:
         write_rules(settings.trino.access, manifest, declarations, settings.dbt_project_dir)
@@ -130,7 +132,7 @@ def _flushed_apart(tables: Mapping[str, Sequence[RawTable]]) -> Iterator[RawTabl
 
 def _raw_nodes(manifest: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for _, node in sorted(manifest["sources"].items()):
-        if node["schema"].startswith("raw_"):
+        if is_raw(node):
             yield node
 
 
@@ -176,6 +178,12 @@ def _name_problems(node: dict[str, Any]) -> Iterator[Problem]:
             )
     if node["schema"] != f"raw_{node['source_name']}":
         yield (OF_SOURCE, "schema"), f"schema of source {node['source_name']!r} must be raw_{node['source_name']}"
+    if (stated := node.get("identifier", node["name"])).lower() != node["name"]:
+        yield (
+            (OF_TABLE, "identifier"),
+            f"identifier {stated!r}: the raw table is called {node['name']!r}, by its name, and dbt would read another "
+            "one: leave out `identifier`, and put the source's spelling in meta.raw.relation",
+        )
 
 
 def _column_problems(raw: RawPolicy, columns: tuple[Column, ...]) -> Iterator[Problem]:
