@@ -10,7 +10,6 @@ from zoneinfo import available_timezones
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     ConfigDict,
     Field,
     StringConstraints,
@@ -19,9 +18,10 @@ from pydantic import (
 )
 
 from lakehouse.declarations.times import Window, check_cron
+from lakehouse.text.numbers import StrictNumbers
 
 
-class Policy(BaseModel):
+class Policy(StrictNumbers):
     """Frozen, and strict about names: an unknown key is an error. Numbers are finite: `.nan` is below no limit."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)

@@ -5,11 +5,12 @@ dbt keeps a key of an entry to itself if it does not know it, and lets anybody h
 the lake's are left alone: there a key may be another program's.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 
 import yaml
 
-from lakehouse.declarations.policies import RawPolicy
+from lakehouse.declarations.policies import AccessPolicy, ModelPolicy, RawPolicy
 from lakehouse.declarations.table_meta import TableMeta
 from lakehouse.text.spelling import close, unknown
 
@@ -33,6 +34,9 @@ OF_COLUMNS = ("key", "exclude", "mask", "alias", "personal")
 """Keys of `meta.raw` that name columns."""
 PLACES = dict.fromkeys(RawPolicy.model_fields, "config.meta.raw") | dict.fromkeys(TableMeta.model_fields, "config.meta")
 MISSPELLED = 0.8
+OF_MODELS = frozenset({*ModelPolicy.model_fields, *AccessPolicy.model_fields})
+OF_PROJECT = ("maintenance", "pins")
+"""Our `vars` in dbt_project.yml."""
 Mistake = tuple[int, str]
 
 
@@ -58,6 +62,19 @@ def unknown_keys(column: yaml.Node) -> Iterator[Mistake]:
             yield _line(key), f"columns: {unknown(str(key.value), COLUMN_KEYS)}"
 
 
+def odd_numbers(root: yaml.Node | None) -> Iterator[Mistake]:
+    """Values of ours that YAML 1.1 reads as another number than they say: 1:30 as 90, and 010 as 8."""
+    variables = [pair for stated in children(root, "vars") for pair in pairs(stated)]
+    stated = [pair for meta in _all_metas(root, set()) for pair in pairs(meta)]
+    ours = [value for key, value in variables if key.value in OF_PROJECT]
+    ours += [value for key, value in stated if key.value in OF_MODELS or key.value in TableMeta.model_fields]
+    for scalar in (scalar for value in ours for scalar in _scalars(value, set())):
+        is_number = scalar.tag in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+        if is_number and re.search(r":|^[-+]?0[0-9_]", scalar.value):
+            reads = yaml.safe_load(scalar.value)
+            yield _line(scalar), f"YAML reads {scalar.value} as {reads}: put it into quotes, or write the number"
+
+
 def metas(entry: yaml.Node) -> list[yaml.Node]:
     """The meta of an entry, wherever dbt reads it: beside `config` and in it."""
     parts = [entry, *children(entry, "config")]
@@ -76,6 +93,32 @@ def pairs(node: yaml.Node | None) -> list[tuple[yaml.Node, yaml.Node]]:
     merged = (value for key, value in node.value if key.value == "<<")
     parts = (part for value in merged for part in (value.value if isinstance(value, yaml.SequenceNode) else [value]))
     return [*node.value, *(pair for part in parts if part is not node for pair in pairs(part))]
+
+
+def _all_metas(node: yaml.Node | None, seen: set[int]) -> Iterator[yaml.Node]:
+    """All that stands below a key `meta`, or `+meta` as folders of models have it."""
+    if node is None or id(node) in seen:
+        return
+    seen.add(id(node))
+    for part in _parts(node):
+        yield from _all_metas(part, seen)
+    yield from (value for key, value in pairs(node) if key.value in ("meta", "+meta"))
+
+
+def _scalars(node: yaml.Node, seen: set[int]) -> Iterator[yaml.ScalarNode]:
+    if id(node) in seen:
+        return
+    seen.add(id(node))
+    if isinstance(node, yaml.ScalarNode):
+        yield node
+    for part in _parts(node):
+        yield from _scalars(part, seen)
+
+
+def _parts(node: yaml.Node) -> list[yaml.Node]:
+    if isinstance(node, yaml.MappingNode):
+        return [value for _, value in node.value]
+    return list(node.value) if isinstance(node, yaml.SequenceNode) else []
 
 
 def _is_ours(source: yaml.MappingNode, tables: Sequence[yaml.MappingNode]) -> bool:

@@ -2,7 +2,9 @@
 
 from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
+from pydantic import BeforeValidator, ConfigDict, Field, SecretStr
+
+from lakehouse.text.numbers import StrictNumbers
 
 Port = Annotated[int, Field(ge=1, le=65535)]
 
@@ -17,7 +19,7 @@ Url = Annotated[SecretStr | None, BeforeValidator(lambda given: None if is_blank
 """A URL that may be unset, which an empty one is; libpq would take that for its own default database."""
 
 
-class Section(BaseModel):
+class Section(StrictNumbers):
     """A group of settings; unknown names are errors, so that a typing mistake does not go unseen."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)

@@ -24,6 +24,16 @@ def _nothing_else_is_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     monkeypatch.setenv("LAKEHOUSE_CONFIG", os.devnull)
 
 
+def test_a_truth_value_is_no_number(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """`port = true` was port 1."""
+    file = tmp_path / "lakehouse.toml"
+    file.write_text("[trino]\nport = true\n")
+    monkeypatch.setenv("LAKEHOUSE_CONFIG", str(file))
+    told = r"lakehouse\.toml:2: LAKEHOUSE_TRINO__PORT: a number is wanted, not true"
+    with pytest.raises(LakehouseError, match=told):
+        load_settings()
+
+
 @pytest.mark.parametrize(
     ("variable", "value"),
     [

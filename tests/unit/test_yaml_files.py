@@ -99,6 +99,28 @@ def test_a_key_that_nothing_reads_where_it_is_is_refused(old: str, new: str, lin
     assert found[0][0] == line and found[0][1].startswith(says), found
 
 
+@pytest.mark.parametrize(
+    ("text", "line", "says"),
+    [
+        (SHOP.replace("raw: {", "raw: {freshness_minutes: 1:30, "), 6, "YAML reads 1:30 as 90: put it into quotes, or"),
+        (SHOP.replace("tables:", "meta: {flush: {interval_minutes: 0_10}}\n    tables:"), 4, "YAML reads 0_10 as 8: "),
+        ("vars:\n  maintenance: {groups: {a: {budget_minutes: 2:00}}}\n", 2, "YAML reads 2:00 as 120: "),
+        ("vars: {pins: {month_end: {keep_days: 010}}}\n", 1, "YAML reads 010 as 8: put it into quotes, or write the"),
+        ("models:\n  lake:\n    +meta: {freshness_minutes: 1:30}\n", 3, "YAML reads 1:30 as 90: "),
+        ("models:\n  - {name: m, config: {meta: {built_by: {from_rows: 010}}}}\n", 2, "YAML reads 010 as 8: "),
+    ],
+)  # fmt: skip
+def test_a_number_that_yaml_reads_as_another_one_is_refused(text: str, line: int, says: str) -> None:
+    found = list(mistakes(text.encode()))
+    assert found[0][0] == line and found[0][1].startswith(says), found
+
+
+def test_numbers_that_are_what_they_say_and_those_of_others_are_taken() -> None:
+    ours = "vars: {maintenance: {hours: 0, a: 0.5, b: 1_000, c: 10, d: 1e3, window: '01:00', cron: 5 1 * * *}}\n"
+    others = "vars: {starts: 1:30}\nmodels:\n  - {name: m, meta: {opens: 08:30, at: 010, mode: 0755}}\n"
+    assert list(mistakes((ours + others.partition("\n")[2]).encode())) == list(mistakes(others.encode())) == []
+
+
 def test_where_a_misplaced_key_belongs_is_said() -> None:
     [(_, told)] = mistakes(SHOP.replace("config: {meta", "mask: {note: sha256}\n        config: {meta").encode())
     assert told == "tables: nothing reads `mask` here: put it into `config.meta.raw`"
