@@ -1,6 +1,6 @@
 """What dbt_project.yml says beside dbt: `vars.maintenance` and `vars.pins`. dbt's manifest has no variables."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 from lakehouse.declarations.lines import PROJECT_FILE, line_in_project, mistakes_in, refuse
 from lakehouse.declarations.policies import PinName, PinPolicy, Policy, ProjectMaintenance
 from lakehouse.errors import LakehouseError
+from lakehouse.text.spelling import close
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -33,8 +34,20 @@ def project_maintenance(project_dir: Path) -> ProjectMaintenance:
 
 def project_pins(project_dir: Path) -> Mapping[str, PinPolicy]:
     """The cuts that are to be pinned, none unless declared; raises LakehouseError with file and line."""
-    stated = _variables(project_dir).get("pins")
+    variables = _variables(project_dir)
+    refuse(list(_misspelled(project_dir, variables)))
+    stated = variables.get("pins")
     return {} if stated is None else _checked(project_dir, ProjectPins, {"pins": stated}).pins
+
+
+def _misspelled(project_dir: Path, variables: Mapping[str, Any]) -> Iterator[str]:
+    """Variables that say when to pin, under a name that nobody reads; others may be read by a macro."""
+    for name, stated in variables.items():
+        kinds = list(stated.values()) if isinstance(stated, dict) else []
+        says_when = bool(kinds) and all(isinstance(kind, dict) and "cron" in kind for kind in kinds)
+        if says_when and name != "pins" and close(str(name), ["pins"]):
+            where = line_in_project(project_dir, ("vars", str(name)))
+            yield f"{where}: vars: unknown key `{name}`: did you mean `pins`?"
 
 
 def _variables(project_dir: Path) -> dict[str, Any]:

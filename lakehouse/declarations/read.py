@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from lakehouse.declarations.access import write_rules
 from lakehouse.declarations.declared import Column, Declarations, RawTable, Source
 from lakehouse.declarations.elsewhere import declared_elsewhere, is_raw
+from lakehouse.declarations.jobs import called_like_marts, job_of, of_one_name, triggered_apart
 from lakehouse.declarations.kinds import kind_problems
 from lakehouse.declarations.lines import OF_SOURCE, OF_TABLE, line_in_source, mistakes_in, refuse
 from lakehouse.declarations.manifest import load_manifest
@@ -73,6 +74,23 @@ def declarations_from(manifest: dict[str, Any], project_dir: Path) -> Declaratio
         problems.append(
             f"{where}: table {table.name!r} of source {table.source!r} and {other.name!r} of {other.source!r} are both "
             f"called {table.source}__{table.name} in parsed: rename one"
+        )
+    for table, other in of_one_name(table for tables in grouped.values() for table in tables):
+        where = line_in_source(project_dir, nodes[table.source, table.name], ("load", "job"))
+        problems.append(
+            f"{where}: meta.load.job: table {table.name!r} of source {table.source!r} and {other.name!r} of "
+            f"{other.source!r} have two jobs of the name {job_of(table)}: rename one, or leave out `job: own`"
+        )
+    for table in called_like_marts(grouped, manifest):
+        where = line_in_source(project_dir, nodes[table.source, table.name], ())
+        problems.append(
+            f"{where}: source {table.source!r} would have the sensor of the marts, new_data_marts: rename it"
+        )
+    for table in triggered_apart(grouped):
+        where = line_in_source(project_dir, nodes[table.source, table.name], ("load", "trigger"))
+        problems.append(
+            f"{where}: meta.load.trigger: tables that share the job {job_of(table)} declare different triggers: give "
+            "them one, or `job: own`"
         )
     for table, text in _mirrored_apart(grouped):
         where = line_in_source(project_dir, nodes[table.source, table.name], ("mirror", "refresh_seconds"))

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
+LENGTHS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 FIELDS: tuple[tuple[str, int, int, tuple[str, ...]], ...] = (
     ("minute", 0, 59, ()),
     ("hour", 0, 23, ()),
@@ -25,7 +26,30 @@ def check_cron(text: str) -> str:
         for term in part.split(","):
             if not _is_term(term, low, high, names):
                 raise ValueError(f"cron {text!r}: {name} {part!r} is not within {low} to {high}")
+    _check_day(text, *parts[2:])
     return text
+
+
+def _check_day(text: str, day: str, month: str, weekday: str) -> None:
+    """Refuses days that are in none of the months. Beside days of the week such an expression means these, but for one
+    day of one month, which Dagster refuses as well."""
+    days, months = (
+        {value for term in part.split(",") for value in _values(term, *FIELDS[field][1:])}
+        for part, field in ((day, 2), (month, 3))
+    )
+    only = weekday == "*" or len(days) == len(months) == 1
+    if only and min(days) > max(LENGTHS[value - 1] for value in months):
+        raise ValueError(f"cron {text!r}: month {month!r} has no day {min(days)}")
+
+
+def _values(term: str, low: int, high: int, names: tuple[str, ...]) -> range:
+    """What a term that is right stands for; `5/10` goes on to the end."""
+    match = _TERM.fullmatch(term)
+    assert match is not None
+    first = _number(match["first"], low, names) if match["first"] else low
+    ends_there = match["first"] and not match["step"]
+    last = _number(match["last"], low, names) if match["last"] else first if ends_there else high
+    return range(first, last + 1, int(match["step"] or 1))
 
 
 def _is_term(term: str, low: int, high: int, names: tuple[str, ...]) -> bool:

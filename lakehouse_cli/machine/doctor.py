@@ -14,6 +14,7 @@ import typer
 from lakehouse.declarations import Declarations, load_declarations
 from lakehouse.declarations.manifest import load_manifest
 from lakehouse.declarations.model_policies import policies_of
+from lakehouse.declarations.project import project_pins
 from lakehouse.declarations.unread import unread_tables
 from lakehouse.errors import LakehouseError
 from lakehouse.extras import installed, missing_extra
@@ -213,6 +214,7 @@ def _check_models(settings: Settings, declarations: Declarations) -> None:
     policies_of(manifest, project_dir)
     unread_tables(manifest, declarations, project_dir)
     maintained_tables(manifest, project_dir)
+    project_pins(project_dir)
     if "orchestration" in installed():
         from orchestration.assets.policies import refuse_wrong_policies
         from orchestration.assets.wrong_models import refuse_wrong_models

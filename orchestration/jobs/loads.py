@@ -11,7 +11,6 @@ import dagster as dg
 
 from lakehouse.declarations import RawTable, Source
 from lakehouse.declarations.policies import Cron
-from lakehouse.errors import LakehouseError
 from orchestration.assets.translator import MARTS, MIRRORS
 from orchestration.checks import erasures, reconciliation
 from orchestration.resources import TableKey
@@ -43,12 +42,6 @@ class Load:
 def loads_of(source: Source) -> tuple[Load, ...]:
     """The source's load jobs, the shared one first."""
     shared = [table for table in source.tables if table.load.job == "shared"]
-    triggers = {str(table.load.trigger) for table in shared}
-    if len(triggers) > 1:
-        raise LakehouseError(
-            f"source {source.name!r}: tables that share the job load_{source.name} declare different triggers "
-            f"({', '.join(sorted(triggers))}); give them one, or `job: own`"
-        )
     own = [table for table in source.tables if table.load.job == "own"]
     return (
         *([_load(source.name, source.name, shared)] if shared else []),

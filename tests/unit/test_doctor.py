@@ -61,6 +61,16 @@ def test_a_mistake_in_a_declaration_is_one_line(found: Callable[[], dict[str, Li
     assert line.state == "error" and "shop.yml" in line.says
 
 
+def test_a_mistake_in_the_pins_is_one_line(found: Callable[[], dict[str, Line]]) -> None:
+    """Dagster refused it, and everything with it."""
+    file = Path("dbt_project/dbt_project.yml")
+    text = file.read_text()
+    file.write_text(text.replace("vars:\n", 'vars:\n  pins: {month_end: {cron: "0 0 31 2 *", keep_days: 9}}\n', 1))
+    line = found()["declarations"]
+    file.write_text(text)
+    assert line.state == "error" and "vars.pins.month_end.cron: cron '0 0 31 2 *': month '2' has no day 31" in line.says
+
+
 def test_a_mart_that_is_declared_wrongly_is_named_with_file_and_line(found: Callable[[], dict[str, Line]]) -> None:
     """It was said to be well, and the worker and all runs failed."""
     mart = Path("dbt_project/models/marts/fct_sale.sql")

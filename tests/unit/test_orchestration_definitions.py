@@ -15,7 +15,6 @@ import yaml
 from lakehouse.declarations import Column, RawTable, Source
 from lakehouse.declarations.policies import Cron, LoadPolicy, RawPolicy
 from lakehouse.declarations.project import project_maintenance
-from lakehouse.errors import LakehouseError
 from lakehouse.settings import PROJECT_DIR
 from lakehouse_stack.home.instance import dagster_yaml
 from maintenance.actions.registry import ACTIONS, BY_NAME
@@ -209,12 +208,6 @@ def test_all_raw_tables_of_a_source_are_one_step_in_one_pool() -> None:
     assert isinstance(assets, dg.AssetsDefinition)
     assert assets.keys == {dg.AssetKey(["raw_shop", "a"]), dg.AssetKey(["raw_shop", "b"])}
     assert assets.op.pool == "raw_shop" and assets.can_subset
-
-
-def test_tables_that_share_a_job_cannot_disagree_on_its_trigger() -> None:
-    timed = LoadPolicy(trigger=Cron(cron="5 * * * *"))
-    with pytest.raises(LakehouseError, match="share the job load_shop declare different triggers"):
-        loads_of(shop(table("a"), table("b", timed)))
 
 
 def test_a_quiet_source_is_confirmed_twice_within_its_declared_freshness() -> None:

@@ -171,8 +171,12 @@ def test_a_project_without_pins_has_no_such_jobs_and_a_wrong_one_is_refused_wher
         (", keep_days: 400", "", r"yml:3: vars\.pins\.month_end\.keep_days"),
         ("month_end:", "month-end:", r"yml:3: vars\.pins\.month-end"),
         ("month_end:", "Month_End:", r"yml:3: vars\.pins\.Month_End.*'Month_End' cannot name a pin: use a-z"),
+        ('"0 0 1 * *"', '"0 0 31 2 *"', r"yml:3: vars\.pins\.month_end\.cron: .*month '2' has no day 31"),
+        ("pins:", "pin:", r"yml:2: vars: unknown key `pin`: did you mean `pins`\?"),
         ("month_end:", "_month_end:", r"yml:3: vars\.pins\._month_end.*cannot name a pin"),
     ):
         (tmp_path / "dbt_project.yml").write_text(PROJECT.replace(old, new))
         with pytest.raises(LakehouseError, match=message):
             project_pins(tmp_path)
+    (tmp_path / "dbt_project.yml").write_text("vars:\n  pin: 4711\n")
+    assert not project_pins(tmp_path), "a variable of somebody's own"

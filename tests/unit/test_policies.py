@@ -124,6 +124,8 @@ def test_right_policies_are_read(tmp_path: Path) -> None:
             9,
             "expire_snapshots.older_than_hours: Input should be greater",
         ),
+        ("older_than_hours: 72", "older_than_hours: yes", 9, "older_than_hours: a number is wanted, not true$"),
+        ("retain_last: 5", "retain_last: on", 9, "retain_last: a number is wanted, not true$"),
         ("older_than_hours: 72", "older_than_hours: 1e9", 9, "older_than_hours: Input should be less than or equal"),
         ("older_than_hours: 72", "older_than_hours: .nan", 9, "older_than_hours: Input should be a finite number"),
         (
@@ -230,7 +232,13 @@ def test_a_window_may_pass_midnight() -> None:
     assert night.seconds_left(datetime(2026, 1, 2, 4, 0, tzinfo=UTC)) == 0
 
 
-@pytest.mark.parametrize("cron", ["*/5 * * * *", "0 1-5,22 1 jan-mar MON", "45 3 * * 0"])
+@pytest.mark.parametrize(
+    "cron",
+    [
+        "*/5 * * * *", "0 1-5,22 1 jan-mar MON", "45 3 * * 0", "0 0 29 2 *", "0 0 31 4,5 *", "0 0 28-31 2 *",
+        "0 0 31 */2 *", "0 0 31 2/3 *", "0 0 */31 2 *", "0 0 31 4,6 mon",
+    ],
+)  # fmt: skip
 def test_cron_expressions_that_dagster_takes_are_taken(cron: str) -> None:
     from dagster._utils.schedules import is_valid_cron_string
 
@@ -241,6 +249,13 @@ def test_cron_expressions_that_dagster_takes_are_taken(cron: str) -> None:
 @pytest.mark.parametrize("cron", ["* * * *", "60 * * * *", "* 24 * * *", "* * 0 * *", "*/0 * * * *", "5-1 * * * *"])
 def test_other_cron_expressions_are_refused(cron: str) -> None:
     with pytest.raises(ValueError, match="cron"):
+        check_cron(cron)
+
+
+@pytest.mark.parametrize("cron", ["0 0 31 2 *", "0 0 30 feb *", "0 0 31 2 mon", "0 0 30,31 2 *", "0 0 31 4,6 *"])
+def test_a_day_that_none_of_the_months_has_is_refused(cron: str) -> None:
+    """Dagster refused the first ones, and with them everything that is declared; the others never came."""
+    with pytest.raises(ValueError, match=r"cron .*: month '.*' has no day 3[01]$"):
         check_cron(cron)
 
 
@@ -296,6 +311,28 @@ def test_mirrors_of_a_source_with_two_intervals_are_refused_at_the_second(tmp_pa
         LakehouseError, match=r"shop\.yml:25: meta.mirror.refresh_seconds: the mirrors of source 'shop' are"
     ):
         declarations_from(read, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("alias", "message"),
+    [
+        ('""', "a name is wanted, not an empty text"),
+        ("ID", "column id is called so in the lake, where capitals count for nothing: take another name"),
+        ("_Op", "_Op is a column that ingestion adds: take another name"),
+    ],
+)
+def test_an_alias_that_is_no_name_of_its_own_is_refused(tmp_path: Path, alias: str, message: str) -> None:
+    """Ingestion parked the table, or wrote a column without a name."""
+    sources = SOURCES.replace("total_amount", alias)
+    with pytest.raises(LakehouseError, match=rf"shop\.yml:15: meta\.raw\.alias\.Total: {message}$"):
+        declarations_from(manifest(tmp_path, sources=sources), tmp_path)
+
+
+def test_aliases_that_change_places_and_that_of_a_column_that_does_not_land_are_taken(tmp_path: Path) -> None:
+    for number, aliases in enumerate(("{Total: id, id: Total}", "{card: id, Total: card}")):
+        sources = SOURCES.replace("{Total: total_amount}", aliases)
+        (place := tmp_path / str(number)).mkdir()
+        assert declarations_from(manifest(place, sources=sources), place).tables
 
 
 def test_a_relation_that_is_declared_twice_is_refused(tmp_path: Path) -> None:

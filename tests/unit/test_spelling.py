@@ -121,6 +121,17 @@ def test_a_misspelt_key_of_a_declaration_has_its_line_and_the_right_one(
             "key: [id]", "mask: email", 10,
             "meta.raw.mask: keys with values are wanted, not 'email': write `mask: {name: value}`",
         ),
+        *(
+            (
+                "vault: {hub: {name", f"vault: {{{part}: {given}, hub: {{name", 11,
+                f"meta.vault.{part}: keys with values are wanted, not {shown}: write `{part}: {{name: value}}`",
+            )
+            for part, given, shown in (
+                ("satellites", "[name, email]", "['name', 'email']"),
+                ("codes", "[state]", "['state']"),
+                ("links", "x", "'x'"),
+            )
+        ),
     ],
 )  # fmt: skip
 def test_a_value_of_another_kind_is_told_with_what_to_write(

@@ -3,6 +3,7 @@
 Read from `config.meta.vault` of the table's declaration. `lakehouse scaffold` writes the models from it.
 """
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import Field, field_validator
@@ -114,7 +115,9 @@ class VaultPolicy(Policy):
     @classmethod
     def _short(cls, value: Any, info: Any) -> Any:
         part = "to" if info.field_name == "links" else "columns"
-        return {name: _expanded(short, part) for name, short in (value or {}).items()}
+        if value is None or not isinstance(value, Mapping):
+            return {} if value is None else value
+        return {name: _expanded(short, part) for name, short in value.items()}
 
     @property
     def is_modelled(self) -> bool:
