@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from lakehouse.declarations.access import write_rules
+from lakehouse.declarations.aliases import alias_problems
 from lakehouse.declarations.declared import Column, Declarations, RawTable, Source
 from lakehouse.declarations.elsewhere import declared_elsewhere, is_raw
 from lakehouse.declarations.jobs import called_like_marts, job_of, of_one_name, triggered_apart
@@ -164,7 +165,7 @@ def _raw_table(node: dict[str, Any]) -> RawTable:
     )
     if mistakes := list(kind_problems(meta.kind, meta.raw, columns, flushes=meta.flush is not None)):
         raise _Mistakes(mistakes)
-    if mistakes := list(_column_problems(meta.raw, columns)):
+    if mistakes := [*_column_problems(meta.raw, columns), *alias_problems(meta.kind, meta.raw, columns)]:
         raise _Mistakes(mistakes)
     table = RawTable(
         source=node["source_name"],
