@@ -35,6 +35,17 @@
   {{ return(plain.get(name, "varchar")) }}
 {% endmacro %}
 
+{#- Whether Postgres has no type of that name itself: one of the user's own, or a misspelled one. Such columns are text. -#}
+{% macro is_unknown_type(data_type) %}
+  {%- set texts = [
+    "text", "varchar", "character varying", "char", "character", "bpchar", "name", "numeric", "decimal", "dec", "uuid", "json",
+    "jsonb", "jsonpath", "xml", "money", "interval", "timetz", "time with time zone", "inet", "cidr", "macaddr", "macaddr8", "bit",
+    "varbit", "bit varying", "tsvector", "tsquery", "point", "lseg", "path", "box", "polygon", "line", "circle", "pg_lsn", "xid8",
+    "tid", "txid_snapshot", "pg_snapshot",
+  ] -%}
+  {{ return(cdc_vault.lake_type(data_type) == "varchar" and cdc_vault.postgres_type_name(data_type) not in texts) }}
+{% endmacro %}
+
 {#- Whether a value of the one Trino type is the same in the other; or the cast of one that is not fails. -#}
 {% macro keeps_values(there, declared) %}
   {%- set others = {

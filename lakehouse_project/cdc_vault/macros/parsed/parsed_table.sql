@@ -51,7 +51,7 @@
 {{ cdc_vault.load_header(new_data=false, columns=[] if anew else cdc_vault.parsed_columns(columns), more={"checks": none, "left_out": note}) }}
 select 1 where false
     {%- else -%}
-      {%- do cdc_vault.check_types(source_name ~ "." ~ table_name, raw, columns) -%}
+      {%- do cdc_vault.check_types(source_name ~ "." ~ table_name, raw, columns, loaded) -%}
 {{ cdc_vault.load_header(anew=anew, columns=cdc_vault.parsed_columns(columns), more={"checks": none, "revised": late or emptied | length > 0, "left_out": note}) }}
 {{ cdc_vault.parsed_rows(raw, new_data.columns, cdc_vault.record_source(table), dict(new_data, earlier=cdc_vault.earlier_rows(raw, columns, loaded) if anew else none)) }}
     {%- endif -%}
@@ -140,16 +140,18 @@ select 1 where false
 {#-
   Refuses a declared type that would change values on their way: a source may have got another one since, and of a type
   that is not Postgres's own, such as a domain, nothing is known here. A type that is only too short is left to Trino,
-  which fails at the first value that does not fit.
+  which fails at the first value that does not fit. A name that Postgres does not have itself would be text: that is
+  right of a raw column that is text, and left alone where parsed has it so already.
 -#}
-{% macro check_types(table, raw, columns) %}
+{% macro check_types(table, raw, columns, loaded={}) %}
   {%- set landed = cdc_vault.types_of(raw) -%}
   {%- for column in columns -%}
     {%- set there = landed.get(column.name | lower, column.type) -%}
-    {%- if not cdc_vault.keeps_values(there, column.type) -%}
+    {%- set guessed = there != "varchar" and cdc_vault.is_unknown_type(column.postgres_type) and loaded.get(column.name | lower) != "varchar" -%}
+    {%- if guessed or not cdc_vault.keeps_values(there, column.type) -%}
       {{ exceptions.raise_compiler_error(
         table ~ ": column " ~ column.name ~ " is " ~ there ~ " in raw, and as " ~ column.postgres_type ~ " it would be " ~ column.type
-        ~ ", which changes values: declare the data_type that the source has (of a domain, its base type), and run `lakehouse scaffold`"
+        ~ (", as Postgres itself has no such type" if guessed else ", which changes values") ~ ": declare the data_type that the source has (of a domain, its base type), and run `lakehouse scaffold`"
       ) }}
     {%- endif -%}
   {%- endfor -%}
