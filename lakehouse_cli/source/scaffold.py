@@ -56,6 +56,8 @@ def scaffold(
     undeclared = [name for name in sources or () if propose or name not in _names(declared)]
     if wanted != _Wanted() and not undeclared:
         raise typer.BadParameter("--schema, --tables and --no-vault are for a proposal: add --propose to print one")
+    for name in undeclared:
+        _check_name(name)
     if propose:
         for name in undeclared:
             for line in _proposal(settings, declared, name, wanted).splitlines():
@@ -71,6 +73,17 @@ def scaffold(
         raise LakehouseError(f"{drifted} files differ from the declarations: run `{again}`")
     for name in undeclared:
         say(f"then, once the proposal is as you want it: `lakehouse prepare {name}`")
+
+
+def _check_name(source: str) -> None:
+    """Before anything is written: a project with a source of another name is refused as a whole."""
+    from lakehouse.declarations.policies import NAME
+
+    if not NAME.fullmatch(source):
+        raise LakehouseError(
+            f"source {source!r} cannot be declared by this name, of which names in the lake are made: use a-z, 0-9 "
+            "and _, beginning with a letter, also in its settings"
+        )
 
 
 def write_models(settings: Settings, declared: Declarations, sources: Sequence[str], check: bool = False) -> int:

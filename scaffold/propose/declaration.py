@@ -17,7 +17,7 @@ from scaffold.text import PACKAGE, flow, scalar
 
 _HEAD = """\
 sources:
-  - name: {source}
+  - name: {name}
     schema: raw_{source}
     description: Tables of {source}.
     config:
@@ -41,7 +41,10 @@ def proposal(
     tables = _comparable([_fit(table) for table in tables])
     names = _names(tables)
     found = shapes(tables, names, source, taken) if vault else {}
-    lines = [*map(visible, _opening(source, tables, left_out)), *_HEAD.format(source=source).split("\n")]
+    lines = [
+        *map(visible, _opening(source, tables, left_out)),
+        *_HEAD.format(source=source, name=scalar(source)).split("\n"),
+    ]
     if all(table.unfit for table in tables):
         lines[-1] += " []  # without the [] once one of them is uncommented"
     links = taken | {shape.name for shape in found.values() if shape.form == "link"}

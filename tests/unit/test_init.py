@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
-from lakehouse.declarations import load_declarations
+from lakehouse.declarations import Declarations, load_declarations
 from lakehouse.declarations.manifest import load_manifest
 from lakehouse.errors import LakehouseError
 from lakehouse.files.atomic import write_atomically
 from lakehouse.settings import DBT_PACKAGE, PROJECT_DIR, is_project, load_settings
+from lakehouse_cli.commands import command_line
 from lakehouse_cli.machine import stack
 from lakehouse_cli.machine.stack import by_hand
 from lakehouse_project import create_project, new_project
@@ -62,6 +64,16 @@ def test_it_is_the_project_of_commands_that_run_in_it(project: Path) -> None:
     assert [source.name for source in load_declarations(settings).sources] == ["shop"]
     assert load_manifest(settings)["metadata"]["project_name"] == "my_shop"
     assert (project / "dbt_project" / "dbt_packages" / "cdc_vault").resolve() == DBT_PACKAGE
+
+
+@pytest.mark.parametrize("name", ["Shop", "my-shop", "../shop"])
+def test_a_source_that_no_project_could_declare_is_refused_before_its_file_is_written(
+    project: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr("scaffold.declared_alone", lambda settings: Declarations(sources=()))
+    refused = CliRunner().invoke(command_line(["scaffold"]), ["scaffold", name])
+    assert f"source '{name}' cannot be declared by this name" in str(refused.exception)
+    assert [file.name for file in (project / "dbt_project" / "models" / "sources").iterdir()] == ["meta.yml"]
 
 
 @pytest.mark.slow

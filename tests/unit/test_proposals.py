@@ -177,6 +177,13 @@ def test_letters_of_any_script_are_written_out(name: str, expected: str) -> None
     assert lake_name(name) == expected
 
 
+def test_a_source_that_yaml_would_read_as_something_else_is_in_quotes() -> None:
+    """`lakehouse scaffold no` left a project that did not parse: the name was false."""
+    tables = [DbTable(1, "public", "orders", "", (("id", "int", ""),), ("id",))]
+    [source] = yaml.safe_load(proposal("no", tables, set()))["sources"]
+    assert (source["name"], source["schema"]) == ("no", "raw_no")
+
+
 def test_names_by_sound_are_told_apart_and_shown_to_the_reader() -> None:
     columns = (("番号", "int", ""), ("氏名", "text", ""), ("Größe", "text", ""))
     tables = [DbTable(n, "public", name, "", columns, ("番号",)) for n, name in enumerate(["顧客", "雇客", "Käufer"])]
