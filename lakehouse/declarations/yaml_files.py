@@ -10,7 +10,15 @@ import yaml
 
 from lakehouse.declarations.folders import project_folders
 from lakehouse.declarations.lines import PROJECT_FILE, refuse
-from lakehouse.declarations.yaml_keys import Mistake, metas, misplaced, odd_numbers, pairs, unknown_keys
+from lakehouse.declarations.yaml_keys import (
+    Mistake,
+    metas,
+    misplaced,
+    misplaced_of_models,
+    odd_numbers,
+    pairs,
+    unknown_keys,
+)
 
 
 def check_yaml(project_dir: Path) -> None:
@@ -48,7 +56,7 @@ def mistakes(content: bytes) -> Iterator[Mistake]:
     except yaml.YAMLError as error:
         yield _broken(content, error)
         return
-    found = [*_repeated(root, set()), *odd_numbers(root)]
+    found = [*_repeated(root, set()), *odd_numbers(root), *misplaced_of_models(root)]
     for source in _entries(root, "sources", found):
         tables = list(_entries(source, "tables", found))
         found += _unread(source, tables)

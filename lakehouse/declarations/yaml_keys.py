@@ -35,6 +35,8 @@ OF_COLUMNS = ("key", "exclude", "mask", "alias", "personal")
 PLACES = dict.fromkeys(RawPolicy.model_fields, "config.meta.raw") | dict.fromkeys(TableMeta.model_fields, "config.meta")
 MISSPELLED = 0.8
 OF_MODELS = frozenset({*ModelPolicy.model_fields, *AccessPolicy.model_fields})
+OF_MODELS_ALONE = OF_MODELS - {"access"}
+"""Those that dbt has no key of the same name for."""
 OF_PROJECT = ("maintenance", "pins")
 """Our `vars` in dbt_project.yml."""
 Mistake = tuple[int, str]
@@ -53,6 +55,16 @@ def misplaced(source: yaml.MappingNode, tables: Sequence[yaml.MappingNode]) -> I
         for columns in children(table, "columns"):
             for column in columns.value if isinstance(columns, yaml.SequenceNode) else ():
                 yield from _of_column(column)
+
+
+def misplaced_of_models(root: yaml.Node | None) -> Iterator[Mistake]:
+    """Keys of models, snapshots and seeds that are ours and not in their meta: dbt drops them without a word."""
+    for kind in ("models", "snapshots", "seeds"):
+        lists = (listed.value for listed in children(root, kind) if isinstance(listed, yaml.SequenceNode))
+        for entry in (entry for listed in lists for entry in listed):
+            for where, part in ((kind, entry), *(("config", config) for config in children(entry, "config"))):
+                for key in (key for key, _ in pairs(part) if key.value in OF_MODELS_ALONE):
+                    yield _line(key), f"{where}: nothing reads `{key.value}` here: put it into `config.meta`"
 
 
 def unknown_keys(column: yaml.Node) -> Iterator[Mistake]:

@@ -188,6 +188,24 @@ def test_the_first_mistake_of_a_project_is_named_with_its_file_before_dbt_reads_
     )
 
 
+@pytest.mark.parametrize("kind", ["models", "snapshots", "seeds"])
+@pytest.mark.parametrize(
+    ("entry", "where"),
+    [("personal: [label]", None), ("config: {personal: [label]}", "config"), ("built_by: {key: hk_store}", None)],
+)
+def test_what_a_model_says_beside_its_meta_is_refused(kind: str, entry: str, where: str | None) -> None:
+    [(line, text)] = mistakes(f"{kind}:\n  - name: report\n    {entry}\n".encode())
+    key = "built_by" if "built_by" in entry else "personal"
+    assert (line, text) == (3, f"{where or kind}: nothing reads `{key}` here: put it into `config.meta`")
+
+
+def test_keys_of_dbt_are_left_to_models() -> None:
+    stated = "models:\n  - name: report\n    access: private\n    config: {meta: {personal: [label]}, access: public}\n"
+    assert (
+        list(mistakes(stated.encode())) == list(mistakes(b"models:\n  shop:\n    +meta: {personal: [label]}\n")) == []
+    )
+
+
 def test_files_are_looked_for_wherever_dbt_reads_some(tmp_path: Path) -> None:
     """A snapshot of dbt that was added, or a model in a folder of one's own, was not seen: nothing was parsed again."""
     project = tmp_path / "dbt_project"
