@@ -15,6 +15,7 @@ from lakehouse_serve.past.cuts import Cut
 from lakehouse_serve.past.loaded import Loaded, Model
 from lakehouse_serve.past.mentions import earlier_mentions
 from lakehouse_serve.past.queries import AsOfCuts, Kind
+from tests.marks import slow
 from tests.unit.declared_vault import DeclaredVault, Name, a_declaration, table, table_history
 from tests.unit.embedded_vault import START, Event
 from tests.unit.test_vault_names import of
@@ -137,7 +138,7 @@ def test_a_stage_that_is_gone_mentions_nothing(tmp_path: Path) -> None:
     assert past.keys("hub_customer", CUTS) == set()
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, slow(1), slow(2)])
 def test_hubs_and_links_of_a_cut_are_those_of_a_vault_that_was_loaded_until_then(seed: int, tmp_path: Path) -> None:
     """Whatever came late, and whichever table was loaded first."""
     rng = random.Random(seed)
@@ -149,7 +150,7 @@ def test_hubs_and_links_of_a_cut_are_those_of_a_vault_that_was_loaded_until_then
         batches = {name: taken(rng, found, last=load == 2) for name, found in left.items()}
         vault.load_tables(batches, START + timedelta(days=50 + load))
     past = Past(vault)
-    for cuts in ({source: rng.randint(0, 50) for source in ("crm", "erp", "desk")} for _ in range(2)):
+    for cuts in ({source: rng.randint(0, 50) for source in ("crm", "erp", "desk")} for _ in range(1 + seed)):
         until = loaded_until(DeclaredVault(text, tmp_path), events, cuts)
         for name in (name for name in vault.models if name.startswith(("hub_", "link_", "nh_"))):
             wanted = {key for key, *_ in until.rows(f"select * from {name}")}
