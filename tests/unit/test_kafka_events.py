@@ -197,6 +197,15 @@ def test_a_key_in_bytes_that_are_no_text_deletes_no_row(key: bytes) -> None:
     assert found.values.to_pylist() == [{"id": "abc"}, {"id": "a\tb\n"}]
 
 
+@pytest.mark.parametrize("key", [b"eu\x1f4711", b"a\x1cb", b"a\x7fb", b"a\tb"])
+def test_a_key_of_parts_between_separators_is_text(key: bytes) -> None:
+    """Its deletes went to the dead letters."""
+    shape = shape_of(facts_of(table(key=("id",), id="text"), 1))
+    found = decode(shape, events({"id": key.decode()}, None, keys=(key, key)))
+    assert found.operations == ["c", "d"] and not found.unread
+    assert found.values.to_pylist() == [{"id": key.decode()}] * 2
+
+
 def test_a_key_that_is_a_number_is_one_however_it_is_written() -> None:
     shape = shape_of(facts_of(table(key=("id",), id="bigint"), 1))
     found = decode(shape, events(*[None] * 4, keys=(b"12 ", b"-0", b"[1,2]", b"x")))

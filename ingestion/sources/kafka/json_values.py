@@ -8,7 +8,7 @@ from typing import Any
 from ingestion.sources.kafka.values import Number, Row, Unread, no_json
 
 DIGITS = 4300  # Python makes no whole number of more
-_BINARY = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")  # text of people has tabs and line ends at most
+_BINARY = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1b]")  # text has tabs, line ends and the separators of ASCII at most
 
 
 def _whole(digits: str) -> int | Number:
