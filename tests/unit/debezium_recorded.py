@@ -113,9 +113,10 @@ def shape(of: RawTable, given: DebeziumSettings) -> Shape:
 def read(
     messages: Sequence[Message], *tables: RawTable, given: DebeziumSettings | None = None,
     before: TransactionOffsets | None = None, ends: Mapping[str, int] | None = None, now: datetime | None = None,
-    registry: SchemaRegistry | None = None, paused: Collection[str] = (),
+    registry: SchemaRegistry | None = None, paused: Collection[str] = (), **more: Any,
 ) -> Read:  # fmt: skip
-    """Reads recorded messages, up to `ends` by topic. The records of tables that are `paused` are kept alone."""
+    """Reads recorded messages, up to `ends` by topic. The records of tables that are `paused` are kept alone. `more` is
+    of the reader."""
     given, before = given or settings(), before or TransactionOffsets()
     shapes = {t.raw.topic: shape(t, given) for t in tables}
     partitions = sorted({(m["topic"], m["partition"]) for m in messages if m["topic"] in {*shapes, "transaction"}})
@@ -128,15 +129,16 @@ def read(
         place += max(first, end) - first
     told = next((r for r in ranges if r.topic == "transaction"), Range("transaction", 0, 0, 0, 0))
     newest = max(datetime.fromtimestamp(m["at"] / 1000, UTC) for m in messages)
+    wide = frozenset(t for t in shapes if sum(name == t for name, _ in partitions) > 1)
     reader = RecordedReader(
         source="shop", properties={}, histories={}, shapes=shapes,
-        ranges=tuple(r for r in ranges if r.topic in shapes and r.first < r.end),
+        ranges=tuple(r for r in ranges if r.topic in shapes and (r.first < r.end or r.topic in wide)),
         is_told=any(m["topic"] == "transaction" for m in messages),
         told=replace(told, place=_earliest(messages)) if given.transactions else None, before=before,
-        wide=frozenset(t for t in shapes if sum(name == t for name, _ in partitions) > 1), is_whole=True,
+        wide=wide, is_whole=True,
         now=now or newest,
         exactly_once=given.delivery == "exactly_once", batch_bytes=1 << 20, recording=messages,
-        registry=registry,
+        registry=registry, **more,
     )  # fmt: skip
     found, names = Read(), {s.oid: topic.split(".")[-1] for topic, s in shapes.items()}
     landing = {oid for oid, name in names.items() if name not in paused}

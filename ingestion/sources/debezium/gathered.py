@@ -15,7 +15,7 @@ from ingestion.sources.debezium.at_once.ends import ends_at_once
 from ingestion.sources.debezium.at_once.parts import Part, heads_of, part_of, runs
 from ingestion.sources.debezium.at_once.readers import Readers, column_readers
 from ingestion.sources.debezium.at_once.scan import BEGINS, Scanned, scanned
-from ingestion.sources.debezium.clocks import believed
+from ingestion.sources.debezium.clocks import Seen, believed
 from ingestion.sources.debezium.join.heads import EMPTY, EVENT, LOOSE, SNAPSHOT, UNREAD, Heads, identity_of
 from ingestion.sources.debezium.join.joined import Told
 from ingestion.sources.debezium.message.avro import opener_of
@@ -87,6 +87,7 @@ class Gathered:
     flat: dict[str, int] = field(default_factory=dict)  # by topic, when the last came that has columns of the table
     wrapped: dict[str, int] = field(default_factory=dict)  # and when the last came that has one
     strays: Strays = field(default_factory=Strays)
+    ahead: dict[str, datetime] = field(default_factory=dict)  # by topic, the latest moment that is in the future
     snapshots: dict[str, str] = field(default_factory=dict)
     hidden: dict[str, set[str]] = field(default_factory=dict)  # by topic, columns that may hide a NULL
     looked_at: dict[int, Types] = field(default_factory=dict)
@@ -98,6 +99,13 @@ class Gathered:
     def numbers(self) -> dict[tuple[str, int], int]:
         """The number that each partition has here."""
         return {(r.topic, r.partition): number for number, r in enumerate(self.reader.ranges)}
+
+    @cached_property
+    def _seen(self) -> dict[str, dict[int, Seen]]:
+        found: dict[str, dict[int, Seen]] = {}
+        for (topic, number), ends in self.reader.seen.items():
+            found.setdefault(topic, {})[number] = ends
+        return found
 
     def opener(self, form: str) -> Opener:
         """Opens messages of that format."""
@@ -131,7 +139,7 @@ class Gathered:
         forms = {shape.format for shape in self.reader.shapes.values()}
         opener, noted = self.opener("avro" if "avro" in forms else "json"), strays or Strays()
         for _, found in self.reader.messages([wanted]):
-            messages = believed(found, self.reader.now)
+            messages = self._believed(wanted.topic, found)
             if messages.num_rows and (ends := ends_at_once(opener, messages)) is not None:
                 noted.heard = messages.column("offset")[-1].as_py()
                 yield from ends
@@ -162,7 +170,7 @@ class Gathered:
                 blocks, found = looked.result()
                 self.spool.extend(blocks)
                 self._take(shape, messages, found)
-        passed = {topic for (topic, _), offset in self.reader.before if offset}
+        passed = self.reader.passed
         self.check_envelopes({topic: some for topic, some in self.unwrapped.items() if topic not in passed})
         self.check_since(self.flat)
 
@@ -184,7 +192,14 @@ class Gathered:
 
     def _messages(self) -> Iterator[tuple[Shape, pa.Table]]:
         for topic, messages in self.reader.messages(self.reader.ranges):
-            yield self.reader.shapes[topic], believed(messages, self.reader.now)
+            yield self.reader.shapes[topic], self._believed(topic, messages)
+
+    def _believed(self, topic: str, messages: pa.Table) -> pa.Table:
+        found = believed(messages, self.reader.now, self._seen.get(topic))
+        latest = pc.max(found.column("sent")).as_py()
+        if latest is not None and latest > self.reader.now:
+            self.ahead[topic] = max(latest, self.ahead.get(topic, latest))
+        return found
 
     def _look(self, pool: Executor, shape: Shape, messages: pa.Table) -> Future[tuple[list[Block], _Looked]]:
         """Begins to look at messages in columns, and to make blocks of them."""
@@ -266,9 +281,9 @@ class Gathered:
 
     def _add(self, shape: Shape, partition: int, message: Mapping[str, Any]) -> None:
         at = (message["at"] - EPOCH) // MILLISECOND
-        place = partition, message["offset"], at
+        place, sent = (partition, message["offset"], at), (message["sent"] - EPOCH) // MILLISECOND
         if message["value"] is None:
-            self.heads.add(*place, EMPTY)
+            self.heads.add(*place, EMPTY, sent=sent)
             return
         index = len(self.heads)
         try:
@@ -282,7 +297,7 @@ class Gathered:
                 if {column.name for column in shape.columns} & reason.names:
                     self.flat[shape.topic] = max(at, self.flat.get(shape.topic, at))
             self.reasons[index] = str(reason)
-            self.heads.add(*place, UNREAD)
+            self.heads.add(*place, UNREAD, sent=sent)
             return
         self._note_wrapped(shape, at)
         self.versions.add(envelope.version)
@@ -304,14 +319,14 @@ class Gathered:
                 )
             if envelope.op == "t" and shape.topic in self.reader.wide:
                 self.problems[shape.topic] = UNORDERED
-            self.heads.add(*place, EVENT, xid=envelope.xid or 0, lsn=envelope.lsn or 0, op=envelope.op)
+            self.heads.add(*place, EVENT, sent=sent, xid=envelope.xid or 0, lsn=envelope.lsn or 0, op=envelope.op)
         elif of is not None:
             self.heads.add(
-                *place, EVENT, xid=of.xid, lsn=envelope.lsn or 0, order=of.order, in_table=of.in_table, op=envelope.op,
-                identity=identity_of([envelope.row.get(name) for name in shape.key]),
+                *place, EVENT, sent=sent, xid=of.xid, lsn=envelope.lsn or 0, order=of.order, in_table=of.in_table,
+                op=envelope.op, identity=identity_of([envelope.row.get(name) for name in shape.key]),
             )  # fmt: skip
         elif envelope.op == "r":
-            self.heads.add(*place, LOOSE if envelope.snapshot == "incremental" else SNAPSHOT)
+            self.heads.add(*place, LOOSE if envelope.snapshot == "incremental" else SNAPSHOT, sent=sent)
             self._note_snapshot(shape, envelope, message)
         else:
             raise self.reader.refused(

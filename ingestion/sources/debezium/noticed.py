@@ -7,7 +7,7 @@ import numpy as np
 
 from ingestion.sources.debezium.gathered import MILLISECOND, Gathered
 from ingestion.sources.debezium.join.heads import EVENT, LOOSE, SNAPSHOT
-from ingestion.sources.debezium.join.joined import STALLED, Joined
+from ingestion.sources.debezium.join.joined import SKEW, STALLED, Joined
 from ingestion.sources.debezium.message.envelope import EPOCH
 
 EXACT = (3, 7)  # from this version of Debezium on nothing is lost with exactly once
@@ -38,6 +38,13 @@ def warnings(work: Gathered, joined: Joined) -> Iterator[str]:
             f"topic {', '.join(topics)} begins with changes, and has no rows of a snapshot: unless its table was empty "
             "then, what it had is missing: ask the connector for a snapshot of it, by a signal"
         )
+    for topic, latest in sorted(work.ahead.items()):
+        if latest > work.reader.now + SKEW:
+            yield (
+                f"topic {topic}: messages came at {latest:%Y-%m-%d %H:%M:%S} UTC by their timestamps, which is still "
+                "to come: set the clocks of Kafka Connect and of the brokers right. What waits for a moment, as a "
+                "TRUNCATE in a topic of several partitions, waits until then where nobody follows the source"
+            )
     for topic, names in sorted(work.hidden.items()):
         which = f"topic {topic}: a NULL in {', '.join(sorted(names))}" if names else "a NULL in a column with a default"
         yield f"{which} comes as the column's default: {NULLS}"

@@ -17,6 +17,7 @@ from ingestion.schema.offsets import Offsets, Partition
 from ingestion.schema.problem import TableProblem
 from ingestion.schema.transaction_offsets import TransactionOffsets
 from ingestion.sources.base import Brought, LiveStream, SourceNow, TakenOver
+from ingestion.sources.debezium.ends import Ends
 from ingestion.sources.debezium.forms import brought
 from ingestion.sources.debezium.handover import position_after
 from ingestion.sources.debezium.reading import EnvelopeReader
@@ -61,6 +62,8 @@ class OpenDebezium(OpenKafka):
         super().__init__(settings, name, states)
         self._of = settings.debezium(name)
         self._modes, self._end = modes_of(self._of), Offsets.start()
+        self._asked: datetime | None = None
+        self._ends = Ends()
 
     def records(self, described: Mapping[str, TableFacts]) -> EnvelopeRecords:  # type: ignore[override]  # of envelopes
         """The envelopes of topics, which a number tells apart."""
@@ -97,8 +100,10 @@ class OpenDebezium(OpenKafka):
 
     def now(self) -> SourceNow[Offsets]:
         """The end of every topic whose table has begun, and of the transaction topic."""
+        asked = datetime.now(UTC)
         now = super().now()
-        self._end = now.position
+        self._end, self._asked = now.position, asked
+        self._ends.note(asked, self._end.by_partition)
         return now
 
     def fingerprints(self, tables: Iterable[RawTable]) -> dict[str, str]:
@@ -141,10 +146,13 @@ class OpenDebezium(OpenKafka):
             told = replace(told, place=self._brokers.starts([of])[of])
             first = {counted_as(p.facts.captured): p.point.by_partition.get(of, 0) for p in positions if p.versions}
             midway = {name: at for name, at in first.items() if name not in began and at > told.place}
+        wide = of_topics(found.values(), lambda topic: len(topic.partitions) > 1)
+        ranges = _ranges(before, now.position, shapes, wide)
+        reach = before.join(now.position).by_partition
         return EnvelopeReader(
             source=self._name,
             properties=client_properties(self._of),
-            ranges=tuple(ranges_to(before, now.position, shapes)),
+            ranges=ranges,
             is_told=told is not None and (told.end > 0 or bool(self._own_id())),
             told=told,
             histories=began if told else {},
@@ -154,10 +162,22 @@ class OpenDebezium(OpenKafka):
             is_whole=self._end <= before.join(now.position),
             now=datetime.now(UTC),
             batch_bytes=self._settings.ingestion.batch_bytes,
-            wide=frozenset(n for n in shapes if len(getattr(found[n], "partitions", ())) > 1),
+            wide=frozenset(topic for topic, _ in wide),
             registry=self._registry,
             midway=midway,
+            behind=frozenset(partition for partition, end in self._end if reach.get(partition, 0) < end),
+            asked=self._asked,
+            beginnings=self._beginnings(ranges, {p.facts.relation[1]: p.point for p in positions if p.versions}),
+            seen=self._ends.seen(ranges if told is None else (*ranges, told)),
         )
+
+    def _beginnings(self, ranges: Iterable[Range], points: Mapping[str, Offsets]) -> dict[Partition, int]:
+        """Where topics begin that are to be read from the `points` at which their tables began, if that is not 0. One
+        that was read for another table before has earlier events, unless they are gone."""
+        first = {(r.topic, r.partition): r.first for r in ranges if r.first < r.end}
+        later = {of[0] for of, offset in first.items() if offset > points.get(of[0], Offsets()).by_partition.get(of, 0)}
+        standing = [of for of, offset in first.items() if offset and of[0] not in later]
+        return self._brokers.starts(standing) if standing else {}
 
     def _tell_beginnings(self, topics: Collection[str], starts: Mapping[Partition, int]) -> None:
         if cut := sorted({topic for (topic, _), offset in starts.items() if offset and topic in topics}):
@@ -226,3 +246,11 @@ class OpenDebezium(OpenKafka):
                 "no order of transactions: create it with one, before the connector starts"
             )
         return topic.id
+
+
+def _ranges(before: Offsets, end: Offsets, topics: Iterable[str], wide: Collection[Partition]) -> tuple[Range, ...]:
+    """What is to be read, and the other partitions of topics that have several: rows may still come there."""
+    found = list(ranges_to(before, end, topics))
+    first, place = before.by_partition, sum(r.end - r.first for r in found)
+    silent = sorted({*wide} - {(r.topic, r.partition) for r in found})
+    return (*found, *(Range(*of, first.get(of, 0), first.get(of, 0), place) for of in silent))

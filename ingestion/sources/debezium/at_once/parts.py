@@ -53,8 +53,9 @@ def heads_of(
     for partition in np.unique(partitions).tolist():
         number[partitions == partition] = numbers[part.shape.topic, partition]
     there = one_chunk(messages.column("value")).is_valid().to_numpy(zero_copy_only=False)
-    at = one_chunk(messages.column("at")).view(pa.int64()).to_numpy() // 1000
-    columns = {"partition": number, "offset": messages.column("offset").to_numpy(), "at": at}
+    columns = {"partition": number, "offset": messages.column("offset").to_numpy()}
+    for name in ("at", "sent"):
+        columns[name] = one_chunk(messages.column(name)).view(pa.int64()).to_numpy() // 1000
     for name, empty in _OF_EVENTS.items():
         columns[name] = np.full(len(partitions), empty, np.int64)
         columns[name][there] = getattr(found, name)

@@ -20,8 +20,9 @@ during which the connector does not read the stream."""
 FAR = 1 << 63
 HEAD = np.dtype(
     [
-        ("partition", np.int32), ("offset", np.int64), ("at", np.int64), ("kind", np.int8), ("xid", np.int64),
-        ("lsn", np.int64), ("order", np.int64), ("in_table", np.int64), ("op", np.int8), ("identity", np.int64),
+        ("partition", np.int32), ("offset", np.int64), ("at", np.int64), ("sent", np.int64), ("kind", np.int8),
+        ("xid", np.int64), ("lsn", np.int64), ("order", np.int64), ("in_table", np.int64), ("op", np.int8),
+        ("identity", np.int64),
     ]
 )  # fmt: skip
 
@@ -29,7 +30,8 @@ HEAD = np.dtype(
 class Heads:
     """The events of a read: of each partition, by its number here, those in the order of offsets.
 
-    `xid` to `identity` say nothing of an event that is of no transaction. `at` is when the broker got it.
+    `xid` to `identity` say nothing of an event that is of no transaction. `at` is when the broker got it, no later than
+    now; `sent` is the same by which events of several partitions are ordered, which a clock may have ahead.
     """
 
     def __init__(self) -> None:
@@ -39,11 +41,12 @@ class Heads:
         return len(self._rows)
 
     def add(
-        self, partition: int, offset: int, at: int, kind: int, *, xid: int = 0, lsn: int = 0, order: int = 0,
-        in_table: int = 0, op: str = " ", identity: int = 0,
+        self, partition: int, offset: int, at: int, kind: int, *, sent: int | None = None, xid: int = 0, lsn: int = 0,
+        order: int = 0, in_table: int = 0, op: str = " ", identity: int = 0,
     ) -> None:  # fmt: skip
         """Adds an event."""
-        self._rows.append((partition, offset, at, kind, xid, lsn, order, in_table, ord(op), identity))
+        by_order = at if sent is None else sent
+        self._rows.append((partition, offset, at, by_order, kind, xid, lsn, order, in_table, ord(op), identity))
 
     def extend(self, **columns: np.ndarray) -> None:
         """Adds events in columns, of all the fields."""
@@ -83,6 +86,7 @@ class Loaded:
     partition: array[int]
     offset: array[int]
     at: array[int]
+    sent: array[int]
     kind: array[int]
     xid: array[int]
     lsn: array[int]
