@@ -1,18 +1,23 @@
 """Topics as Debezium would write them, restarts of Kafka Connect included, and reads of them at any moment."""
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
+import pyarrow as pa
 import pytest
 
 from ingestion.sources.debezium import numbers
+from ingestion.sources.debezium.clocks import believed
+from ingestion.sources.debezium.ends import Ends
 from ingestion.sources.debezium.join.heads import EMPTY, EVENT, LOOSE, SNAPSHOT, UNREAD, Heads
-from ingestion.sources.debezium.join.joined import SKEW, Earlier, Follows, Joined, Reached, Told
+from ingestion.sources.debezium.join.joined import SETTLED, SKEW, Earlier, Follows, Joined, Reached, Told
 from ingestion.sources.debezium.join.transactions import join
 from ingestion.sources.debezium.message.envelope import End
 from ingestion.sources.debezium.numbers import Numbers
+from ingestion.sources.kafka.events import EVENTS_SCHEMA
+from ingestion.sources.kafka.reading import Range
 
 START = datetime(2026, 11, 24, tzinfo=UTC)
 LAG = 0.8  # seconds: by so much one partition may be visible later than another
@@ -42,17 +47,18 @@ class Topics:
     logs: list[list[Event]] = field(default_factory=list)
     told: list[tuple[float, End | None]] = field(default_factory=list)
     clock: float = 0.0
+    step: float = 0.01  # between two messages
 
     def __post_init__(self) -> None:
         self.logs = [[] for _ in self.relations]
 
     def send(self, partition: int, event: Event) -> None:
-        self.clock += 0.01
+        self.clock += self.step
         self.logs[partition].append(replace(event, at=self.clock))
 
     def end(self, xid: int, lsn: int, counts: dict[str, int], committed: float | None = None) -> None:
         """Its END, committed so many seconds after the start; by its position if that is None."""
-        self.clock += 0.01
+        self.clock += self.step
         at = lsn / 1_000_000 if committed is None else committed
         self.told.append((self.clock, End(xid, lsn, START + timedelta(seconds=at), counts)))
 
@@ -73,8 +79,11 @@ class Lake:
     hidden: frozenset[int] = frozenset()  # partitions that are not read
     is_whole: bool = True  # whether the reads reach the end of the topics
     told_from: int = 0  # where the transaction topic begins, whose earlier messages are gone
+    ahead: float = 0.0  # seconds by which the clock of who writes is ahead
+    known: Ends = field(default_factory=Ends)
 
     def __post_init__(self) -> None:
+        self.now = START
         self.offsets = [0] * len(self.topics.logs)
 
     def _begun_before(self) -> set[str]:
@@ -89,24 +98,54 @@ class Lake:
         return Earlier(self._told(self.told_from, self.told_to), is_all=not self.told_from)
 
     def _told(self, first: int, end: int) -> list[Told]:
-        return [
-            Told(first + number, START + timedelta(seconds=at), said)
-            for number, (at, said) in enumerate(self.topics.told[first:end])
-        ]
+        moments, _ = self._moments(len(self.topics.logs), first, [at for at, _ in self.topics.told[first:end]])
+        told = zip(moments, self.topics.told[first:end], strict=True)
+        return [Told(first + number, at, said) for number, (at, (_, said)) in enumerate(told)]
 
-    def read(self, *, behind: Iterable[float] | None = None, later: float = 0.0) -> Joined:
+    def _moments(self, of: int, first: int, at: Sequence[float]) -> tuple[list[datetime], list[datetime]]:
+        """When messages of a partition came, and by which they are ordered, as a read would have it."""
+        given = [START + timedelta(seconds=moment + self.ahead) for moment in at]
+        if not self.ahead:
+            return given, given
+        columns = {"partition": [of] * len(at), "offset": [*range(first, first + len(at))], "at": given}
+        names = [EVENTS_SCHEMA.field(name) for name in columns]
+        messages = pa.table([pa.array(c, f.type) for c, f in zip(columns.values(), names, strict=True)], list(columns))
+        seen = self.known.seen([Range("t", of, first, first + len(at), 0)])
+        found = believed(messages, self.now, {partition: ends for (_, partition), ends in seen.items()})
+        return found.column("at").to_pylist(), found.column("sent").to_pylist()
+
+    def _whole_to(self, ends: Sequence[int], there: Sequence[int]) -> list[int]:
+        settled = int((self.now - SETTLED).timestamp() * 1000)
+        is_read = (
+            end == of and (self.is_whole or end == len(log))
+            for end, of, log in zip(ends, there, self.topics.logs, strict=False)
+        )
+        return [settled if is_end else -1 for is_end in is_read]
+
+    def read(
+        self, *, behind: Iterable[float] | None = None, later: float = 0.0, most: Iterable[int] | None = None
+    ) -> Joined:
         """Reads what is visible, each partition by so many seconds behind, the transaction topic too; `later` seconds
-        after the last message."""
+        after the last message. No more of each than `most`."""
         topics, now = self.topics, self.topics.clock + later
+        self.now = START + timedelta(seconds=now)
         lags = list(behind or [0.0] * (len(topics.logs) + 1))
         ends = [sum(event.at <= now - lag for event in log) for log, lag in zip(topics.logs, lags, strict=False)]
         ends = [0 if partition in self.hidden else end for partition, end in enumerate(ends)]
         self.visible = ends = [max(pair) for pair in zip(ends, self.visible or ends, strict=True)]
         told_to = max(self.told_to, sum(at <= now - lags[-1] for at, _ in topics.told))
+        self.known.note(self.now, {("t", p): end for p, end in enumerate([*ends, told_to])})
+        there = [*ends, told_to]
+        if most is not None:
+            passed = zip(there, [*self.offsets, self.told_to], most, strict=True)
+            *ends, told_to = (min(end, first + count) for end, first, count in passed)
+        is_whole = self.is_whole and [*ends, told_to] == there
         heads = Heads()
         for partition, log in enumerate(topics.logs):
-            for offset in range(self.offsets[partition], ends[partition]):
-                _add(heads, partition, offset, log[offset])
+            mine = range(self.offsets[partition], ends[partition])
+            moments = self._moments(partition, mine.start, [log[offset].at for offset in mine])
+            for offset, at, sent in zip(mine, *moments, strict=True):
+                _add(heads, partition, offset, log[offset], at, sent)
         told = self._told(self.told_to, told_to)
         past = [end for _, end in topics.told[self.told_from : self.told_to]]
         past += [one.end for one in told if one.end and one.end.lsn <= self.reached.end]
@@ -115,11 +154,11 @@ class Lake:
             bases=[1_000_000 * p for p in range(len(ends))], told_to=told_to,
             followed=frozenset(r for p, r in enumerate(topics.relations) if p not in self.hidden),
             keyed=frozenset(topics.relations if self.keyed else ()), exactly_once=self.exactly_once,
-            is_whole=self.is_whole, now=START + timedelta(seconds=now), histories=self.begun,
+            is_whole=is_whole, now=self.now, histories=self.begun,
             older={end.xid: [e for e in past if e and e.xid == end.xid] for end in past if end} if self.begun else {},
             forgotten_to=self._forgotten_to(), earlier=self._earlier(),
-            is_read=self.is_whole, fresh=frozenset(r for r in topics.relations if r not in self._begun_before()),
-            content=lambda index: _said(topics, heads, index),
+            is_read=is_whole, fresh=frozenset(r for r in topics.relations if r not in self._begun_before()),
+            content=lambda index: _said(topics, heads, index), whole_to=self._whole_to(ends, there),
         )  # fmt: skip
         joined = join(heads, told, self.reached, follows)
         placed = rows_of(joined.placed)
@@ -153,18 +192,18 @@ def rows_of(numbers: Numbers) -> list[tuple[int, ...]]:
     return [row for _, rows in numbers.windows() for row in rows.tolist()]
 
 
-def _add(heads: Heads, partition: int, offset: int, event: Event) -> None:
-    at = int((START.timestamp() + event.at) * 1000)
+def _add(heads: Heads, partition: int, offset: int, event: Event, came: datetime, by_order: datetime) -> None:
+    at, sent = (int(moment.timestamp() * 1000) for moment in (came, by_order))
     if event.is_broken:
-        heads.add(partition, offset, at, UNREAD)
+        heads.add(partition, offset, at, UNREAD, sent=sent)
     elif event.key == 0:
         heads.add(partition, offset, at, EMPTY)
     elif event.xid == 0:
-        heads.add(partition, offset, at, SNAPSHOT if event.op == "r" else LOOSE)
+        heads.add(partition, offset, at, SNAPSHOT if event.op == "r" else LOOSE, sent=sent)
     else:
         heads.add(
-            partition, offset, at, EVENT, xid=event.xid, lsn=event.lsn, order=event.order, in_table=event.in_table,
-            op=event.op, identity=event.key,
+            partition, offset, at, EVENT, sent=sent, xid=event.xid, lsn=event.lsn, order=event.order,
+            in_table=event.in_table, op=event.op, identity=event.key,
         )  # fmt: skip
 
 

@@ -61,11 +61,23 @@ def test_what_cannot_be_read_is_of_a_transaction_once_later_ones_are_there() -> 
     lake = Lake(topics, is_whole=False)
     for partition, xid in ((2, 8), (0, 9)):
         send(topics, xid, (partition, "c", xid), end=40_000_000 + xid)
-        assert lake.read(later=5).waits and not lake.rows, "its own event may be on the way by the other partition"
+        assert lake.read(later=0.5).waits and not lake.rows, "its own event may be on the way by the other partition"
     send(topics, 10, (1, "c", 10), end=40_000_010)
-    lake.read(later=5)
+    lake.read(later=0.5)
     assert [lake.rows[0, offset][0] for offset in range(3)] == [40_000_000, 40_000_000, 40_000_009]
     assert len(lake.rows) == 5
+
+
+def test_what_cannot_be_read_does_not_wait_for_a_partition_that_is_read_to_its_end() -> None:
+    """Of a partition without messages it waited until the whole backlog was read at once."""
+    topics = Topics([A, A, B])
+    topics.send(0, Event(7, 9, "c", 1, is_broken=True))
+    topics.end(7, 40_000_000, {A: 1})
+    for xid in (8, 9):
+        send(topics, xid, (2, "c", xid), end=40_000_000 + xid)
+    lake = Lake(topics)
+    lake.read(later=5, most=[9, 9, 1, 9])
+    assert lake.rows[0, 0][0] == 40_000_000 and lake.offsets == [1, 0, 1]
 
 
 def test_transactions_are_joined_by_xid_whatever_their_records_positions() -> None:
@@ -413,6 +425,129 @@ def test_a_truncate_waits_for_the_rows_of_other_partitions_that_it_removed() -> 
     assert len(lake.rows) == 4 and max(lake.rows.values()) == lake.rows[0, 1]
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_truncate_waits_for_rows_of_a_partition_that_shows_none_yet(is_first: bool) -> None:
+    """They came back: what had no message in a read counted as read up to its end."""
+    topics = Topics([A, A, A])
+    lake = Lake(topics)
+    if not is_first:
+        topics.send(1, Event(0, 0, "i", 1))
+        lake.read(later=5)
+        topics.clock += 5
+    topics.send(1, Event(0, 0, "i", 2))
+    send(topics, 7, (0, "t", 9), end=40_000_000)
+    assert lake.read(behind=[0.0, 0.5, 0.0, 0.0], later=0.1).offsets[0] == 0
+    assert not lake.read(later=1.1).waits
+    assert max(lake.rows.values()) == lake.rows[0, 0] and len(lake.rows) == 3 - is_first
+
+
+@pytest.mark.parametrize("op", ["i", "r"])
+def test_a_row_waits_for_a_truncate_that_came_before_it(op: str) -> None:
+    """It landed behind the last transaction, and the TRUNCATE of a partition that was not read as far removed it."""
+    topics = Topics([A, A])
+    send(topics, 7, (0, "c", 1), end=39_000_000)
+    send(topics, 8, (0, "t", 9), end=40_000_000)
+    topics.send(1, Event(0, 0, op, 2))
+    lake = Lake(topics)
+    assert lake.read(most=[1, 9, 9], later=5).offsets == [1, 0], "the TRUNCATE is not read"
+    assert lake.read(most=[1, 9, 0], later=5).offsets == [1, 0], "it is read, and its END is"
+    topics.told, told = topics.told[:1], topics.told[1:]
+    assert lake.read(later=5).offsets == [1, 0]
+    topics.told += told
+    lake.read(later=5)
+    assert lake.rows[0, 0] < lake.rows[0, 1] < lake.rows[1, 0]
+
+
+@pytest.mark.parametrize("changes", [((1, "c", 5), (0, "t", 9)), ((0, "t", 9), (1, "c", 5)), ((0, "t", 9),)])
+@pytest.mark.parametrize("is_tied", [True, False])
+def test_a_truncate_does_not_stop_a_backlog(changes: tuple[tuple[int, str, int], ...], is_tied: bool) -> None:
+    """What was to be read at once grew until it was all of the backlog."""
+    topics = Topics([A, A, B], step=0.0 if is_tied else 0.01)
+    send(topics, 7, *changes, end=40_000_000)
+    for number in range(300):
+        send(topics, 8 + number, (2, "c", number + 1), end=40_000_100 + 100 * number)
+        topics.clock += 0.1
+    lake = Lake(topics)
+    lake.read(later=100, most=[9, 9, 100, 100])
+    assert lake.offsets == [1, len(changes) - 1, 99] and lake.reached.end > 40_000_000
+
+
+def test_what_a_partition_has_behind_a_truncate_settles_it() -> None:
+    """Only a later moment did, so that a backlog waited for one that is not read to its end."""
+    topics = Topics([A, A], step=0.0)
+    send(topics, 7, (0, "t", 9), (1, "c", 5), end=40_000_000)
+    send(topics, 8, (0, "t", 9), end=40_000_100)
+    send(topics, 9, (1, "c", 6), (1, "c", 7), end=40_000_200)
+    lake = Lake(topics)
+    lake.read(most=[9, 2, 9])
+    assert lake.reached.end == 40_000_100 and lake.offsets == [2, 1]
+    lake.read(most=[9, 2, 9])
+    assert len(lake.rows) == 5
+
+
+@pytest.mark.parametrize("ahead", [0.0, 3600.0])
+def test_a_truncate_of_a_clock_that_is_ahead_waits_for_a_moment(ahead: float) -> None:
+    """Each read took it for one that had just come, so all tables of the source waited for that long."""
+    topics = Topics([A, A, B])
+    send(topics, 7, (0, "t", 9), end=40_000_000)
+    send(topics, 8, (2, "c", 4), end=40_000_100)
+    lake = Lake(topics, ahead=ahead)
+    assert lake.read().offsets == [0, 0, 0]
+    assert not lake.read(later=1.1).waits and len(lake.rows) == 2
+
+
+@pytest.mark.parametrize("op", ["i", "r"])
+@pytest.mark.parametrize("ahead", [0.0, 3600.0])
+def test_rows_of_a_clock_that_is_ahead_stand_on_their_side_of_a_truncate(op: str, ahead: float) -> None:
+    """They had one moment, so a row behind a TRUNCATE was lost, and one before it came back."""
+    topics = Topics([A, A])
+    for partition in (0, 1):
+        topics.send(partition, Event(0, 0, op, 1))
+    topics.clock += 1
+    send(topics, 7, (0, "t", 9), end=40_000_000)
+    topics.clock += 1
+    for partition in (0, 1):
+        topics.send(partition, Event(0, 0, op, 2))
+    send(topics, 8, (0, "c", 3), (1, "c", 4), end=40_000_500)
+    lake = Lake(topics, ahead=ahead)
+    lake.read(later=0.5)
+    lake.read(later=5)
+    truncate, rows = lake.rows[0, 1], lake.rows
+    assert rows[0, 0] < truncate and rows[1, 0] < truncate and truncate < rows[0, 2] and truncate < rows[1, 1]
+
+
+@pytest.mark.parametrize("op", ["i", "r"])
+def test_a_row_is_below_no_truncate_that_its_partition_shows_to_be_before_it(op: str) -> None:
+    """By moments alone it was, of a clock that was set back, or in its own partition in the same moment."""
+    topics = Topics([A, A], step=0.0)
+    send(topics, 7, (0, "t", 9), (1, "c", 1), end=40_000_000)
+    send(topics, 8, (0, "t", 9), end=40_000_100)
+    topics.send(0, Event(0, 0, op, 3))
+    send(topics, 9, (1, "c", 2), end=40_000_200)
+    topics.clock -= 0.5
+    topics.send(1, Event(0, 0, op, 4))
+    send(topics, 10, (0, "c", 5), (1, "c", 6), end=40_000_300)
+    lake = Lake(topics)
+    lake.read(later=5)
+    assert lake.rows[0, 1] < lake.rows[0, 2] < lake.rows[0, 3] and lake.rows[1, 1] < lake.rows[1, 2] < lake.rows[1, 3]
+
+
+def test_a_history_lands_as_far_as_all_partitions_are_read() -> None:
+    """A TRUNCATE landed before rows that it removed, or behind some that came after it."""
+    topics = Topics([A, B, B])
+    topics.send(2, Event(0, 0, "r", 1))
+    send(topics, 7, (0, "c", 1), (1, "t", 9), lsn=39_000_000, end=40_000_000)
+    send(topics, 8, (2, "c", 2), lsn=40_000_000, end=40_000_100)
+    lake = Lake(topics, hidden=frozenset({1, 2}))
+    lake.read(later=2)
+    lake.hidden, lake.begun = frozenset(), {B: lake.reached.end}
+    send(topics, 9, (1, "c", 1), (2, "c", 3), end=40_000_200)
+    assert lake.read(later=2, most=[9, 9, 0, 9]).offsets == [1, 0, 0], "the other partition is not read"
+    assert lake.read(later=2, most=[9, 0, 9, 9]).offsets == [1, 0, 0], "nor is the one with the TRUNCATE"
+    assert not lake.read(later=2).waits
+    assert lake.rows[2, 0] < lake.rows[1, 0] < lake.rows[2, 1] < lake.rows[2, 2]
+
+
 def test_a_truncate_in_a_history_stands_behind_the_rows_that_it_removed() -> None:
     topics = Topics([A, B, B])
     for partition in (1, 2, 2):
@@ -424,7 +559,7 @@ def test_a_truncate_in_a_history_stands_behind_the_rows_that_it_removed() -> Non
     send(topics, 8, (1, "c", 1), (2, "c", 1), end=40_000_100)
     assert not lake.read(later=2).waits
     rows = sorted((place, where) for where, place in lake.rows.items() if where[0])
-    assert [where for _, where in rows] == [(1, 0), (2, 0), (2, 1), (1, 1), (1, 2), (2, 2)]
+    assert [where for _, where in rows] == [(2, 0), (2, 1), (1, 0), (1, 1), (1, 2), (2, 2)]
 
 
 def test_rows_of_a_snapshot_land_without_a_transaction_and_below_the_next() -> None:
@@ -714,3 +849,62 @@ def test_any_truncates_leave_the_rows_that_came_after_them(seed: int, exactly_on
     ]
     sent = sorted((event for log in topics.logs for event in log), key=lambda event: event.at)
     assert len(landed) == len(sent) and state(landed) == state(sent)
+
+
+@pytest.mark.parametrize("seed", seeds(60, 20))
+@pytest.mark.parametrize("exactly_once", [True, False])
+def test_any_truncates_that_are_read_at_any_moment_leave_the_rows_that_came_after_them(
+    seed: int, exactly_once: bool
+) -> None:
+    """Read while they are sent, of partitions that show messages late or have none, by clocks that are ahead, some of a
+    backlog at a time, and with a history."""
+    chance, lsn = random.Random(f"moments {seed}"), 40_000_000
+    topics = Topics([A] * chance.randint(2, 4) + [B])
+    used = chance.choice((1, len(topics.relations) - 1))  # the partitions of the first table in which anything comes
+
+    def snapshot(op: str, count: int) -> None:
+        topics.clock += 0.05
+        topics.step = 0.01
+        for key in (chance.randint(1, 8) for _ in range(count)):
+            topics.send(key % used, Event(0, 0, op, key))
+        topics.clock += 0.05
+
+    snapshot("r", chance.randint(0, 8))
+    for xid in range(7, 7 + chance.randint(1, 12)):
+        if chance.random() < 0.4:
+            snapshot("i", chance.randint(1, 3))
+        topics.step = chance.choice((0.0, 0.01))
+        counts: dict[str, int] = {}
+        for order in range(1, chance.randint(2, 5)):
+            op, key = chance.choice("uuudtb"), chance.randint(1, 8)
+            partition = len(topics.relations) - 1 if op == "b" else chance.randrange(len(topics.relations) - 1)
+            partition = key % used if op in "ud" else partition
+            relation = topics.relations[partition]
+            counts[relation] = counts.get(relation, 0) + 1
+            event = Event(xid, lsn + order, op.replace("b", "u"), 9 if op == "t" else key, order, counts[relation])
+            topics.send(partition, event)
+        lsn += 1_000
+        topics.end(xid, lsn, counts)
+        topics.clock += chance.choice((0.0, 0.0, 0.3, 2.0))
+    lake = Lake(topics, exactly_once=exactly_once, ahead=chance.choice((0.0, 3600.0)))
+    whole, topics.clock = topics.clock, 0.0
+    lake.hidden = frozenset(range(len(topics.relations) - 1)) if chance.random() < 0.4 else frozenset()
+    declared = whole * chance.random()
+    while topics.clock < whole:
+        topics.clock = min(whole, topics.clock + chance.choice((0.1, 1.0, 5.0)) * chance.random())
+        if lake.hidden and topics.clock > declared:
+            lake.hidden, lake.begun, lake.visible = frozenset(), {A: lake.reached.end}, []
+        some = [chance.randint(1, 4) for _ in range(len(topics.logs) + 1)]
+        lake.read(behind=[chance.random() * LAG for _ in some], most=chance.choice((None, some)))
+    lake.hidden, lake.begun = frozenset(), {A: lake.reached.end} if lake.hidden else lake.begun
+    for later in (1.0, 2.5, 4.0):
+        joined = lake.read(later=later)
+    assert not joined.waits
+    for relation in (A, B):
+        events = [
+            (lake.rows[p, offset], event)
+            for p, log in enumerate(topics.logs) if topics.relations[p] == relation
+            for offset, event in enumerate(log)
+        ]  # fmt: skip
+        landed = [event for _, event in sorted(events, key=lambda row: row[0])]
+        assert state(landed) == state(sorted(landed, key=lambda event: (event.at, event.xid, event.order)))

@@ -20,6 +20,7 @@ from ingestion.sources.debezium.join.alone import place_alone
 from ingestion.sources.debezium.join.heads import EMPTY, EVENT, said_by
 from ingestion.sources.debezium.join.joined import (
     SET_BACK,
+    SETTLED,
     SKEW,
     STALLED,
     Earlier,
@@ -107,6 +108,7 @@ class _Work(Gathered):
             followed=frozenset(s.counted_as for s in reader.shapes.values()),
             keyed=frozenset(s.counted_as for s in reader.shapes.values() if s.key),
             exactly_once=reader.exactly_once, now=reader.now, histories=histories,
+            whole_to=self._whole_to(),
             is_whole=reader.is_whole and (reader.told is None or told_to == reader.told.end), is_read=reader.is_whole,
             older=older, fresh=fresh, forgotten_to=self._forgotten_to(told), earlier=self._earlier(told),
             content=self._content,
@@ -120,6 +122,13 @@ class _Work(Gathered):
             raise reader.refused(
                 f"{problem}; `lakehouse ingest --recover {reader.source}` goes on with what is there, in the next epoch"
             ) from None
+
+    def _whole_to(self) -> list[int]:
+        """By partition the moment up to which all that was sent is read, in milliseconds: what was sent a while before
+        its end was asked for; -1 where the read does not reach that."""
+        reader = self.reader
+        settled = ((reader.asked or reader.now) - SETTLED - EPOCH) // MILLISECOND
+        return [-1 if (r.topic, r.partition) in reader.behind else settled for r in reader.ranges]
 
     def _told_to(self, told: Sequence[Told], older: Collection[int]) -> int:
         """How far the transaction topic is read: not past a message that cannot be read and may be the END of events

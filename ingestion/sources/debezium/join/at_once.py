@@ -153,19 +153,23 @@ def _windows(heads: Heads, ends: _Ends) -> Iterator[_Window]:
 
 def _may_empty(heads: Heads, ends: _Ends, follows: Follows) -> bool:
     """Whether a TRUNCATE has come in one of several partitions, and rows of snapshots, too, or maybe later ones."""
-    names, counts = np.unique(ends.relations, return_counts=True)
-    wide = names[counts > 1]
-    if not len(wide):
+    emptied, sent, last = (np.full(len(follows.relations), -1, np.int64) for _ in range(3))
+    if not any(follows.beside):
         return False
-    last_at = -1
     for window in _windows(heads, ends):
-        truncated = window.rows[window.rows["op"] == TRUNCATE]
-        is_wide = np.isin(ends.relations[truncated["partition"]], wide)
-        last_at = max(last_at, int(truncated["at"][is_wide].max(initial=-1)))
-    if last_at < 0:
+        rows = window.rows
+        truncated = rows[rows["op"] == TRUNCATE]
+        np.maximum.at(emptied, truncated["partition"], truncated["at"])
+        np.maximum.at(sent, truncated["partition"], truncated["sent"])
+        last[rows["partition"]] = rows["sent"]  # of several the last one stays
+    if (emptied < 0).all():
         return False
-    is_settled = follows.is_read and follows.now.timestamp() * 1000 - last_at >= SETTLED.total_seconds() * 1000
-    return not is_settled or any(window.is_loose.any() for window in _windows(heads, ends))
+    is_beside = (ends.relations[:, None] == ends.relations) & ~np.eye(len(emptied), dtype=bool)
+    is_beside &= (emptied >= 0)[:, None]
+    may_come = (emptied[:, None] > np.array(follows.whole_to, np.int64)) & (sent[:, None] >= last)
+    if not is_beside.any():
+        return False
+    return bool((is_beside & may_come).any()) or any(window.is_loose.any() for window in _windows(heads, ends))
 
 
 def _landing(heads: Heads, ends: _Ends, follows: Follows) -> tuple[int | None, bool]:
@@ -308,7 +312,8 @@ def _last_of(heads: Heads, ends: _Ends, xids: Collection[int]) -> dict[int, int]
 
 class _Loose:
     """Rows of snapshots: the number of each is just below that of the next transaction of its partition. Where none has
-    come, it is one behind the last; if that may be another's, they wait. `stops` is what waits by partition."""
+    come, it is one behind the last; if that may be another's, they wait, as they do for a TRUNCATE that may have come
+    before them. `stops` is what waits by partition."""
 
     def __init__(self, heads: Heads, ends: _Ends, bounds: _Bounds, reached: Reached, follows: Follows) -> None:
         self._bounds, self._bases = bounds, np.array(follows.bases, np.int64)
@@ -316,15 +321,20 @@ class _Loose:
         self.fallback = max(reached.bound, 1)
         self._is_free = is_free(self.fallback, reached)
         self._next = _next_events(heads, ends, len(follows.ends))
+        self._beside = _beside(heads, ends, follows)
 
     def place(self, window: _Window, placed: np.ndarray) -> None:
         """Adds to what is placed of a window."""
         of = np.where(window.is_loose, window.rows["partition"], -1)
         for partition in np.unique(of[of >= 0]).tolist():
-            mine = np.flatnonzero((of == partition) & (window.index < self._bounds.waits[partition]))
+            mine = np.flatnonzero((of == partition) & (window.index < self.stops[partition]))
             is_before = window.index[mine] < self._bounds.lands[partition]
             indices, numbers = self._next[partition]
             rows, tail = mine[is_before], mine[~is_before]
+            is_early = self._is_early(window.rows[tail], partition)
+            if self._is_free and is_early.any():
+                self.stops[partition] = window.index[tail[is_early.argmax()]]
+                tail = tail[: is_early.argmax()]
             placed["number"][rows] = numbers[np.searchsorted(indices, window.index[rows])] - 1
             if len(tail) and not self._is_free:
                 self.stops[partition] = min(self.stops[partition], window.index[tail[0]])
@@ -332,6 +342,22 @@ class _Loose:
                 placed["number"][tail], self.has_tail = self.fallback, True
             for some in (rows, tail) if self._is_free else (rows,):
                 placed["place"][some] = self._bases[partition] + window.rows["offset"][some]
+
+    def _is_early(self, rows: np.ndarray, partition: int) -> np.ndarray:
+        """Which of them came when another partition of their topic may have had a TRUNCATE that is not read yet."""
+        found = np.zeros(len(rows), bool)
+        for whole_to, last in self._beside[partition]:
+            found |= (rows["at"] > whole_to) & (rows["sent"] >= last)
+        return found
+
+
+def _beside(heads: Heads, ends: _Ends, follows: Follows) -> list[list[tuple[int, int]]]:
+    """By partition, of the others of its relation up to when they are read, and when the last came that is."""
+    last = np.full(len(follows.relations), -1, np.int64)
+    for window in _windows(heads, ends) if any(follows.beside) else ():
+        last[window.rows["partition"]] = window.rows["sent"]  # of several the last one stays
+    read_to = list(zip(follows.whole_to, last.tolist(), strict=True))
+    return [[read_to[other] for other in others] for others in follows.beside]
 
 
 def _next_events(heads: Heads, ends: _Ends, partitions: int) -> list[tuple[np.ndarray, np.ndarray]]:

@@ -70,6 +70,8 @@ class Follows:
     cannot be read at the end of the transaction topic. `forgotten_to` is the moment before
     which the transaction topic has no END any more, where an event needs one of that time. `earlier` is what was told
     before the read, where one of its ENDs goes back. `content` is a number for all that an event says of its row.
+    `whole_to` is by partition the moment, in milliseconds, up to which all that was sent is read; -1 where the read
+    does not reach its end. Partitions of a relation that has several are all there, with something to read or not.
     """
 
     relations: Sequence[str]
@@ -81,6 +83,7 @@ class Follows:
     exactly_once: bool
     is_whole: bool
     now: datetime
+    whole_to: Sequence[int]
     histories: Mapping[str, int] = field(default_factory=dict)
     older: Mapping[int, Sequence[End]] = field(default_factory=dict)
     fresh: frozenset[str] = frozenset()
@@ -88,6 +91,14 @@ class Follows:
     earlier: Earlier | None = None
     content: Callable[[int], int] = lambda index: index
     is_read: bool = False
+
+    @cached_property
+    def beside(self) -> Sequence[Sequence[int]]:
+        """By partition, the others of its relation."""
+        return [
+            [other for other, name in enumerate(self.relations) if other != of and name == relation]
+            for of, relation in enumerate(self.relations)
+        ]
 
     def history(self, heads: Loaded, index: int) -> End | None:
         """The END of an event's transaction where that had landed without its relation: the first behind the event."""

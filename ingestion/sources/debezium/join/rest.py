@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
-from ingestion.sources.debezium.join.emptied import TRUNCATE, first_after, truncates
+from ingestion.sources.debezium.join.emptied import TRUNCATE, Lasts, first_after, truncates
 from ingestion.sources.debezium.join.endless import waiting_rows
 from ingestion.sources.debezium.join.heads import EMPTY, EVENT, LOOSE, SNAPSHOT, UNREAD, Loaded
 from ingestion.sources.debezium.join.joined import Ended, Firsts, Follows, OutOfOrder, Placing, Reached
@@ -23,16 +23,16 @@ ALONE = timedelta(seconds=60)
 
 def place_rest(
     heads: Loaded, joined: Placing, firsts: Firsts, ended: Ended, before: Reached, follows: Follows,
-    under_way: Mapping[int, int],
+    under_way: Mapping[int, int], lasts: Lasts, held: Mapping[int, int],
 ) -> None:  # fmt: skip
     """Places them, and tells where each partition goes on: at the first event that waits.
 
     The number of a snapshot's row is just below that of the next transaction in its partition. Where none has come, it
-    is one behind the last; once these are used up, it waits. It is below a TRUNCATE of another partition that came
-    later.
+    is one behind the last; once these are used up, it waits, as it does for a TRUNCATE of another partition that came
+    before it. It is below one that came later.
     """
     waiting = {i for events in firsts.by_xid.values() for i in events if joined.numbers[i] < 0}
-    placed, history = _place_history(heads, joined, waiting, before, follows)
+    placed, history = _place_history(heads, joined, waiting, before, follows, held)
     waiting -= placed
     waiting |= waiting_rows(heads, under_way.values())
     landed_in = ((i, n) for i, n in enumerate(joined.numbers) if heads.op[i] == TRUNCATE and n >= 0 and i not in placed)
@@ -56,7 +56,7 @@ def place_rest(
         for index in reversed([i for i in loose if i < stop]):
             while landed and landed[-1] > index:
                 number = joined.numbers[landed.pop()]
-            first = first_after(emptied, heads, index, follows)
+            first = first_after(emptied, heads, index, follows, joined.numbers[landed[-1]] if landed else None)
             if number < 0 and first is None:
                 tail.append(index)
             else:
@@ -65,9 +65,12 @@ def place_rest(
                 joined.numbers[index], joined.places[index] = below, behind + follows.place(heads, index)
         tails[partition], stops[partition] = tail[::-1], stop
     free = is_free(fallback, joined.reached)
+    still = ((i, 0) for i in range(len(heads)) if heads.op[i] == TRUNCATE and joined.numbers[i] < 0)
+    unlanded = truncates(heads, still, follows)
     for partition, tail in tails.items():
         for index in tail:
-            if not free or (heads.kind[index] == UNREAD and not _is_alone(heads, index, follows)):
+            is_early = heads.kind[index] != UNREAD and lasts.may_follow(heads, index, unlanded, follows)
+            if not free or is_early or (heads.kind[index] == UNREAD and not _is_alone(heads, index, follows)):
                 stops[partition] = index
                 break
             joined.numbers[index], joined.places[index] = fallback, follows.place(heads, index)
@@ -83,18 +86,19 @@ def is_free(number: int, reached: Reached) -> bool:
 
 
 def _place_history(
-    heads: Loaded, joined: Placing, waiting: set[int], before: Reached, follows: Follows
+    heads: Loaded, joined: Placing, waiting: set[int], before: Reached, follows: Follows, held: Mapping[int, int]
 ) -> tuple[set[int], int]:
     """Places events of a relation that is read later than others, whose transactions have landed in these: all under
-    one number, which is returned with them, in the order of their commits. It is -1 where there are none."""
+    one number, which is returned with them, in the order of their commits. It is -1 where there are none. Of each
+    partition those before what is `held`."""
     if not follows.older:
         return set(), -1
     found: list[tuple[int, int, int, int, int]] = []
     old = ((i, follows.history(heads, i)) for i in waiting if heads.op[i] == TRUNCATE)
     emptied = truncates(heads, ((i, (end.lsn, heads.lsn[i] - 1)) for i, end in old if end), follows)
     for partition, indices in _by_partition(heads, len(follows.ends)):
-        after = None
-        for index in reversed(indices):
+        after, end_of = None, held.get(partition, len(heads))
+        for index in reversed([index for index in indices if index < end_of]):
             is_told = index in waiting and heads.xid[index] in follows.older
             if is_told and (end := follows.history(heads, index)) is not None:
                 after = end.lsn, heads.lsn[index]

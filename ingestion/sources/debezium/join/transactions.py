@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import numpy as np
 
 from ingestion.sources.debezium.join.at_once import join_at_once
-from ingestion.sources.debezium.join.emptied import may_empty_more
+from ingestion.sources.debezium.join.emptied import Lasts
 from ingestion.sources.debezium.join.endless import without_end
 from ingestion.sources.debezium.join.heads import EVENT, UNREAD, Heads, Loaded
 from ingestion.sources.debezium.join.joined import (
@@ -54,7 +54,9 @@ def join_each(heads: Loaded, told: Sequence[Told], ended: Ended, before: Reached
         numbers=numbers, places=places, repeated=firsts.repeated, endless=gone, forgotten=forgotten,
         unended={xid: late[xid] for xid in first if xid in late},
     )  # fmt: skip
-    landed = _landed(heads, ended, firsts, before, follows, under_way, joined.counted)
+    lasts = Lasts.of(heads, ended, firsts, under_way)
+    held = lasts.held(heads, follows)
+    landed = _landed(heads, ended, firsts, before, follows, under_way, lasts, held, joined.counted)
     for end, events in landed:
         for index, place in events:
             numbers[index], places[index] = end.lsn, place
@@ -63,7 +65,7 @@ def join_each(heads: Loaded, told: Sequence[Told], ended: Ended, before: Reached
     ended.told_to = waiting[0].offset if waiting else ended.told_to
     last = landed[-1][0] if landed else None
     joined.reached = before if last is None else Reached(last.lsn, last.at, last.lsn + 1)
-    place_rest(heads, joined, firsts, ended, before, follows, under_way)
+    place_rest(heads, joined, firsts, ended, before, follows, under_way, lasts, held)
     joined.old = key_changes(heads, joined, follows.relations)
     joined.told_to = told_to(heads, joined, ended, follows)
     joined.waits = bool(waiting) or joined.offsets != list(follows.ends) or joined.told_to != follows.told_to
@@ -169,7 +171,7 @@ _Landed = list[tuple[End, list[tuple[int, int]]]]
 
 def _landed(
     heads: Loaded, ended: Ended, firsts: Firsts, before: Reached, follows: Follows, under_way: Collection[int],
-    counted: dict[int, int],
+    lasts: Lasts, held: Mapping[int, int], counted: dict[int, int],
 ) -> _Landed:  # fmt: skip
     """The transactions that are whole, up to the first that is not; each with its events and their places. Adds to what
     is `counted` in those that land in the order which their events tell.
@@ -183,7 +185,6 @@ def _landed(
         partition = heads.partition[index]
         opens[partition] = min(index, opens.get(partition, index))
     unread = _Unread(heads, firsts, follows)
-    last = dict(zip(heads.partition, heads.at, strict=True))
     for number, one in enumerate(ended.new):
         if (
             not follows.exactly_once and follows.now - one.at < SETTLED
@@ -193,8 +194,9 @@ def _landed(
         is_sure = follows.is_whole and follows.now - one.at >= SETTLED
         if opens and not is_sure and any(index > opens.get(heads.partition[index], index) for index in events):
             break
-        is_settled = follows.is_read and follows.now - one.at >= SETTLED
-        if not is_settled and may_empty_more(heads, events, last, follows):
+        if any(index > held.get(heads.partition[index], index) for index in events):
+            break
+        if lasts.may_empty_more(heads, number, events, follows):
             break
         orders: dict[str, list[int]] = {relation: [] for relation in follows.followed}
         for index in events:
@@ -282,15 +284,17 @@ class _Unread:
                 self._passed[partition] = max(self._passed[partition], index)
 
     def is_passed(self, relation: str, number: int, ended: Ended) -> bool:
-        """Whether each partition of a relation has events of transactions that end after the one of this number."""
+        """Whether each partition of a relation has events of transactions that end after the one of this number, or is
+        read up to then."""
         if not self._last:
             self._last = dict.fromkeys(range(len(self._follows.relations)), -1)
             numbers = {one.end.xid: place for place, one in enumerate(ended.new)}
             for index, xid in self._of.items():
                 partition = self._heads.partition[index]
                 self._last[partition] = max(self._last[partition], numbers.get(xid, -1))
-        relations = enumerate(self._follows.relations)
-        return all(self._last[partition] > number for partition, name in relations if name == relation)
+        at, whole_to = ended.new[number].at.timestamp() * 1000, self._follows.whole_to
+        partitions = (partition for partition, name in enumerate(self._follows.relations) if name == relation)
+        return all(self._last[partition] > number or whole_to[partition] >= at for partition in partitions)
 
     def _may_be(self, index: int, xid: int) -> bool:
         partition = self._heads.partition[index]
