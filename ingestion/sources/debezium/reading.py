@@ -172,7 +172,7 @@ class _Work(Gathered):
 
     def _fresh(self) -> frozenset[str]:
         """The relations of which nothing was read before."""
-        passed = {topic for (topic, _), offset in self.reader.before if offset}
+        passed = self.reader.passed
         return frozenset(shape.counted_as for topic, shape in self.reader.shapes.items() if topic not in passed)
 
     def _history(
