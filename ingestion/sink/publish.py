@@ -331,7 +331,7 @@ def _follow(connection: CatalogConnection, catalog: str, made: Followed) -> bool
     A refresh gives short and plain texts while no publish is in its transaction, so none comes in between
     (`leases.hold_off`).
     """
-    at = pointers(connection, catalog, made.seen)
+    at = pointers(connection, catalog, made.seen, are_views=True)
     if any(at.get(view) != seen for view, seen in made.seen.items()):
         return False
     return all(move_pointer(connection, catalog, item.view, item.base, item.location) for item in made.views)

@@ -200,6 +200,16 @@ def test_a_publish_of_rows_takes_the_plain_text_from_a_view(
     assert shop.text == LONG_TEXT, "which is still among the versions"
 
 
+def test_a_table_that_is_called_like_the_view_stops_no_publish(shop: Shop) -> None:
+    """A project may build `current_shop__items` as a table."""
+    shop.states.execute("DELETE FROM iceberg_tables WHERE iceberg_type = 'VIEW'")
+    shop.catalog.create_namespace_if_not_exists(VIEW[0])
+    made = shop.catalog.create_table(VIEW, SCHEMA)
+    shop.publish(shop.append())
+    shop.publish(shop.append("t"))
+    assert shop.catalog.load_table(VIEW).metadata_location == made.metadata_location
+
+
 def test_a_refresh_gives_no_plain_text_where_rows_have_come_since_it_looked(shop: Shop) -> None:
     before, seen = shop.raw_at, shop.seen
     shop.publish(shop.append())

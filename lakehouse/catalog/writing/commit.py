@@ -89,15 +89,22 @@ def pointer(connection: psycopg.Connection[Any], catalog: str, name: tuple[str, 
 
 
 def pointers(
-    connection: psycopg.Connection[Any], catalog: str, names: Collection[tuple[str, str]], *, hold: bool = False
+    connection: psycopg.Connection[Any],
+    catalog: str,
+    names: Collection[tuple[str, str]],
+    *,
+    are_views: bool = False,
+    hold: bool = False,
 ) -> dict[tuple[str, str], str]:
-    """The same of many, without those that do not exist; `hold` keeps them there until the transaction ends."""
+    """The same of many tables or views, without those that do not exist; `hold` keeps them there until the transaction
+    ends."""
     rows = connection.execute(
         "SELECT table_namespace, table_name, metadata_location FROM iceberg_tables"
         " JOIN unnest(%s::text[], %s::text[]) AS asked (namespace, name)"
-        " ON table_namespace = asked.namespace AND table_name = asked.name WHERE catalog_name = %s"
+        " ON table_namespace = asked.namespace AND table_name = asked.name"
+        " WHERE catalog_name = %s AND (iceberg_type IS NOT DISTINCT FROM 'VIEW') = %s"
         + (" ORDER BY 1, 2 FOR SHARE OF iceberg_tables" if hold else ""),
-        ([namespace for namespace, _ in names], [name for _, name in names], catalog),
+        ([namespace for namespace, _ in names], [name for _, name in names], catalog, are_views),
     ).fetchall()
     return {(namespace, name): location for namespace, name, location in rows}
 
