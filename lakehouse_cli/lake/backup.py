@@ -100,6 +100,7 @@ def restore_backup(
             say(f"removed before the backup, their objects are not entered again: {_list(forward.removed)}")
         repeat = f"lakehouse erase --repeat, for {erasures} erasures; " if erasures else ""
         say(f"then: {repeat}lakehouse reconcile verifies the result")
+        say("mirrors and current views stay behind until a follower, or `lakehouse mirror SOURCE`, refreshes them")
     if forward.to_recover:
         gone = forward.to_recover.keys() - _declared(settings, forward.to_recover)
         lines = [_remedy(source, reason, source not in gone) for source, reason in forward.to_recover.items()]

@@ -157,7 +157,7 @@ def ingest(
         from ingestion import bring_up, move_source
 
         work = _recover if recover else move_source if move else partial(bring_up, only_changed=True)
-        after = partial(_erase_again, settings, declarations) if recover else None
+        after = partial(_after_recovery, settings, declarations) if recover else None
         _each(settings, dict.fromkeys(names), partial(work, settings, declarations), as_json, after)
 
 
@@ -176,6 +176,13 @@ def _recover(settings: Settings, declarations: Declarations, name: str) -> Any:
             raise
         how = "nobody was erased again: once the source is up to date, run `lakehouse erase --repeat`"
         raise LakehouseError(f"{error}; {how}") from error
+
+
+def _after_recovery(settings: Settings, declarations: Declarations, name: str) -> None:
+    if declarations.source(name).mirrored:
+        behind = "stay behind until a follower, or"
+        say(f"{name}: mirrors and current views {behind} `lakehouse mirror {name}`, refreshes them", error=True)
+    _erase_again(settings, declarations, name)
 
 
 def _erase_again(settings: Settings, declarations: Declarations, name: str) -> None:
