@@ -13,7 +13,8 @@ def stamped(name: str, body: str) -> str:
 
 
 def is_own(text: str) -> bool:
-    """Whether the text is unchanged since the scaffold wrote it."""
+    """Whether the text is unchanged since the scaffold wrote it, but for the line ends that git gives it on Windows."""
+    text = text.replace("\r\n", "\n")  # dbt keeps them
     found = _LINE.match(text)
     return found is not None and found[1] == _checksum(text[found.end() :])
 

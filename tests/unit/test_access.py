@@ -381,6 +381,7 @@ HUB = "{{ cdc_vault.hub(src_pk='hk_person', src_nk='person_id', source_model=['s
     ("name", "sql", "hides"),
     [
         ("hub_person", stamped(".sql", HUB), False),
+        ("hub_person", stamped(".sql", HUB).replace("\n", "\r\n"), False),  # as git checks it out on Windows
         ("hub_person", HUB, True),
         ("hub_person", stamped(".sql", HUB).replace("'person_id'", "'email'"), True),
         ("hub_person", stamped(".sql", HUB.replace("person_id", "email")), True),  # that of a former declaration
