@@ -129,7 +129,8 @@ def personal_above(
     """What has columns that are not for readers and is above each of dbt's relations, or was so once."""
     models, nodes, made_of = _models(manifest), making(manifest), parents(manifest)
     renamed = frozenset[str]().union(*(hidden.get(_name(node), ()) for node in nodes.values()))
-    named, alone = {**manifest["sources"], **nodes}, keys_alone(models, declarations, renamed)
+    alone = keys_alone(models, declarations, renamed, frozenset[str]().union(*hidden.values()))
+    named = {**manifest["sources"], **nodes}
 
     def above(key: str) -> frozenset[str]:
         seen, waiting = set[str](), [key]

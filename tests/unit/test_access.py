@@ -382,9 +382,11 @@ HUB = "{{ cdc_vault.hub(src_pk='hk_person', src_nk='person_id', source_model=['s
     [
         ("hub_person", stamped(".sql", HUB), False),
         ("hub_person", stamped(".sql", HUB).replace("\n", "\r\n"), False),  # as git checks it out on Windows
+        ("hub_person", stamped(".sql", HUB.replace("person_id", "person_no")), False),  # that of a former declaration
         ("hub_person", HUB, True),
         ("hub_person", stamped(".sql", HUB).replace("'person_id'", "'email'"), True),
-        ("hub_person", stamped(".sql", HUB.replace("person_id", "email")), True),  # that of a former declaration
+        ("hub_person", stamped(".sql", HUB.replace("person_id", "email")), True),  # the former key is personal by now
+        ("hub_person", stamped(".sql", HUB.replace("person_id", "Email")), True),
         ("hub_person", stamped(".sql", HUB.replace("'person_id'", "['person_id', 'email']")), True),
         ("hub_other", stamped(".sql", HUB), True),
         ("hub_other", stamped(".sql", HUB.replace("'person_id'", "[]")), True),
@@ -400,6 +402,19 @@ def test_only_a_hub_as_it_was_written_of_the_declarations_passes_no_personal_dat
     nodes = {name: vault_model(name, sql, "source.x.shop.people"), "report": model("report", name)}
     made = {r.name: r.personal for r in related({**project[0], "nodes": nodes}, project[1], tmp_path)}
     assert made[name] == made["report"] == ({"email"} if hides else set())
+
+
+def test_a_hub_that_is_not_written_anew_yet_hides_nothing_for_ever(tmp_path: Path, folder: Path) -> None:
+    """Dagster read the edited declaration before `lakehouse scaffold` ran. The hub and its marts hid the addresses from
+    then on, as what a relation was made of once is remembered."""
+    edited = PERSON.replace("hub: person", "hub: {name: person, column: person_no}")
+    for vault, column in ((PERSON, "person_id"), (edited, "person_id"), (edited, "person_no")):
+        manifest, declarations = shop(tmp_path, "city email", vault)
+        hub = vault_model("hub_person", stamped(".sql", HUB.replace("person_id", column)), "source.x.shop.people")
+        manifest["nodes"] = {"hub": hub, "report": model("report", "hub")}
+        write_rules(folder, manifest, declarations, tmp_path)
+        made = {relation.name: relation.personal for relation in read_relations(folder)}
+        assert made["hub_person"] == made["report"] == set()
 
 
 def test_a_key_that_a_stage_calls_personal_goes_where_its_hub_goes(tmp_path: Path) -> None:
