@@ -12,7 +12,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,8 @@ def manifest_path(settings: Settings) -> Path:
 
 def load_manifest(settings: Settings) -> dict[str, Any]:
     """The manifest of the dbt project as it is now; raises LakehouseError when the project does not parse."""
-    return json.loads(ensure_manifest(settings).read_text())
+    with _up_to_date(settings) as manifest:
+        return json.loads(manifest.read_text())
 
 
 def parsed_last(settings: Settings) -> dict[str, Any] | None:
@@ -61,6 +62,13 @@ def ensure_manifest(settings: Settings) -> Path:
 
     Raises LakehouseError where there is no project, or it does not parse.
     """
+    with _up_to_date(settings) as manifest:
+        return manifest
+
+
+@contextmanager
+def _up_to_date(settings: Settings) -> Iterator[Path]:
+    """The manifest, locked while it is read: a process that has other variables would write its own there."""
     check_project(settings.project_dir)
     _link_package(settings.dbt_project_dir)
     target = manifest_path(settings)
@@ -79,7 +87,7 @@ def ensure_manifest(settings: Settings) -> Path:
             parsed.replace(target)
             stamp.write_text(key)
         _failure(target).unlink(missing_ok=True)
-    return target
+        yield target
 
 
 def why_unparsed(settings: Settings) -> str | None:

@@ -1,11 +1,13 @@
 """What is wrong in a YAML file is one line with its place and what to write, before dbt reads it."""
 
 import dataclasses
+import fcntl
 from pathlib import Path
 from string import Template
 
 import pytest
 
+from lakehouse.declarations import manifest
 from lakehouse.declarations.folders import project_folders
 from lakehouse.declarations.manifest import load_manifest, project_fingerprint
 from lakehouse.declarations.yaml_files import check_yaml, mistakes
@@ -186,6 +188,28 @@ def test_the_first_mistake_of_a_project_is_named_with_its_file_before_dbt_reads_
         "dbt_project/dbt_project.yml:2: key `name` is there twice, first on line 1: keep one, or put both into one "
         "(and 2 more)"
     )
+
+
+def test_no_other_process_writes_a_manifest_before_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another one, with other variables, parsed the project anew for itself: each read whichever was there last."""
+    (tmp_path / "dbt_project").mkdir()
+    (tmp_path / "dbt_project" / "dbt_project.yml").write_text("name: lake\n")
+    settings = Settings(home=tmp_path / "home", project_dir=tmp_path)
+
+    def parse(_: Settings, target_dir: Path) -> Path:
+        (made := target_dir.with_name("made.json")).write_text("{}")
+        return made
+
+    def read(path: Path) -> str:
+        if path.name == "manifest.json":
+            with (path.parent / "lock").open("w") as lock, pytest.raises(BlockingIOError):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return '{"read": "locked"}'
+        return path.read_bytes().decode()
+
+    monkeypatch.setattr(manifest, "_parse", parse)
+    monkeypatch.setattr(Path, "read_text", read)
+    assert load_manifest(settings) == {"read": "locked"}
 
 
 @pytest.mark.parametrize("kind", ["models", "snapshots", "seeds"])
