@@ -199,6 +199,8 @@ class Settings(BaseSettings):
         """libpq URL of the catalog database; raises LakehouseError when it is not set or no such URL."""
         from lakehouse.text.urls import parse_url
 
+        if self.catalog_url is None and is_blank(os.environ.get("LAKEHOUSE_CATALOG_URL")):
+            raise LakehouseError("LAKEHOUSE_CATALOG_URL is set and empty: unset the variable")
         if self.catalog_url is None:
             raise LakehouseError("the catalog database is not set: run `lakehouse up`, or set LAKEHOUSE_CATALOG_URL")
         parse_url(self.catalog_url.get_secret_value(), "LAKEHOUSE_CATALOG_URL")

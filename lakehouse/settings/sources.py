@@ -79,7 +79,7 @@ class SourceSettings(Section):
     @classmethod
     def _is_there(cls, given: object) -> object:
         if is_blank(given):
-            raise ValueError("is empty: set it, or take out the other settings of the source too")
+            raise ValueError("is set and empty: unset the variable, or take the key out of lakehouse.toml")
         return given
 
 

@@ -111,14 +111,14 @@ def test_an_empty_url_is_unset_and_no_database_of_this_machine(
         monkeypatch.setenv(f"LAKEHOUSE_{name}", blank)
     settings = load_settings()
     assert settings.dagster.storage_url is settings.export.url is settings.alerts.webhook is None
-    with pytest.raises(LakehouseError, match="set LAKEHOUSE_CATALOG_URL"):
+    with pytest.raises(LakehouseError, match="LAKEHOUSE_CATALOG_URL is set and empty: unset the variable"):
         settings.catalog_dsn()
     assert list(settings.sources) == ["crm"]
     assert settings.source("crm").owner_url is settings.source("crm").primary_url is None
     with pytest.raises(LakehouseError, match="set LAKEHOUSE_SOURCES__SHOP__URL"):
         settings.source("shop")
     monkeypatch.setenv("LAKEHOUSE_SOURCES__SHOP__SLOT", "shop")
-    with pytest.raises(LakehouseError, match="LAKEHOUSE_SOURCES__SHOP__URL: Value error, is empty: set it"):
+    with pytest.raises(LakehouseError, match="LAKEHOUSE_SOURCES__SHOP__URL: Value error, is set and empty: unset the"):
         load_settings()
 
 
