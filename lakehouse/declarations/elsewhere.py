@@ -16,11 +16,11 @@ Node = dict[str, Any]
 
 
 def is_raw(node: Node) -> bool:
-    """Whether a table of a source is meant to be a raw table: by `meta.raw`, or its schema, which may be misspelled in
-    the lake's own catalog."""
+    """Whether a table of a source is meant to be a raw table: by the mapping `meta.raw`, or its schema, which may be
+    misspelled in the lake's own catalog. `raw: true` is somebody else's mark."""
     meta = {**node.get("meta", {}), **node["config"].get("meta", {})}
     alike = re.match(r"raw[\W_]", node["schema"].lower()) is not None and not node.get("unrendered_database")
-    return "raw" in meta or node["schema"].startswith("raw_") or alike
+    return isinstance(meta.get("raw"), dict) or node["schema"].startswith("raw_") or alike
 
 
 def declared_elsewhere(
@@ -51,8 +51,10 @@ def _elsewhere(node: Node, catalog: str) -> Iterator[str]:
 
 
 def _without_schema(node: Node, nodes: Collection[Node], connected: Collection[str]) -> Iterator[str]:
-    """A source with a connection, whose schema was left out: dbt gives it one of its own name."""
+    """A source with a connection, whose schema was left out: dbt gives it one of its own name. One that names a
+    database is a namesake."""
     name = node["source_name"]
+    is_of_another = bool(node.get("unrendered_database"))
     is_known = any(is_raw(other) for other in nodes if other["source_name"] == name)
-    if name in connected and node["schema"] == name and not is_known:
+    if name in connected and node["schema"] == name and not is_known and not is_of_another:
         yield f"schema of source {name!r} must be raw_{name}"

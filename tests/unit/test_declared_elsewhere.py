@@ -47,6 +47,14 @@ def test_a_connected_source_without_a_schema_is_refused(tmp_path: Path) -> None:
     assert refusals(tmp_path, bare, connected=()) == [], "a source of somebody else"
     assert refusals(tmp_path, table({}, schema="archive")) == []
     assert refusals(tmp_path, bare, table()) == [], "its raw tables are declared"
+    there = table({}, schema="shop", database="other", unrendered_database="other")
+    assert refusals(tmp_path, there) == [], "a namesake in another database"
+
+
+def test_a_mark_that_is_called_raw_makes_no_table_of_the_lake(tmp_path: Path) -> None:
+    """Sources of another tool that sorts its layers by it were refused."""
+    other = table({"raw": True}, schema="stripe", source_name="stripe", original_file_path="models/stripe.yml")
+    assert declarations_from({"sources": {"1": other}}, tmp_path).sources == () and refusals(tmp_path, other) == []
 
 
 def test_a_name_that_dbt_would_read_another_table_by_is_refused(tmp_path: Path) -> None:
