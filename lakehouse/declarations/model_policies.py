@@ -17,6 +17,8 @@ from lakehouse.declarations.policies import AccessPolicy
 from lakehouse.text.spelling import close
 
 CLOSE = 0.8  # below that of other keys: what is taken for another tool's key here opens columns to readers
+OF_OTHERS = frozenset({"persona", "personas", "accessed"})
+"""Words as close as a misspelling. Other tools have them: only a list of the model's own columns is meant for ours."""
 Node = Mapping[str, Any]
 Policies = Mapping[str, AccessPolicy]
 """By unique id of a model, snapshot or seed."""
@@ -38,7 +40,7 @@ def policies_of(manifest: Mapping[str, Any], project_dir: Path) -> Policies:
     problems = [*_misplaced(nodes, project_dir)]
     for key, node in nodes.items():
         meta = {**node.get("meta", {}), **node["config"].get("meta", {})}
-        mistakes = [*_misspelt(meta)]
+        mistakes = [*_misspelt(meta, described(node))]
         try:
             found[key] = AccessPolicy.model_validate({k: v for k, v in meta.items() if k in AccessPolicy.model_fields})
         except ValidationError as error:
@@ -59,12 +61,19 @@ def _misplaced(nodes: Mapping[str, Node], project_dir: Path) -> Iterator[str]:
         )
 
 
-def _misspelt(meta: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]:
+def _misspelt(meta: Mapping[str, Any], columns: frozenset[str]) -> Iterator[tuple[tuple[str, ...], str]]:
     """Keys that resemble one of ours; others belong to the project or to another tool."""
     known = AccessPolicy.model_fields
-    for key in meta:
+    for key, value in meta.items():
+        if key.lower() in OF_OTHERS and not _name_any(value, columns):
+            continue
         if key not in known and (meant := close(key.lower(), known, CLOSE)):
             yield (key,), f"meta: unknown key `{key}`: did you mean `{meant}`?"
+
+
+def _name_any(value: object, columns: frozenset[str]) -> bool:
+    names = value if isinstance(value, list) else [value]
+    return any(str(name).lower() in columns for name in names)
 
 
 def _undescribed(nodes: Mapping[str, Node], policies: Policies, project_dir: Path) -> Iterator[str]:

@@ -52,9 +52,10 @@ def misplaced(source: yaml.MappingNode, tables: Sequence[yaml.MappingNode]) -> I
         for config in children(entry, "config"):
             yield from _astray(config, "config", CONFIG_KEYS)
     for table in tables:
+        raws = _raws(table) or _raws(source)
         for columns in children(table, "columns"):
             for column in columns.value if isinstance(columns, yaml.SequenceNode) else ():
-                yield from _of_column(column)
+                yield from _of_column(column, raws)
 
 
 def misplaced_of_models(root: yaml.Node | None) -> Iterator[Mistake]:
@@ -82,8 +83,8 @@ def odd_numbers(root: yaml.Node | None) -> Iterator[Mistake]:
     ours += [value for key, value in stated if key.value in OF_MODELS or key.value in TableMeta.model_fields]
     for scalar in (scalar for value in ours for scalar in _scalars(value, set())):
         is_number = scalar.tag in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
-        if is_number and re.search(r":|^[-+]?0[0-9_]", scalar.value):
-            reads = yaml.safe_load(scalar.value)
+        odd = is_number and re.search(r":|^[-+]?0[0-9_]", scalar.value)
+        if odd and (reads := yaml.safe_load(scalar.value)):  # zero is zero, however it is spelled
             yield _line(scalar), f"YAML reads {scalar.value} as {reads}: put it into quotes, or write the number"
 
 
@@ -135,8 +136,14 @@ def _parts(node: yaml.Node) -> list[yaml.Node]:
 
 def _is_ours(source: yaml.MappingNode, tables: Sequence[yaml.MappingNode]) -> bool:
     schemas = (str(schema.value).lower() for schema in children(source, "schema"))
-    stated = (str(key.value) for entry in (source, *tables) for meta in metas(entry) for key, _ in pairs(meta))
-    return any(schema.startswith("raw") for schema in schemas) or not {"raw", "maintenance"}.isdisjoint(stated)
+    stated = [pair for entry in (source, *tables) for meta in metas(entry) for pair in pairs(meta)]
+    is_stated = any(k.value == "maintenance" or (k.value == "raw" and not _is_flag(v)) for k, v in stated)
+    return is_stated or any(schema.startswith("raw") for schema in schemas)
+
+
+def _is_flag(node: yaml.Node) -> bool:
+    """As another tool marks its own layers with `raw: true`."""
+    return isinstance(node, yaml.ScalarNode)
 
 
 def _astray(mapping: yaml.Node, where: str, known: Sequence[str]) -> Iterator[Mistake]:
@@ -149,11 +156,24 @@ def _astray(mapping: yaml.Node, where: str, known: Sequence[str]) -> Iterator[Mi
             yield _line(key), f"{where}: unknown key `{name}`: did you mean `{meant}`{place}?"
 
 
-def _of_column(column: yaml.Node) -> Iterator[Mistake]:
+def _raws(entry: yaml.Node) -> list[yaml.Node]:
+    return [raw for meta in metas(entry) for raw in children(meta, "raw")]
+
+
+def _of_column(column: yaml.Node, raws: Sequence[yaml.Node]) -> Iterator[Mistake]:
+    """What its meta says to nobody. Where the table's `raw` says it of the column too, it is a note for people."""
+    names = {name.value for name in children(column, "name")}
     for key, _ in (pair for meta in metas(column) for pair in pairs(meta)):
-        if key.value in OF_COLUMNS:
+        if key.value in OF_COLUMNS and names.isdisjoint(_named(raws, key.value)):
             instead = f"name the column in `config.meta.raw.{key.value}` of the table"
             yield _line(key), f"columns: nothing reads `{key.value}` in the meta of a column: {instead}"
+
+
+def _named(raws: Sequence[yaml.Node], key: str) -> Iterator[str]:
+    """The columns that a key of `raw` names: in a list, or as keys of a mapping."""
+    for value in (value for raw in raws for value in children(raw, key)):
+        listed = value.value if isinstance(value, yaml.SequenceNode) else [name for name, _ in pairs(value)]
+        yield from (str(name.value) for name in listed)
 
 
 def _line(node: yaml.Node) -> int:

@@ -314,6 +314,8 @@ NONE = "is none of the columns that its YAML describes"
         ("personel: [mail]", ":4: m: meta: unknown key `personel`: did you mean `personal`?"),
         ("personnel: [mail]", ":4: m: meta: unknown key `personnel`: did you mean `personal`?"),
         ("PERSONAL: [mail]", ":4: m: meta: unknown key `PERSONAL`: did you mean `personal`?"),
+        ("personl: [mail]", ":4: m: meta: unknown key `personl`: did you mean `personal`?"),
+        ("persona: [mail]", ":4: m: meta: unknown key `persona`: did you mean `personal`?"),
         ("acess: privacy", ":4: m: meta: unknown key `acess`: did you mean `access`?"),
         ("personal: [mial]", f":4: m: meta.personal: 'mial' {NONE}: did you mean 'mail'?"),
         ("personal: [mail, x]", f":4: m: meta.personal: 'x' {NONE}: correct it, or describe the column"),
@@ -344,6 +346,7 @@ def test_personal_columns_that_nothing_reads_in_config_itself_are_refused(read: 
 
 def test_keys_of_other_tools_and_of_dagster_are_not_taken_for_those_of_readers(read: Read) -> None:
     nodes = {"m": model("m", person_id="x", contains_personal_data=True, success="y", process="z", owner="o")}
+    nodes["n"] = model("n", persona="analyst", personas=["buyer", "seller"], accessed="2024-01-01", personal=["mail"])
     assert related({**read[0], "nodes": nodes}, read[1])
 
 

@@ -118,7 +118,7 @@ def test_a_number_that_yaml_reads_as_another_one_is_refused(text: str, line: int
 
 
 def test_numbers_that_are_what_they_say_and_those_of_others_are_taken() -> None:
-    ours = "vars: {maintenance: {hours: 0, a: 0.5, b: 1_000, c: 10, d: 1e3, window: '01:00', cron: 5 1 * * *}}\n"
+    ours = "vars: {maintenance: {hours: 0, z: 00, a: 0.5, b: 1_000, c: 10, d: 1e3, window: '01:00', cron: 5 1 * * *}}\n"
     others = "vars: {starts: 1:30}\nmodels:\n  - {name: m, meta: {opens: 08:30, at: 010, mode: 0755}}\n"
     assert list(mistakes((ours + others.partition("\n")[2]).encode())) == list(mistakes(others.encode())) == []
 
@@ -128,6 +128,25 @@ def test_where_a_misplaced_key_belongs_is_said() -> None:
     assert told == "tables: nothing reads `mask` here: put it into `config.meta.raw`"
     [(_, told)] = mistakes(SHOP.replace("type: text", "type: text, meta: {personal: true}").encode())
     assert told.endswith("in the meta of a column: name the column in `config.meta.raw.personal` of the table")
+
+
+@pytest.mark.parametrize(
+    ("raw", "meta", "passes"),
+    [
+        ("exclude: [note]", "exclude: true", True),
+        ("mask: {note: sha256}", "mask: sha256", True),
+        ("mask: {note: sha256}", "personal: true", False),
+        ("exclude: [id]", "exclude: true", False),
+    ],
+)
+def test_what_the_table_says_of_a_column_may_stand_there_as_well(raw: str, meta: str, passes: bool) -> None:
+    text = SHOP.replace("key: [id]", f"key: [id], {raw}").replace("type: text", f"type: text, meta: {{{meta}}}")
+    assert (list(mistakes(text.encode())) == []) is passes
+
+
+def test_a_source_of_another_tool_that_is_marked_raw_is_left_alone() -> None:
+    other = "sources:\n  - name: stripe\n    meta: {raw: true}\n    mirror: none\n    tables: [{name: charges}]\n"
+    assert list(mistakes(other.encode())) == []
 
 
 def test_keys_of_ones_own_and_sources_that_are_not_of_the_lake_are_left_alone() -> None:
