@@ -88,6 +88,18 @@ def test_a_topic_that_has_lost_its_beginning_is_read_for_the_first_time(
     assert _Work(made, Spool())._fresh() == ({"public.items"} if is_fresh else frozenset())
 
 
+@pytest.mark.parametrize(("starts", "is_fresh"), [({0: 100, 1: 200}, True), ({0: 100, 1: 190}, False)])
+def test_so_is_one_of_which_a_partition_has_nothing_to_read(
+    monkeypatch: pytest.MonkeyPatch, starts: Mapping[int, int], is_fresh: bool
+) -> None:
+    """Where that one begins was not asked for, so the whole topic counted as read before."""
+    point, until = {0: 100, 1: 200}, {0: 150, 1: 200}
+    made = reader(monkeypatch, point, until, until, point=point, starts=starts)
+    assert made.beginnings == {(TOPIC, number): offset for number, offset in starts.items()}
+    assert _Work(made, Spool())._fresh() == ({"public.items"} if is_fresh else frozenset())
+    assert not reader(monkeypatch, point, point, point, point=point, starts=starts).beginnings, "nothing is to be read"
+
+
 def test_without_beginnings_what_has_an_offset_was_read() -> None:
     made = RecordedReader(
         source="shop", properties={}, ranges=(), told=None, is_told=False, histories={}, shapes={},

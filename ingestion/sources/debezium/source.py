@@ -171,10 +171,11 @@ class OpenDebezium(OpenKafka):
             seen=self._ends.seen(ranges if told is None else (*ranges, told)),
         )
 
-    def _beginnings(self, ranges: Iterable[Range], points: Mapping[str, Offsets]) -> dict[Partition, int]:
+    def _beginnings(self, ranges: Collection[Range], points: Mapping[str, Offsets]) -> dict[Partition, int]:
         """Where topics begin that are to be read from the `points` at which their tables began, if that is not 0. One
         that was read for another table before has earlier events, unless they are gone."""
-        first = {(r.topic, r.partition): r.first for r in ranges if r.first < r.end}
+        read = {r.topic for r in ranges if r.first < r.end}  # also their partitions that have nothing in it
+        first = {(r.topic, r.partition): r.first for r in ranges if r.topic in read}
         later = {of[0] for of, offset in first.items() if offset > points.get(of[0], Offsets()).by_partition.get(of, 0)}
         standing = [of for of, offset in first.items() if offset and of[0] not in later]
         return self._brokers.starts(standing) if standing else {}
