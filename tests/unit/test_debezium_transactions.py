@@ -458,6 +458,27 @@ def test_a_row_waits_for_a_truncate_that_came_before_it(op: str) -> None:
     assert lake.rows[0, 0] < lake.rows[0, 1] < lake.rows[1, 0]
 
 
+@pytest.mark.parametrize("op", ["i", "r"])
+def test_a_row_waits_for_no_truncate_that_has_landed_and_comes_again(op: str) -> None:
+    """Where a clock was set back, two partitions waited for what was behind the other's row, for ever."""
+    topics = Topics([A, A])
+    lake = Lake(topics, exactly_once=False)
+
+    def truncate() -> None:
+        for partition in (0, 1):
+            send(topics, 7 + partition, (partition, "t", 9), lsn=39_000_000 + partition, end=40_000_000 + partition)
+
+    truncate()
+    assert not lake.read(later=5).waits
+    topics.clock += 10
+    for partition in (0, 1):
+        topics.send(partition, Event(0, 0, op, 1))
+    topics.clock -= 0.5
+    truncate()
+    assert not lake.read(later=5).waits
+    assert lake.rows[0, 0] < lake.rows[0, 1] and lake.rows[1, 0] < lake.rows[1, 1] and len(lake.rows) == 4
+
+
 @pytest.mark.parametrize("changes", [((1, "c", 5), (0, "t", 9)), ((0, "t", 9), (1, "c", 5)), ((0, "t", 9),)])
 @pytest.mark.parametrize("is_tied", [True, False])
 def test_a_truncate_does_not_stop_a_backlog(changes: tuple[tuple[int, str, int], ...], is_tied: bool) -> None:

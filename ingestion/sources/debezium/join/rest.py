@@ -65,7 +65,8 @@ def place_rest(
                 joined.numbers[index], joined.places[index] = below, behind + follows.place(heads, index)
         tails[partition], stops[partition] = tail[::-1], stop
     free = is_free(fallback, joined.reached)
-    still = ((i, 0) for i in range(len(heads)) if heads.op[i] == TRUNCATE and joined.numbers[i] < 0)
+    not_repeated = (i for events in firsts.by_xid.values() for i in events)
+    still = ((i, 0) for i in not_repeated if heads.op[i] == TRUNCATE and joined.numbers[i] < 0)
     unlanded = truncates(heads, still, follows)
     for partition, tail in tails.items():
         for index in tail:
