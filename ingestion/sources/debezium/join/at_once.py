@@ -162,14 +162,12 @@ def _may_empty(heads: Heads, ends: _Ends, follows: Follows) -> bool:
         np.maximum.at(emptied, truncated["partition"], truncated["at"])
         np.maximum.at(sent, truncated["partition"], truncated["sent"])
         last[rows["partition"]] = rows["sent"]  # of several the last one stays
-    if (emptied < 0).all():
-        return False
-    is_beside = (ends.relations[:, None] == ends.relations) & ~np.eye(len(emptied), dtype=bool)
-    is_beside &= (emptied >= 0)[:, None]
-    may_come = (emptied[:, None] > np.array(follows.whole_to, np.int64)) & (sent[:, None] >= last)
-    if not is_beside.any():
-        return False
-    return bool((is_beside & may_come).any()) or any(window.is_loose.any() for window in _windows(heads, ends))
+    whole_to, truncated = np.array(follows.whole_to, np.int64), np.flatnonzero(emptied >= 0).tolist()
+    beside = {of: np.array(follows.beside[of]) for of in truncated if follows.beside[of]}
+    may_come = ((emptied[of] > whole_to[near]) & (sent[of] >= last[near]) for of, near in beside.items())
+    if any(found.any() for found in may_come):
+        return True
+    return bool(beside) and any(window.is_loose.any() for window in _windows(heads, ends))
 
 
 def _landing(heads: Heads, ends: _Ends, follows: Follows) -> tuple[int | None, bool]:

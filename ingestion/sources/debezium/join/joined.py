@@ -95,10 +95,10 @@ class Follows:
     @cached_property
     def beside(self) -> Sequence[Sequence[int]]:
         """By partition, the others of its relation."""
-        return [
-            [other for other, name in enumerate(self.relations) if other != of and name == relation]
-            for of, relation in enumerate(self.relations)
-        ]
+        each: dict[str, list[int]] = {}
+        for of, relation in enumerate(self.relations):
+            each.setdefault(relation, []).append(of)
+        return [[other for other in each[name] if other != of] for of, name in enumerate(self.relations)]
 
     def history(self, heads: Loaded, index: int) -> End | None:
         """The END of an event's transaction where that had landed without its relation: the first behind the event."""
