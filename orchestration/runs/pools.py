@@ -19,6 +19,7 @@ from dagster._core.execution.plan.instance_concurrency_context import InstanceCo
 from dagster._core.execution.plan.plan import ExecutionPlan
 from dagster._core.execution.retries import RetryMode, get_retries_config
 from dagster._utils.interrupts import pop_captured_interrupt
+from sqlalchemy.exc import IntegrityError, InternalError
 
 from lakehouse.settings import load_settings
 from orchestration.runs import tags
@@ -49,7 +50,13 @@ class PoolQueue(InstanceConcurrencyContext):
 
     def claim(self, concurrency_key: str, step_key: str, step_priority: int = 0) -> bool:
         """Whether the step now has a slot; raises DagsterExecutionInterruptedError after a signal."""
-        if super().claim(concurrency_key, step_key, step_priority):
+        try:
+            is_claimed = super().claim(concurrency_key, step_key, step_priority)
+        except (IntegrityError, InternalError):
+            # Another process has made the pool's row since this one looked, and Postgres refuses whatever Dagster asks
+            # in a transaction with a failed insert. The step is pending now, so a second claim looks again.
+            is_claimed = super().claim(concurrency_key, step_key, step_priority)
+        if is_claimed:
             return True
         if pop_captured_interrupt():
             raise dg.DagsterExecutionInterruptedError(f"interrupted while {WAITING} {concurrency_key}")
