@@ -205,6 +205,7 @@ class Parsed:
             ref=lambda _: "parsed",
             system_table=lambda relation, name: f"{relation}_{name}",
             declared_table=lambda *_: node,
+            relation_exists=lambda _: True,
             run_query=self._query,
             **more,
         )

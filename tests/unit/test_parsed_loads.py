@@ -341,12 +341,38 @@ def test_parsed_is_made_anew_where_a_column_cannot_get_the_type_that_is_declared
         parsed.land("c", 1, 10, "20 08:00", "20 08:01", a=1, b="B")
     parsed.load(cut=10)
     parsed.retype("a", "text")
-    assert not parsed.load(cut=10, covered=False)
+    assert parsed.load(cut=10, covered=False) == is_empty
     parsed.land("r", 1, 20, "20 09:00", "20 09:01", a="x1", b="B")
     assert parsed.load(cut=20) and parsed.is_made_anew() and not parsed.is_revised()
     former = [] if is_empty else [(10, None, "B")]
     assert parsed.rows("select _commit_lsn, a, b from parsed order by 1") == [*former, (20, "x1", "B")]
     assert not parsed.load(cut=20)
+
+
+@pytest.mark.parametrize("covered", [False, True])
+def test_a_table_without_rows_gets_the_declared_type_before_its_first_row(covered: bool) -> None:
+    """It kept the former one, and its stage's view waited for the new one, and each table that is made of that view."""
+    parsed = Parsed("a", "B")
+    parsed.load(cut=10)
+    parsed.retype("a", "integer")
+    assert parsed.load(cut=20, covered=covered) and parsed.is_made_anew() and not parsed.is_revised()
+    assert parsed.rows("select typeof(a) from (values (1)) left join parsed on true") == [("INTEGER",)]
+    assert parsed.rows("select * from parsed") == []
+    assert not parsed.load(cut=20, covered=covered), "and has it then"
+    parsed.land("c", 1, 30, "20 09:00", "20 09:01", a=1, b="B")
+    assert parsed.load(cut=30) and parsed.rows("select a, b from parsed") == [(1, "B")]
+
+
+def test_a_table_without_rows_gets_no_text_of_a_type_that_postgres_does_not_have() -> None:
+    """The first row is refused where raw has no text of it, which parsed as text would have let pass."""
+    parsed = Parsed("a")
+    parsed.retype("a", "integer")
+    parsed.load(cut=10)
+    parsed.types["a"] = "price"
+    assert not parsed.load(cut=20) and not parsed.is_made_anew()
+    parsed.land("c", 1, 30, "20 09:00", "20 09:01", a=1)
+    with pytest.raises(Refused, match="column a is integer in raw, and as price it would be varchar"):
+        parsed.load(cut=30)
 
 
 def test_parsed_is_not_made_anew_where_a_column_only_gets_wider() -> None:

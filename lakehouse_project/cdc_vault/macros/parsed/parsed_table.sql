@@ -9,7 +9,7 @@
   So where parsed lacks one, it is made anew from the whole of raw; so it is where it has one of a type that cannot become the
   declared one. Positions and moments of publication come out the same, and nothing below loads again. Until a cut covers
   the table it stays as it is: a column of nulls would not be missed any more. The same holds for a table that was rolled back to before it was made so: it keeps the column,
-  and has nulls in it.
+  and has nulls in it. A table without rows gets such a type at once: its first row may be long in coming, and the stage's view waits for the type (`columns_awaited`).
 
   A column that is not declared any more stays in the table, with nulls in the rows that are loaded meanwhile. Such a load
   writes down before it inserts that it leaves the column out (`left_out.sql`). Once that is declared again, parsed is made
@@ -47,7 +47,10 @@
       {%- set new_data = cdc_vault.new_raw_rows(source_name, table_name, raw, columns, none) -%}
     {%- endif -%}
     {%- set note = cdc_vault.note_of_left_out(anew, new_data, left_out, noted, columns, loaded) -%}
-    {%- if new_data is none -%}
+    {%- if new_data is none and anew and newest is none and not cdc_vault.has_guessed_types(raw, retyped) -%}
+{{ cdc_vault.load_header(anew=true, columns=cdc_vault.parsed_columns(columns), more={"checks": none, "revised": false, "left_out": note}) }}
+{{ cdc_vault.no_rows(columns) }}
+    {%- elif new_data is none -%}
 {{ cdc_vault.load_header(new_data=false, columns=[] if anew else cdc_vault.parsed_columns(columns), more={"checks": none, "left_out": note}) }}
 select 1 where false
     {%- else -%}
@@ -56,6 +59,15 @@ select 1 where false
 {{ cdc_vault.parsed_rows(raw, new_data.columns, cdc_vault.record_source(table), dict(new_data, earlier=cdc_vault.earlier_rows(raw, columns, loaded) if anew else none)) }}
     {%- endif -%}
   {%- endif -%}
+{%- endmacro %}
+
+{#- A parsed table without rows, as it is declared. -#}
+{% macro no_rows(columns) -%}
+  select
+    {%- for column in cdc_vault.parsed_columns(columns) %}
+    cast(null as {{ column.type }}) as {{ cdc_vault.quoted(column.name) }}{{ "," if not loop.last }}
+    {%- endfor %}
+  where false
 {%- endmacro %}
 
 {#-
@@ -155,6 +167,14 @@ select 1 where false
       ) }}
     {%- endif -%}
   {%- endfor -%}
+{% endmacro %}
+
+{#- Whether one of these columns is of a type that Postgres does not have, and raw has no text of it: that is refused once it has a row. -#}
+{% macro has_guessed_types(raw, columns) %}
+  {%- for column in columns if cdc_vault.is_unknown_type(column.postgres_type) -%}
+    {%- if not cdc_vault.relation_exists(raw) or cdc_vault.types_of(raw).get(column.name | lower) != "varchar" -%}{{ return(true) }}{%- endif -%}
+  {%- endfor -%}
+  {{ return(false) }}
 {% endmacro %}
 
 {% macro types_of(relation) %}
