@@ -20,11 +20,13 @@ import os
 import socket
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
+
+import psycopg
 
 from erasure import tombstones
 from erasure.origins import Origin, elsewhere, origin_of
@@ -121,11 +123,13 @@ def preview(
 ) -> tuple[Plan, Search, str | None]:
     """The plan, where the subject's data is, and the reason why it cannot be erased now; changes nothing."""
     table, given = _subject(declarations, name, key)
+    earlier, _ = _named(settings, table, _stones_of(settings, table))
     with closing(open_catalog(settings)) as catalog, origin_of(settings, table) as origin:
         facts = _position(settings, table).facts
         there = origin.there(facts)
         keys = [origin.printed(there, given)]
-        plan = make_plan(settings, catalog, manifest, table, facts, keys, partial(origin.spellings, there))
+        asked = partial(_asked, origin, table, facts, earlier)
+        plan = make_plan(settings, catalog, manifest, table, facts, keys, asked)
         io, held = open_io(settings), origin.held(there, keys)
         problems = [f"{stray.table}: {stray.why}" for stray in strays_of(settings, catalog, io, plan)]
         reasons = (held, *origin.awaited(catalog, plan, facts), *plan.unloaded, *plan.mixed)
@@ -156,21 +160,49 @@ def _spellings(
     settings: Settings, table: RawTable, facts: TableFacts, named: Iterable[tuple[SourceKey, Tombstone]],
     raw: Table, keys: Collection[Key], kept: Collection[Key],
 ) -> Mapping[Key, Collection[Key]]:  # fmt: skip
-    """Those that the tombstones remember, and those that are known without the database, where the types of the key
-    have one text for each value: the daily check needs it for tombstones of an earlier release alone."""
+    """Those that the source calls equal. Where it does not answer, or the table is gone there, those that the
+    tombstones remember; raises LakehouseError for a tombstone that does not.
+
+    Nobody is asked where the types of the key have one text for each value, and no other one is remembered.
+    """
+    known = _remembered(table, facts, named, raw)
+    if table.kind != "kafka" and not may_differ(table, facts) and not any(known.values()):
+        return dict.fromkeys(keys, ())
+    try:
+        with origin_of(settings, table) as origin:
+            return _asked(origin, table, facts, named, raw, keys, kept)
+    except (LakehouseError, psycopg.Error):
+        if not known.keys() >= set(keys):
+            raise
+        return {key: known[key] for key in keys}
+
+
+def _asked(
+    origin: Origin, table: RawTable, facts: TableFacts, named: Iterable[tuple[SourceKey, Tombstone]],
+    raw: Table, keys: Collection[Key], kept: Collection[Key],
+) -> Mapping[Key, Collection[Key]]:  # fmt: skip
+    """The spellings that the origin calls equal, also of those that tombstones remember: no row may have them any more
+    while a file has, and a column of another type or collation may tell them apart now."""
+    others = [other for found in _remembered(table, facts, named, raw).values() for other in found]
+    return origin.spellings(origin.there(facts), raw, keys, {*kept, *others})
+
+
+def _remembered(
+    table: RawTable, facts: TableFacts, named: Iterable[tuple[SourceKey, Tombstone]], raw: Table
+) -> dict[Key, tuple[Key, ...]]:
+    """By key the spellings that its tombstone remembers, without those that the key's types do not have any more."""
     typed = typing_of(table, facts, raw.properties)
-    known: dict[Key, Collection[Key]] = {}
+    known: dict[Key, tuple[Key, ...]] = {}
     for key, stone in named:
         if stone.spellings is not None:
             at = datetime.fromisoformat(stone.asked_at)
-            others = [named_now(table, facts, raw.properties, other, at) for other in stone.spellings]
-            known[typed(key)] = tuple(map(typed, others))
-    unknown = [key for key in keys if key not in known]
-    if unknown and table.kind != "kafka" and not may_differ(table, facts):
-        known |= dict.fromkeys(unknown, ())
-    elif unknown:
-        with origin_of(settings, table) as origin:
-            known |= origin.spellings(origin.there(facts), raw, unknown, kept)
+            with suppress(LakehouseError):
+                own = typed(key)
+                found: list[Key] = []
+                for other in stone.spellings:
+                    with suppress(LakehouseError):
+                        found.append(typed(named_now(table, facts, raw.properties, other, at)))
+                known[own] = tuple(found)
     return known
 
 
@@ -220,7 +252,7 @@ def _named(
 
 def _erase(
     settings: Settings, declarations: Declarations, manifest: Mapping[str, Any], table: RawTable,
-    keys: list[dict[str, str]], earlier: Iterable[tuple[SourceKey, Tombstone]], session: SparkSession | None, say: Say,
+    keys: list[dict[str, str]], earlier: Sequence[tuple[SourceKey, Tombstone]], session: SparkSession | None, say: Say,
 ) -> Erasure:  # fmt: skip
     started = time.monotonic()
     refused: list[str] = []
@@ -237,12 +269,13 @@ def _erase(
             facts = _position(settings, table).facts
             there = origin.there(facts)
             planned = partial(make_plan, settings, writer.catalog, manifest, table, facts)
-            plan = planned(keys, partial(origin.spellings, there))
+            asked = partial(_asked, origin, table, facts, earlier)
+            plan = planned(keys, asked)
             borne = ([source_texts(table, facts, key) for key in found] for found in plan.open_keys)
             why = zip(borne, origin.awaited(writer.catalog, plan, facts), plan.unloaded, plan.mixed, strict=True)
             reasons = (origin.held(there, own) or waits or unloaded or mixed for own, waits, unloaded, mixed in why)
             if (still := _allowed(table, keys, reasons, refused)) != keys:
-                keys, plan = still, planned(still, partial(origin.spellings, there))
+                keys, plan = still, planned(still, asked)
             with (
                 mirrors_held(settings, table.source) as mirrors,
                 no_next_tables(writer.catalog) as others,

@@ -26,6 +26,7 @@ from ingestion.schema.types import target_type
 from ingestion.schema.types.model import Form
 from ingestion.sources.kafka.key_forms import has_key_form, in_key_form
 from lakehouse.declarations import RawTable
+from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import SourceConnection
 from lakehouse.text.sql import beside_parameters, relation
 
@@ -73,8 +74,12 @@ def equal_keys(
 ) -> dict[Key, set[Key]]:  # fmt: skip
     """By key, those of other texts that the database calls equal, of values in the raw table and of `kept` keys.
 
-    They may combine values of several rows, which is no row's key then.
+    They may combine values of several rows, which is no row's key then. Raises LakehouseError where the table is gone,
+    and with it what its columns call equal.
     """
+    named = relation(*table.behind.relation)
+    if connection.execute("SELECT to_regclass(%s)", (named,)).fetchone() == (None,):
+        raise LakehouseError(f"{table.source}.{table.name}: its table is not in the database")
     columns = {column.name: column for column in facts.columns}
     equal: dict[int, dict[str, set[str]]] = {}
     for number, (name, lake) in enumerate(zip(table.key, lake_names(table, table.key), strict=True)):

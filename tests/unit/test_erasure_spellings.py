@@ -1,6 +1,7 @@
 """A key is erased in all spellings that its database calls one key, and no other key is."""
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ from test_erasure_keys import KEPT, table
 from throwaway_postgres import throwaway_postgres
 
 from erasure import run
-from erasure.key_periods import Period
+from erasure.key_periods import Key, Period
 from erasure.origins import Database
 from erasure.plan import Plan, make_plan
 from erasure.rows import SubjectRows
@@ -25,6 +26,7 @@ from erasure.subjects import held_by_source
 from erasure.tombstones import Tombstone
 from ingestion.schema.facts import TableFacts
 from ingestion.sources.postgres.catalog.describe import describe
+from lakehouse.errors import LakehouseError
 
 pytestmark = pytest.mark.stack
 SCHEMA = pa.schema([
@@ -144,24 +146,55 @@ def test_the_database_holds_a_person_under_another_spelling(source: psycopg.Conn
     assert held_by_source(source, table(), facts, [{"id": "Alicia"}], KEPT) is None
 
 
-def test_the_daily_check_asks_a_database_only_where_a_type_has_several_texts(
+EARLIER = Tombstone("shop", "people", {"id": "Ann"}, "2026-01-01T00:00:00+00:00", "me")
+
+
+def test_the_daily_check_asks_a_database_only_where_a_key_may_have_several_texts(
     source: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(settings: Any, of: Any) -> Any:
-        raise ConnectionError
+    def away(settings: Any, of: Any) -> Any:
+        raise LakehouseError("source 'shop' does not answer")
 
-    monkeypatch.setattr(run, "origin_of", refused)
+    monkeypatch.setattr(run, "origin_of", away)
     raw: Any = SimpleNamespace(properties={})  # whose rows nobody reads
     spellings = partial(run._spellings, cast(Any, None), table())
-    assert spellings(facts_of(source, "text"), [], raw, [("a",)], []) == {("a",): ()}
+    stone = replace(EARLIER, spellings=({"id": "ANN"},))
+    for known in ([], [({"id": "Ann"}, replace(EARLIER, spellings=()))]):
+        assert spellings(facts_of(source, "text"), known, raw, [("Ann",)], []) == {("Ann",): ()}
+    for kind in ("public.citext", "text COLLATE public.asked"):
+        facts = facts_of(source, kind)
+        assert spellings(facts, [({"id": "Ann"}, stone)], raw, [("Ann",)], []) == {("Ann",): (("ANN",),)}
+    with pytest.raises(LakehouseError, match="does not answer"):
+        spellings(facts_of(source, "public.citext"), [({"id": "Ann"}, EARLIER)], raw, [("Ann",)], [])
+
+
+def test_the_daily_check_finds_a_spelling_that_landed_after_the_erasure(
+    source: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It searched for those alone that the erasure had found. The source says which of them are still the same key."""
+    monkeypatch.setattr(run, "origin_of", lambda settings, of: nullcontext(Database(cast(Any, source), of)))
+    raw = lake(tmp_path, {"id": "Ann"}, {"id": "ANN"}, {"id": "Bob"}).load_table(("raw_shop", "people"))
+    named = [({"id": "Ann"}, replace(EARLIER, spellings=({"id": "ann"},)))]
+
+    def found(facts: TableFacts) -> set[Key]:
+        return set(run._spellings(cast(Any, None), table(), facts, named, raw, [("Ann",)], [])[("Ann",)])
+
+    assert found(facts_of(source, "public.citext")) == {("ANN",), ("ann",)}
+    assert found(facts_of(source, "text")) == set(), "others, since the key is of another type"
     facts = facts_of(source, "public.citext")
-    earlier = Tombstone("shop", "people", {"id": "a"}, "2026-01-01T00:00:00+00:00", "me")
-    with pytest.raises(ConnectionError):
-        spellings(facts, [({"id": "a"}, earlier)], raw, [("a",)], [])
-    stone = replace(earlier, spellings=({"id": "A"},))
-    assert spellings(facts, [({"id": "a"}, stone)], raw, [("a",)], []) == {("a",): (("A",),)}
-    asked = facts_of(source, "text COLLATE public.asked")
-    assert spellings(asked, [({"id": "a"}, stone)], raw, [("a",)], []) == {("a",): (("A",),)}, "by the collation"
+    source.execute("DROP TABLE public.people")
+    assert found(facts) == {("ann",)}, "the table is gone there"
+
+
+def test_an_erasure_is_repeated_for_the_spellings_that_it_remembers(
+    source: psycopg.Connection[Any], tmp_path: Path
+) -> None:
+    """The check found a file of a spelling that no row has any more, and nothing could remove it."""
+    facts = facts_of(source, "public.citext")
+    catalog, named = lake(tmp_path, {"id": "Ann"}), [({"id": "Ann"}, replace(EARLIER, spellings=({"id": "ANN"},)))]
+    asked = partial(run._asked, Database(cast(Any, source), table()), table(), facts, named)
+    plan = make_plan(cast(Any, None), catalog, {}, table(), facts, [{"id": "Ann"}], asked)
+    assert {period.key for period in plan.periods[("Ann",)]} == {("Ann",), ("ANN",)}
 
 
 def test_an_erasure_remembers_the_spellings_that_it_has_found(source: psycopg.Connection[Any], tmp_path: Path) -> None:
