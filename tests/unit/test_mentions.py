@@ -130,6 +130,19 @@ def test_too_many_keys_to_be_named_are_looked_up_by_the_writer_and_refused_to_ot
         past.keys("hub_customer", CUTS)
 
 
+def test_a_row_with_a_payload_is_not_shown_before_its_own_mention(tmp_path: Path) -> None:
+    """It would say of the moment what was said after it; that its key was mentioned before is in the hub."""
+    described = {"hub": "customer", "satellites": {"origin": {"columns": ["name"], "historized": False}}}
+    vault = DeclaredVault(of(("crm", [table("customers", ["number"], "number name", described)])), tmp_path)
+    event = {"gone": False, "at": START, "seq": 1, "number": "K"}
+    vault.load_tables({("crm", "customers"): [event | {"name": "new", "lsn": 60}]}, START)
+    vault.load_tables({("crm", "customers"): [event | {"name": "old", "lsn": 40}]}, START + timedelta(days=1))
+    past = Past(vault)
+    [(key,)] = vault.rows("select hk_customer from hub_customer where number = 'K'")
+    assert key in past.keys("hub_customer", {"crm": 50})
+    assert key not in past.keys("nh_sat_origin", {"crm": 50}) and key in past.keys("nh_sat_origin", {"crm": 60})
+
+
 def test_a_stage_that_is_gone_mentions_nothing(tmp_path: Path) -> None:
     """As after `lakehouse remove --drop-tables`: the hub has what its own rows say."""
     past = shared(tmp_path)

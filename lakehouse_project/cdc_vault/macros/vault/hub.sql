@@ -35,7 +35,8 @@
   narrow the scan of an outer join by themselves, and reading the batch once halves the plan.
 
   A row has the position of the mention that was loaded first. What mentions a key is in its `meta`, for queries of the
-  past: another stage may have mentioned the key before the moment that they ask for.
+  past: another stage may have mentioned the key before the moment that they ask for. One with a payload does not say it: its
+  row would tell of that moment what was said after it.
 -#}
 {% macro first_sight(src_pk, columns, source_model, src_ldts, src_source, src_seq, kind, of_deletes=false, code=none, payload=[]) -%}
   {%- set columns = cdc_vault.as_list(columns) + payload -%}
@@ -45,7 +46,7 @@
   {%- for input in inputs -%}{%- do keys.update({input.name: [input.src_pk] + columns}) -%}{%- endfor -%}
   {%- set mentions = [] -%}
   {%- for input in inputs -%}{%- do mentions.append({"stage": input.model, "key": input.src_pk}) -%}{%- endfor -%}
-  {{- config(meta={"first_sight": {"key": src_pk, "mentions": mentions, "of_deletes": of_deletes}}) -}}
+  {%- if kind != "sat" and not payload -%}{{- config(meta={"first_sight": {"key": src_pk, "mentions": mentions, "of_deletes": of_deletes}}) -}}{%- endif -%}
   {%- set taken = {inputs[0].model: of_stage} if inputs[0].columns[:columns | length] == columns else {} -%}
   {%- set columns = columns + ([code] if code else []) -%}
   {%- set stages = inputs | map(attribute="model") | unique | list -%}
