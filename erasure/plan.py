@@ -69,10 +69,13 @@ class Plan:
         """The subjects in every table."""
         return (*self.raw, *self.derived)
 
-    @property
-    def unloaded(self) -> list[str | None]:
-        """By subject, why the vault cannot be searched for them, as a text; None where it can."""
-        says = "the vault does not know all their keys yet: load it first, then run this again"
+    def unloaded(self, state: str) -> list[str | None]:
+        """By subject, why the vault cannot be searched for them, as a text; None where it can. `state` is the table's:
+        one that is set aside is not loaded."""
+        name = f"{self.table.source}.{self.table.name}"
+        resume = f"the table is {state}: `lakehouse ingest --resume {name}`, then load it"
+        load = resume if state in ("paused", "parked") else "load it first"
+        says = f"the vault does not know all their keys yet: {load}, then run this again"
         return [says if self.unhashed & {p.key for p in found} else None for found in self.periods.values()]
 
     @property

@@ -33,7 +33,7 @@ from erasure.origins import Origin, elsewhere, origin_of
 from erasure.plan import Plan, make_plan
 from erasure.proof import Search, Trace, search
 from erasure.spellings import may_differ
-from erasure.steps import Erasing, Erasure, Say, parts_of, strays_of
+from erasure.steps import Erasing, Erasure, Say, kept_back, parts_of, strays_of
 from erasure.subjects import named_by, named_now, parse_key, source_texts, spelled, typing_of
 from erasure.targets import sources_to_lock
 from erasure.tombstones import FOLDER, Tombstone
@@ -125,16 +125,19 @@ def preview(
     table, given = _subject(declarations, name, key)
     earlier, _ = _named(settings, table, _stones_of(settings, table))
     with closing(open_catalog(settings)) as catalog, origin_of(settings, table) as origin:
-        facts = _position(settings, table).facts
+        position = _position(settings, table)
+        facts = position.facts
         there = origin.there(facts)
         keys = [origin.printed(there, given)]
         asked = partial(_asked, origin, table, facts, earlier)
         plan = make_plan(settings, catalog, manifest, table, facts, keys, asked)
         io, held = open_io(settings), origin.held(there, keys)
         problems = [f"{stray.table}: {stray.why}" for stray in strays_of(settings, catalog, io, plan)]
-        reasons = (held, *origin.awaited(catalog, plan, facts), *plan.unloaded, *plan.mixed)
+        reasons = (held, *origin.awaited(catalog, plan, facts), *plan.unloaded(position.state), *plan.mixed)
         problems += [why for why in reasons if why]
-        return plan, search(io, parts_of(catalog, plan.parts)), "; ".join(problems) or None
+        found = search(io, parts_of(catalog, plan.parts))
+        problems += kept_back(catalog, plan, {trace.table for trace in found.traces})
+        return plan, found, "; ".join(problems) or None
 
 
 def verify(settings: Settings, manifest: Mapping[str, Any], table: RawTable) -> Search:
@@ -266,13 +269,15 @@ def _erase(
             no_loads(settings, manifest, table.source, say) as states,
             up_to_date_alone(settings, declarations, table.source, session) as writer,
         ):
-            facts = _position(settings, table).facts
+            position = _position(settings, table)
+            facts = position.facts
             there = origin.there(facts)
             planned = partial(make_plan, settings, writer.catalog, manifest, table, facts)
             asked = partial(_asked, origin, table, facts, earlier)
             plan = planned(keys, asked)
             borne = ([source_texts(table, facts, key) for key in found] for found in plan.open_keys)
-            why = zip(borne, origin.awaited(writer.catalog, plan, facts), plan.unloaded, plan.mixed, strict=True)
+            unloaded_ones = plan.unloaded(position.state)
+            why = zip(borne, origin.awaited(writer.catalog, plan, facts), unloaded_ones, plan.mixed, strict=True)
             reasons = (origin.held(there, own) or waits or unloaded or mixed for own, waits, unloaded, mixed in why)
             if (still := _allowed(table, keys, reasons, refused)) != keys:
                 keys, plan = still, planned(still, asked)

@@ -122,12 +122,8 @@ class Erasing:
         whole = [part for part in plan.derived if part.target.treatment == "rebuild"]
         mirrors = [part.target for part in plan.derived if part.target.treatment == "drop"]
         failures = [part.target for part in plan.derived if part.target.treatment == "discard"]
-        for name in sorted(concerned | {str(part.target) for part in whole}):
-            expire.check_references(self._load(name))
-        for dropped in (*mirrors, *failures):
-            if (there := load_table(self.catalog, *dropped.identifier)) is not None:
-                expire.check_references(there)
-        expire.check_copies(self.catalog, [part.target.identifier for part in plan.parts])
+        if hindrances := kept_back(self.catalog, plan, concerned):
+            raise LakehouseError("; ".join(hindrances))
         new = tombstones.add(self.settings, io, self.states, [stone for stone in stones if stone.id not in known])
         stones = [*(stone for stone in stones if stone.id in known), *new]
         self._raw([part for part in plan.raw if str(part.target) in concerned], erasure)
@@ -323,6 +319,25 @@ def parts_of(catalog: SqlCatalog, parts: Iterable[SubjectData]) -> list[tuple[Su
     """The targets that exist in the lake, with their tables."""
     loaded = ((part, load_table(catalog, *part.target.identifier)) for part in parts)
     return [(part, table) for part, table in loaded if table is not None]
+
+
+def kept_back(catalog: SqlCatalog, plan: Plan, concerned: Iterable[str]) -> list[str]:
+    """Pins, other references and restored copies that would keep the past of the tables that the erasure changes:
+    those `concerned`, which hold the subjects, and all that it makes anew or drops."""
+    always = (part.target for part in plan.derived if part.target.treatment in ("rebuild", "drop", "discard"))
+    found: dict[str, list[str]] = {}
+    for name in sorted({*concerned, *map(str, always)}):
+        if (table := load_table(catalog, *name.split("."))) is not None:
+            try:
+                expire.check_references(table)
+            except LakehouseError as error:
+                found.setdefault(str(error).removeprefix(f"{name}: "), []).append(name)
+    reasons = [f"{', '.join(names)}: {why}" for why, names in found.items()]
+    try:
+        expire.check_copies(catalog, [part.target.identifier for part in plan.parts])
+    except LakehouseError as error:
+        reasons.append(str(error))
+    return reasons
 
 
 def strays_of(settings: Settings, catalog: SqlCatalog, io: PyArrowFileIO, plan: Plan) -> list[Trace]:

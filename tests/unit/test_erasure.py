@@ -195,7 +195,7 @@ def test_tables_that_are_built_whole_are_built_anew_though_nothing_below_them_ho
     monkeypatch.setattr(steps.tombstones, "files_to_delete", lambda *given: set())
     monkeypatch.setattr(steps.expire, "check_copies", lambda *given: None)
     monkeypatch.setattr(steps.expire, "check_references", lambda table: None)
-    monkeypatch.setattr(steps.Erasing, "_load", lambda *given: None)
+    monkeypatch.setattr(steps, "load_table", lambda *given: None)
     monkeypatch.setattr(steps, "await_readers", lambda settings: None)
     monkeypatch.setattr(steps.Erasing, "_prove", lambda *given: None)
     monkeypatch.setattr(

@@ -13,7 +13,7 @@ from erasure import run, steps, tombstones
 from erasure.plan import Plan
 from erasure.proof import Search
 from erasure.rows import SubjectRows
-from erasure.steps import Erasing
+from erasure.steps import Erasing, kept_back
 from erasure.targets import Target
 from erasure.tombstones import Tombstone
 from lakehouse.errors import LakehouseError
@@ -45,6 +45,9 @@ def test_a_pin_on_a_table_that_dbt_builds_whole_is_refused_before_anything_is_wr
     )
     with pytest.raises(LakehouseError, match=r"vault\.pit_person: pin report .*`lakehouse maintain unpin report`"):
         erasing.run([STONE.key])
+    assert kept_back(catalog, plan, ["vault.gone"]) == [
+        "vault.pit_person: pin report keeps old snapshots: run `lakehouse maintain unpin report` first"
+    ]
 
 
 def test_an_erasure_is_ended_by_the_words_in_which_it_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -24,7 +24,7 @@ from ingestion.sources.kafka.reading import TopicReader
 from ingestion.state import lease as leases
 from ingestion.state import store
 from lakehouse.catalog.lake_catalog import LakeCatalog
-from lakehouse.catalog.open import load_table
+from lakehouse.catalog.open import load_table, open_catalog
 from lakehouse.declarations import Column, Declarations, RawTable, Source
 from lakehouse.declarations.policies import FlushPolicy, LoadPolicy, RawPolicy
 from lakehouse.errors import LakehouseError
@@ -276,6 +276,15 @@ def test_a_key_is_erased_once_its_topic_says_that_its_row_is_gone(people: People
     people.send((b'{"id": 5}', {"id": 5, "email": None, "page": None}))
     [again], problems = people.repeat()
     assert again.left == [] and problems == [], "an event that leaves nothing personal is as good as a delete"
+
+
+def test_a_dry_run_names_the_pin_that_keeps_the_person(people: People) -> None:
+    people.begin(user(5, ANN), GONE(5), declared=clicks("id"))
+    with closing(open_catalog(people.lake.settings)) as catalog:
+        table = catalog.load_table(("raw_web", "clicks"))
+        table.manage_snapshots().create_tag(table.snapshots()[-1].snapshot_id, "pin_report").commit()
+    _, _, problem = run.preview(people.lake.settings, people.declared, {}, "web.clicks", ["id=5"])
+    assert problem == "raw_web.clicks: pin report keeps old snapshots: run `lakehouse maintain unpin report` first"
 
 
 def test_who_is_in_a_topic_again_is_in_nobody_elses_way(people: People) -> None:
