@@ -128,8 +128,17 @@ def _merged(settings: Settings, io: PyArrowFileIO, states: CatalogConnection) ->
         for stone in copies.values():
             if stone.id not in found or found[stone.id].rank < stone.rank:
                 found[stone.id] = stone
+            elif found[stone.id].rank == stone.rank:
+                found[stone.id] = _united(found[stone.id], stone)
     keep(settings, io, states, [stone for stone in found.values() if any(p.get(stone.id) != stone for p in known)])
     return tuple(sorted(found.values(), key=lambda stone: (stone.asked_at, stone.id)))
+
+
+def _united(stone: Tombstone, other: Tombstone) -> Tombstone:
+    """One of two copies, neither of which is newer, with the spellings of both: each was found by some erasure."""
+    own = stone.spellings or ()
+    more = tuple(key for key in other.spellings or () if key not in own)
+    return replace(stone, spellings=(*own, *more)) if more else stone
 
 
 def record_files_to_delete(states: CatalogConnection, table: tuple[str, str], paths: Iterable[str]) -> None:

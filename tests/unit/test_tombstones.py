@@ -116,3 +116,16 @@ def test_the_spellings_of_a_key_survive_a_restore_and_are_added_to_one_that_has_
     known_none = replace(STONE, spellings=())
     tombstones.keep(one, IO, states, [replace(known_none, ends_before=1)])
     assert tombstones.read(one, IO, states) == (replace(known_none, ends_before=1),), "none is not unknown"
+
+
+def test_copies_of_which_none_is_newer_keep_the_spellings_of_both(
+    homes: tuple[Settings, Settings], states: CatalogConnection
+) -> None:
+    """Restored stores may each have what another erasure found, and one of them was forgotten."""
+    one, other = homes
+    tombstones.keep(one, IO, states, [replace(DONE, spellings=({"id": "05"}, {"id": "5.0"}))])
+    states.execute("TRUNCATE lakehouse.erasures")
+    tombstones.keep(other, IO, states, [replace(DONE, spellings=({"id": "5.0"}, {"id": "+5"}))])
+    [found] = tombstones.read(one, IO, states)
+    assert found.spellings == ({"id": "5.0"}, {"id": "+5"}, {"id": "05"})
+    assert tombstones.read(other, IO, states) == (found,)
