@@ -36,6 +36,7 @@ from lakehouse.text.sql import columns, relation
 
 RECORD_TABLES = ("spool", "quarantine")
 WAIT_STEP_SECONDS = 0.5
+AFTER_LOADS = "the lake has the tables of before a change of the project: run the loads, then run this again"
 Spellings = Callable[[Table, Collection[Key], Collection[Key]], Mapping[Key, Collection[Key]]]
 """From the raw table, the subjects' keys and those of what is kept aside: by subject the other keys that are the same
 one."""
@@ -289,7 +290,9 @@ def ask(settings: Settings, statement: str, values: list[Any] | None = None) -> 
         return cursor.fetchall()
     except Error as error:
         reason = shortened(str(error).splitlines()[0], 200)
-        raise LakehouseError(f"Trino cannot search for the subject: {reason}; start Trino, {UP}") from None
+        is_older = getattr(error, "error_name", None) in ("COLUMN_NOT_FOUND", "TABLE_NOT_FOUND")
+        remedy = AFTER_LOADS if is_older else f"start Trino, {UP}"
+        raise LakehouseError(f"Trino cannot search for the subject: {reason}; {remedy}") from None
 
 
 def _scan(catalog: SqlCatalog, subject: SubjectRecords) -> pa.Table:

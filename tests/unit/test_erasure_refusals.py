@@ -8,7 +8,9 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
+from trino.exceptions import TrinoUserError
 
+from erasure import plan as planning
 from erasure import run, steps, tombstones
 from erasure.plan import Plan
 from erasure.proof import Search
@@ -63,3 +65,19 @@ def test_an_erasure_is_ended_by_the_words_in_which_it_is_listed(monkeypatch: pyt
         with pytest.raises(LakehouseError, match="no such erasure"):
             run.end(cast(Any, None), "shop.people", words)
     assert run.end(cast(Any, None), "shop.people", ["id=2", "a=b=1"]) == stone and ended == [stone]
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"), [("COLUMN_NOT_FOUND", "run the loads"), ("NO_NODES_AVAILABLE", "start Trino")]
+)
+def test_a_vault_of_before_a_rename_is_loaded_and_trino_not_started(
+    monkeypatch: pytest.MonkeyPatch, name: str, remedy: str
+) -> None:
+    """After a restore of an older backup Trino ran, and the message said to start it."""
+
+    def refuse(settings: Any) -> Any:
+        raise TrinoUserError({"errorName": name, "message": "line 1:17: Column 'hk_person' cannot be resolved"})
+
+    monkeypatch.setattr(planning, "connect", refuse)
+    with pytest.raises(LakehouseError, match=rf"'hk_person' cannot be resolved.*; .*{remedy}"):
+        planning.ask(cast(Any, None), "SELECT 1")
