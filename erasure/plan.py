@@ -73,9 +73,10 @@ class Plan:
     def unloaded(self, state: str) -> list[str | None]:
         """By subject, why the vault cannot be searched for them, as a text; None where it can. `state` is the table's:
         one that is set aside is not loaded."""
-        name = f"{self.table.source}.{self.table.name}"
-        resume = f"the table is {state}: `lakehouse ingest --resume {name}`, then load it"
-        load = resume if state in ("paused", "parked") else "load it first"
+        load = "load it first"
+        if state in ("paused", "parked"):
+            resume = f"lakehouse ingest --resume {self.table.source}.{self.table.name}"
+            load = f"the table is {state}: `{resume}`, then load it"
         says = f"the vault does not know all their keys yet: {load}, then run this again"
         return [says if self.unhashed & {p.key for p in found} else None for found in self.periods.values()]
 

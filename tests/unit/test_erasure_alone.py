@@ -51,7 +51,7 @@ class Lake:
             patch.setattr(module, name, lambda *given: nullcontext())
         for module, name in ((run, "drop_next"), (origins, "facts_there"), (origins, "held_by_source")):
             patch.setattr(module, name, lambda *given: None)
-        patch.setattr(run, "_position", lambda *given: SimpleNamespace(facts=None))
+        patch.setattr(run, "_position", lambda *given: SimpleNamespace(facts=None, state="streaming"))
         patch.setattr(run, "_named", lambda *given: ([], {}))
         patch.setattr(run, "_printed", lambda source, table, facts, keys, refused: keys)
         patch.setattr(run, "remembered", lambda *given: ())
