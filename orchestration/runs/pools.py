@@ -19,7 +19,6 @@ from dagster._core.execution.plan.instance_concurrency_context import InstanceCo
 from dagster._core.execution.plan.plan import ExecutionPlan
 from dagster._core.execution.retries import RetryMode, get_retries_config
 from dagster._utils.interrupts import pop_captured_interrupt
-from sqlalchemy.exc import IntegrityError, InternalError
 
 from lakehouse.settings import load_settings
 from orchestration.runs import tags
@@ -50,6 +49,8 @@ class PoolQueue(InstanceConcurrencyContext):
 
     def claim(self, concurrency_key: str, step_key: str, step_priority: int = 0) -> bool:
         """Whether the step now has a slot; raises DagsterExecutionInterruptedError after a signal."""
+        from sqlalchemy.exc import IntegrityError, InternalError  # loading definitions needs no engine
+
         try:
             is_claimed = super().claim(concurrency_key, step_key, step_priority)
         except (IntegrityError, InternalError):

@@ -18,7 +18,7 @@ AWAY = (
 
 
 def _declared(name: str) -> Any:
-    return SimpleNamespace(name=name)
+    return SimpleNamespace(name=name, mirrored=("people",) if name == "refusing" else ())
 
 
 @pytest.fixture
@@ -77,7 +77,11 @@ def test_what_was_recovered_is_told_though_nobody_can_be_erased_again(
 ) -> None:
     with pytest.raises(LakehouseError, match="in the way"):
         ingest.ingest(["refusing"], recover=True)
-    assert "refusing: cut 0/1" in capsys.readouterr().out
+    said = capsys.readouterr()
+    assert "refusing: cut 0/1" in said.out
+    assert (
+        "refusing: mirrors and current views stay behind until a follower, or `lakehouse mirror refusing`" in said.err
+    )
 
 
 def test_why_a_recovery_failed_is_told_where_nobody_can_tell_who_was_erased(
