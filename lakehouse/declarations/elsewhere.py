@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
+from lakehouse.declarations.lineage import meta_of
 from lakehouse.declarations.lines import line_in_source
 
 FOLDER = "models/sources/"
@@ -18,9 +19,8 @@ Node = dict[str, Any]
 def is_raw(node: Node) -> bool:
     """Whether a table of a source is meant to be a raw table: by the mapping `meta.raw`, or its schema, which may be
     misspelled in the lake's own catalog. `raw: true` is somebody else's mark."""
-    meta = {**node.get("meta", {}), **node["config"].get("meta", {})}
     alike = re.match(r"raw[\W_]", node["schema"].lower()) is not None and not node.get("unrendered_database")
-    return isinstance(meta.get("raw"), dict) or node["schema"].startswith("raw_") or alike
+    return isinstance(meta_of(node).get("raw"), dict) or node["schema"].startswith("raw_") or alike
 
 
 def declared_elsewhere(

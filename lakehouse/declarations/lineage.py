@@ -1,5 +1,7 @@
-"""What dbt's nodes are made of. A source of dbt may name what the project itself makes: the relation of a model, or a
-mirror, which dbt knows by no other name. Whatever follows data through the graph has to see through such a source.
+"""What dbt's nodes say of themselves, and what they are made of.
+
+A source of dbt may name what the project itself makes: the relation of a model, or a mirror, which dbt knows by no
+other name. Whatever follows data through the graph has to see through such a source.
 """
 
 from __future__ import annotations
@@ -19,6 +21,11 @@ def place(node: Mapping[str, Any]) -> tuple[str, str]:
     """
     name = node.get("alias") or node.get("identifier") or node["name"]
     return OF_RAW.sub("raw_", node["schema"].lower(), count=1), name.lower()
+
+
+def meta_of(node: Mapping[str, Any]) -> dict[str, Any]:
+    """What a node says of itself in `meta`, beside `config` and in it, which counts more."""
+    return {**node.get("meta", {}), **node.get("config", {}).get("meta", {})}
 
 
 def parents(manifest: Mapping[str, Any]) -> dict[str, frozenset[str]]:

@@ -11,12 +11,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from lakehouse.declarations.lineage import MAKING
+from lakehouse.declarations.lineage import MAKING, meta_of
 from lakehouse.declarations.lines import PROJECT_FILE, line_in_model, mistakes_in, refuse
 from lakehouse.declarations.policies import AccessPolicy
-from lakehouse.text.spelling import close
+from lakehouse.text.spelling import MISSPELLED, close
 
-CLOSE = 0.8  # below that of other keys: what is taken for another tool's key here opens columns to readers
 OF_OTHERS = frozenset({"persona", "personas", "accessed"})
 """Words as close as a misspelling. Other tools have them: only a list of the model's own columns is meant for ours."""
 Node = Mapping[str, Any]
@@ -39,7 +38,7 @@ def policies_of(manifest: Mapping[str, Any], project_dir: Path) -> Policies:
     nodes, found = making(manifest), dict[str, AccessPolicy]()
     problems = [*_misplaced(nodes, project_dir)]
     for key, node in nodes.items():
-        meta = {**node.get("meta", {}), **node["config"].get("meta", {})}
+        meta = meta_of(node)
         mistakes = [*_misspelt(meta, described(node))]
         try:
             found[key] = AccessPolicy.model_validate({k: v for k, v in meta.items() if k in AccessPolicy.model_fields})
@@ -67,7 +66,7 @@ def _misspelt(meta: Mapping[str, Any], columns: frozenset[str]) -> Iterator[tupl
     for key, value in meta.items():
         if key.lower() in OF_OTHERS and not _name_any(value, columns):
             continue
-        if key not in known and (meant := close(key.lower(), known, CLOSE)):
+        if key not in known and (meant := close(key.lower(), known, MISSPELLED)):
             yield (key,), f"meta: unknown key `{key}`: did you mean `{meant}`?"
 
 

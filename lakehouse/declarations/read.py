@@ -16,6 +16,7 @@ from lakehouse.declarations.declared import Column, Declarations, RawTable, Sour
 from lakehouse.declarations.elsewhere import declared_elsewhere, is_raw
 from lakehouse.declarations.jobs import called_like_marts, job_of, of_one_name, triggered_apart
 from lakehouse.declarations.kinds import kind_problems
+from lakehouse.declarations.lineage import meta_of
 from lakehouse.declarations.lines import OF_SOURCE, OF_TABLE, line_in_source, mistakes_in, refuse
 from lakehouse.declarations.manifest import load_manifest
 from lakehouse.declarations.policies import NAME, LoadPolicy, MirrorPolicy, RawPolicy
@@ -158,7 +159,7 @@ def _raw_nodes(manifest: dict[str, Any]) -> Iterator[dict[str, Any]]:
 def _raw_table(node: dict[str, Any]) -> RawTable:
     if mistakes := list(_name_problems(node)):
         raise _Mistakes(mistakes)
-    meta = TableMeta.model_validate({**node.get("meta", {}), **node["config"].get("meta", {})})
+    meta = TableMeta.model_validate(meta_of(node))
     columns = tuple(
         Column(name=c["name"], data_type=c.get("data_type"), description=c.get("description") or "")
         for c in node["columns"].values()

@@ -12,7 +12,7 @@ import yaml
 
 from lakehouse.declarations.policies import AccessPolicy, ModelPolicy, RawPolicy
 from lakehouse.declarations.table_meta import TableMeta
-from lakehouse.text.spelling import close, unknown
+from lakehouse.text.spelling import MISSPELLED, close, unknown
 
 COLUMN_KEYS = (
     "name", "description", "data_type", "config", "meta", "tests", "data_tests", "tags", "quote", "docs",
@@ -33,7 +33,6 @@ CONFIG_KEYS = (
 OF_COLUMNS = ("key", "exclude", "mask", "alias", "personal")
 """Keys of `meta.raw` that name columns."""
 PLACES = dict.fromkeys(RawPolicy.model_fields, "config.meta.raw") | dict.fromkeys(TableMeta.model_fields, "config.meta")
-MISSPELLED = 0.8
 OF_MODELS = frozenset({*ModelPolicy.model_fields, *AccessPolicy.model_fields})
 OF_MODELS_ALONE = OF_MODELS - {"access"}
 """Those that dbt has no key of the same name for."""

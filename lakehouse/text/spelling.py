@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 Keys = Sequence[str | int]
 CLOSE = 0.85  # for names that may also be another program's
+MISSPELLED = 0.8  # for those of ours that nobody would miss: a column is open to readers, a table has no vault
 
 
 def unknown(key: str, known: Collection[str], quote: str = "`") -> str:

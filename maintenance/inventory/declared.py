@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from lakehouse.declarations import RESERVED_BY_ICEBERG
+from lakehouse.declarations.lineage import meta_of
 from lakehouse.declarations.lines import line_in_model, line_in_source, mistakes_in, refuse
 from lakehouse.declarations.metadata_columns import OF_KINDS
 from lakehouse.declarations.policies import AgePolicy, MaintenancePolicy, ProjectMaintenance
@@ -36,7 +37,7 @@ def maintained_tables(manifest: dict[str, Any], project_dir: Path) -> tuple[Main
     """All declared tables with a policy, by name; raises LakehouseError with file and line of the first mistake."""
     found, problems, project = [], [], project_maintenance(project_dir)
     for node in _stored_nodes(manifest):
-        stated = _meta(node).get("maintenance")
+        stated = meta_of(node).get("maintenance")
         if stated is None:
             continue
         try:
@@ -54,7 +55,7 @@ def maintained_tables(manifest: dict[str, Any], project_dir: Path) -> tuple[Main
 
 def _mirror_of(node: dict[str, Any], policy: MaintenancePolicy) -> Iterator[MaintainedTable]:
     """The mirror of a raw table is maintained as the table is, in the order of its key."""
-    meta = _meta(node)
+    meta = meta_of(node)
     raw = meta.get("raw", {})
     if node["resource_type"] != "source" or not raw.get("key") or meta.get("mirror") == "none":
         return
@@ -105,12 +106,12 @@ def _named_columns(policy: MaintenancePolicy) -> Iterator[tuple[tuple[str, ...],
 def _columns(node: dict[str, Any]) -> frozenset[str]:
     """The declared or documented columns, in lower case; of a raw table those that land, and the metadata columns."""
     names = [column["name"] for column in node.get("columns", {}).values()]
-    raw = _meta(node).get("raw")
+    raw = meta_of(node).get("raw")
     if raw is None:
         return frozenset(name.lower() for name in names)
     alias, exclude = raw.get("alias", {}), raw.get("exclude", ())
     landed = (alias.get(name, name).lower() for name in names if name not in exclude)
-    return frozenset((*landed, *OF_KINDS[_meta(node).get("kind", "postgres")])) if names else frozenset()
+    return frozenset((*landed, *OF_KINDS[meta_of(node).get("kind", "postgres")])) if names else frozenset()
 
 
 def schedule_groups(tables: Iterable[MaintainedTable]) -> tuple[str, ...]:
@@ -150,10 +151,6 @@ def _stored_nodes(manifest: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for node in manifest["nodes"].values():
         if node["resource_type"] in STORING and node["config"].get("materialized") not in NOT_STORED:
             yield node
-
-
-def _meta(node: dict[str, Any]) -> dict[str, Any]:
-    return {**node.get("meta", {}), **node["config"].get("meta", {})}
 
 
 def _table_name(node: dict[str, Any]) -> TableName:

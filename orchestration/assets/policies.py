@@ -8,6 +8,7 @@ from typing import Any
 import dagster as dg
 from pydantic import ValidationError
 
+from lakehouse.declarations.lineage import meta_of
 from lakehouse.declarations.lines import line_in_model, line_in_source, mistakes_in, refuse
 from lakehouse.declarations.policies import AccessPolicy, ModelPolicy
 from lakehouse.text.spelling import close, unknown
@@ -45,12 +46,12 @@ def refuse_wrong_policies(manifest: dict[str, Any], project_dir: Path) -> None:
     """Raises LakehouseError, with the file, for what no code location is made of; `doctor` asks it before one is."""
     for node in manifest["nodes"].values():
         if node["resource_type"] in STORED:
-            _policy(node, _meta(node), project_dir)
+            _policy(node, meta_of(node), project_dir)
 
 
 def with_policies(spec: dg.AssetSpec, node: dict[str, Any], project_dir: Path) -> dg.AssetSpec:
     """The spec with the node's owners and freshness policy and the kinds of its layer."""
-    meta = _meta(node)
+    meta = meta_of(node)
     policy = _policy(node, meta if node["resource_type"] != "source" else meta | meta.get("raw", {}), project_dir)
     freshness = freshness_policy(policy.freshness_minutes)
     name = ".".join((node["database"], *spec.key.path))
@@ -66,10 +67,6 @@ def _minutes_of_raw(node: dict[str, Any], by_id: dict[str, dict[str, Any]]) -> i
     raw = [by_id[parent] for parent in node.get("depends_on", {}).get("nodes", ()) if parent in by_id]
     declared = [parent["config"].get("meta", {}).get("raw", {}) for parent in raw if is_raw(parent)]
     return min((minutes for policy in declared if (minutes := policy.get("freshness_minutes"))), default=None)
-
-
-def _meta(node: dict[str, Any]) -> dict[str, Any]:
-    return {**node.get("meta", {}), **node.get("config", {}).get("meta", {})}
 
 
 def _policy(node: dict[str, Any], meta: dict[str, Any], project_dir: Path) -> ModelPolicy:
