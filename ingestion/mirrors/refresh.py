@@ -202,12 +202,13 @@ def _mirrored(
     found = []
     for table in tables:
         state, item = states.get(table.name), read.get(table.name)
-        tag = regular.get(table.name)
-        at = Position(state.snapshot, stream.epoch, stream.cut_lsn, seen, tag) if state else None
-        nulls = (state.nulls if state else None) or ()
-        raw_snapshot = state.raw_snapshot if state else None
-        mirrored = Mirrored(table, item.log, at, item.columns, nulls, raw_snapshot) if item else None
-        found.append(mirrored or Mirrored(table, None, None))
+        if item is None:
+            found.append(Mirrored(table, None, None))
+        elif state is None:
+            found.append(Mirrored(table, item.log, None, item.columns))
+        else:
+            at = Position(state.snapshot, stream.epoch, stream.cut_lsn, seen, regular.get(table.name))
+            found.append(Mirrored(table, item.log, at, item.columns, state.nulls or (), state.raw_snapshot))
     return found
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -82,18 +82,18 @@ def next_views(settings: Settings, catalog: LakeCatalog, mirrored: Sequence[Mirr
         if base and metadata and MARK in metadata.get("properties", {}).get("comment", ""):
             changed = _next(metadata, item, raw, settings)
             if changed is not None:
-                found.append(_written(catalog.file_io, NextView(name, base, ""), changed, item, raw))
+                found.append(_written(catalog.file_io, name, base, changed, item, raw))
     return found
 
 
-def _written(io: FileIO, view: NextView, made: _Next, item: Mirrored, raw: Table | None) -> NextView:
-    """The view with the files of its next metadata."""
+def _written(io: FileIO, name: Name, base: str, made: _Next, item: Mirrored, raw: Table | None) -> NextView:
+    """Writes the files of a view's next metadata."""
     short_of = item.table.name if LONG in current_version(made.metadata)["summary"] else None
     plain = None
     if made.plain is not None:
         assert raw is not None
         plain = Plain(write_view(io, made.plain), item.table.identifier, raw.metadata_location)
-    return replace(view, location=write_view(io, made.metadata), short_of=short_of, plain=plain)
+    return NextView(name, base, write_view(io, made.metadata), short_of, plain)
 
 
 def swap(
@@ -101,16 +101,16 @@ def swap(
     catalog: str,
     views: Sequence[NextView],
     irregular: Collection[str] | None,
-    unreached: Collection[Name],
+    still: Collection[Name],
 ) -> None:
     """Points the views to their next metadata within a transaction, but for those that somebody else has replaced.
 
     A short text is not for tables that are `irregular` by now (None: it is not known which): theirs stay as they are. A
-    plain one is for the `unreached` raw tables.
+    plain one is for raw tables that are as they were `still` (see `unreached`).
     """
     for view in sorted(views, key=lambda found: found.view):
         if view.short_of is None or (irregular is not None and view.short_of not in irregular):
-            location = view.plain.location if view.plain and view.plain.raw in unreached else view.location
+            location = view.plain.location if view.plain and view.plain.raw in still else view.location
             move_pointer(connection, catalog, view.view, view.base, location)
 
 
