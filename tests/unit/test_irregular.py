@@ -1,7 +1,7 @@
 """What a publish brings that a short text cannot follow, and what becomes of the table's view then."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any
@@ -139,6 +139,20 @@ def shop(cluster: str, catalog_settings: Settings, postgres_catalog: LakeCatalog
         states.execute("DELETE FROM iceberg_tables WHERE iceberg_type = 'VIEW'")
 
 
+def while_staged(monkeypatch: pytest.MonkeyPatch, refresh: Callable[[], None]) -> list[Any]:
+    """Has the next publish staged when that happens; what is returned has an item for each time that it was staged."""
+    swap, staged = sink._swap, list[Any]()
+
+    def after_a_refresh(*given: Any) -> None:
+        staged.append(given)
+        if len(staged) == 1:
+            refresh()
+        swap(*given)
+
+    monkeypatch.setattr(sink, "_swap", after_a_refresh)
+    return staged
+
+
 def test_what_makes_a_publish_irregular(shop: Shop) -> None:
     def found(*appends: TableAppend, tables: tuple[str, ...] = ("items",), lsn: int = 11, cut: bool = True) -> Any:
         raw = shop.catalog.load_table(RAW).metadata
@@ -223,16 +237,13 @@ def test_a_refresh_gives_no_plain_text_where_rows_have_come_since_it_looked(shop
 def test_a_plain_text_that_comes_while_a_publish_is_staged_is_replaced_with_it(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    swap, seen, staged = sink._swap, shop.seen, []
+    seen = shop.seen
 
-    def after_a_refresh(*given: Any) -> None:
-        staged.append(given)
-        if len(staged) == 1:
-            shop.shortened(seen, shop.raw_at)
-            assert shop.text == PLAIN_TEXT
-        swap(*given)
+    def refresh() -> None:
+        shop.shortened(seen, shop.raw_at)
+        assert shop.text == PLAIN_TEXT
 
-    monkeypatch.setattr(sink, "_swap", after_a_refresh)
+    staged = while_staged(monkeypatch, refresh)
     shop.publish(shop.append())
     assert (shop.text, len(staged)) == (SHORT_TEXT, 2)
     assert shop.catalog.load_table(RAW).scan().to_arrow().num_rows == 4, "landed once"
@@ -263,16 +274,13 @@ def test_a_refresh_gives_no_short_text_after_an_irregular_publish_that_it_knows_
 def test_a_short_text_that_comes_while_an_irregular_publish_is_staged_is_replaced_with_it(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    swap, seen, staged = sink._swap, shop.seen, []
+    seen = shop.seen
 
-    def after_a_refresh(*given: Any) -> None:
-        staged.append(given)
-        if len(staged) == 1:
-            shop.shortened(seen)
-            assert shop.text == SHORT_TEXT
-        swap(*given)
+    def refresh() -> None:
+        shop.shortened(seen)
+        assert shop.text == SHORT_TEXT
 
-    monkeypatch.setattr(sink, "_swap", after_a_refresh)
+    staged = while_staged(monkeypatch, refresh)
     shop.publish(shop.append("t"))
     assert (shop.text, len(staged)) == (LONG_TEXT, 2)
     assert shop.catalog.load_table(RAW).scan().to_arrow().num_rows == 4, "landed once"
@@ -281,17 +289,14 @@ def test_a_short_text_that_comes_while_an_irregular_publish_is_staged_is_replace
 def test_a_view_that_is_made_and_shortened_while_an_irregular_publish_is_staged_is_not_passed_over(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    swap, seen, staged = sink._swap, shop.seen, []
+    seen = shop.seen
     shop.states.execute("DELETE FROM iceberg_tables WHERE iceberg_type = 'VIEW'")
 
-    def after_a_refresh(*given: Any) -> None:
-        staged.append(given)
-        if len(staged) == 1:
-            shop.make_view()
-            shop.shortened(seen)
-        swap(*given)
+    def refresh() -> None:
+        shop.make_view()
+        shop.shortened(seen)
 
-    monkeypatch.setattr(sink, "_swap", after_a_refresh)
+    staged = while_staged(monkeypatch, refresh)
     shop.publish(shop.append(left_out=["big"]))
     assert (shop.text, len(staged)) == (LONG_TEXT, 2)
 
