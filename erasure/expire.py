@@ -18,7 +18,8 @@ from erasure import tombstones
 from erasure.rewrite import SUMMARY
 from lakehouse.catalog.pins import refuse_pinned
 from lakehouse.catalog.views.current_views import TAG
-from lakehouse.catalog.views.regular import is_tag, only_current
+from lakehouse.catalog.views.regular import only_current
+from lakehouse.catalog.views.tags import is_tag
 from lakehouse.catalog.writing.bulk_delete import delete_objects
 from lakehouse.catalog.writing.commit import retried, until_committed
 from lakehouse.errors import LakehouseError
@@ -33,7 +34,7 @@ AGAIN = "run the erasure again"
 def check_references(table: Table) -> None:
     """Raises LakehouseError for a tag or another branch, which would keep old snapshots.
 
-    The tag of a view's snapshot is a mirror's, and goes with it. Those of regular rows go with the history.
+    The tags of a view's snapshot are a mirror's, and go with it. Those of regular rows go with the history.
     """
     refuse_pinned(_name(table), [table])
     if kept := sorted(name for name in table.metadata.refs if name not in ("main", TAG) and not is_tag(name)):

@@ -20,7 +20,7 @@ from ingestion import refresh_mirrors
 from ingestion.state import lease as leases
 from ingestion.state import store
 from lakehouse.catalog.open import open_catalog
-from lakehouse.catalog.views.regular import PREFIX
+from lakehouse.catalog.views.tags import REGULAR
 from lakehouse.declarations.manifest import load_manifest
 from lakehouse.declarations.policies import MaintenancePolicy
 from lakehouse.errors import LakehouseError
@@ -182,7 +182,7 @@ def let_go_of_readers(people: People, name: TableName) -> None:
         table = catalog.load_table(tuple(name))
         with table.manage_snapshots() as managed:
             for ref in table.metadata.refs:
-                if ref.startswith(PREFIX):
+                if ref.startswith(REGULAR):
                     managed.remove_tag(ref)
 
 

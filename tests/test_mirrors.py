@@ -12,6 +12,7 @@ from ingestion.mirrors.write import FAN
 from ingestion.state.refreshes import Refreshes, mirror_refreshes
 from ingestion.verify import TableComparison, reconcile_raw
 from lakehouse.catalog.views.current_views import TAG
+from lakehouse.catalog.views.mirrored import tag_of
 from lakehouse.declarations.policies import MirrorPolicy, RawPolicy
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
@@ -161,7 +162,7 @@ def test_a_traveller_in_time_meets_no_half_of_a_refresh(
     world.sql("UPDATE items SET price = 0", "INSERT INTO items VALUES (10)")
     at_newest(world, spark)
     found = metadata(world, "items")
-    assert set(found.refs()) == {"main", TAG}
+    assert set(found.refs()) == {"main", TAG, *(tag_of(entry.snapshot_id) for entry in found.history())}
     rows = [found.scan(snapshot_id=entry.snapshot_id).to_arrow().num_rows for entry in found.history()]
     assert rows == [9, 10]
 

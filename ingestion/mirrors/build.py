@@ -24,7 +24,8 @@ from lakehouse.catalog.open import PASSED, total
 from lakehouse.catalog.private_pyiceberg import Staging
 from lakehouse.catalog.statistics import carry
 from lakehouse.catalog.views.current_views import TAG
-from lakehouse.catalog.views.regular import moved
+from lakehouse.catalog.views.mirrored import next_tag
+from lakehouse.catalog.views.tags import moved
 from lakehouse.servers.database import CatalogConnection
 from lakehouse.text.sql import spark_relation
 
@@ -213,7 +214,8 @@ def _stage(
 
     staging = Staging(copy)
     staging.set_properties(properties)
-    staging.apply((moved(TAG, state.snapshot),))  # so that expiry keeps the snapshot that the view names
+    # so that expiry keeps what the view's texts name
+    staging.apply((moved(TAG, state.snapshot), *next_tag(copy.metadata, state.snapshot)))
     if surplus := surplus_snapshots(copy.metadata, max_snapshots, time.time_ns() // 1_000_000):
         statistics = carry(copy.metadata, frozenset(surplus))
         ExpireSnapshots(staging).by_ids(surplus).commit()

@@ -17,6 +17,7 @@ from ingestion.state import store
 from lakehouse.catalog.next_names import Name
 from lakehouse.catalog.open import is_unchanged
 from lakehouse.catalog.views.current_views import TAG
+from lakehouse.catalog.views.mirrored import tag_of
 from lakehouse.declarations import RawTable
 from lakehouse.text.sql import spark_relation
 
@@ -54,9 +55,11 @@ class Mirror:
 
     @property
     def is_tagged(self) -> bool:
-        """Whether expiry keeps the snapshot that the view names."""
-        tag = self.mirror.metadata.refs.get(TAG) if self.mirror else None
-        return self.state is not None and tag is not None and tag.snapshot_id == self.state.snapshot
+        """Whether expiry keeps what the view's texts name."""
+        if self.state is None or self.mirror is None:
+            return False
+        refs = self.mirror.metadata.refs
+        return TAG in refs and refs[TAG].snapshot_id == self.state.snapshot and tag_of(self.state.snapshot) in refs
 
 
 def mirrors_at_cut(

@@ -1,6 +1,6 @@
 """The three texts of a fresh view: the rows of the mirror whose keys nothing has touched since, and the newest others.
 
-Each names the mirror's snapshot and its position as literals, so no text takes rows of one state and the position of
+Each names the mirror's state and its position as literals, so no text takes rows of one state and the position of
 another. The long one follows whatever it can of what raw has after the position, the short one what is regular, and the
 plain one nothing: it is that of a table to which nothing has come.
 """

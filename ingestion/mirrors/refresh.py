@@ -31,7 +31,8 @@ from lakehouse.catalog.file_io import open_io
 from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.catalog.next_names import Name
 from lakehouse.catalog.open import load_table
-from lakehouse.catalog.views.regular import newest_tag, shows_all
+from lakehouse.catalog.views.regular import newest_tag
+from lakehouse.catalog.views.tags import shows_all
 from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import CatalogConnection

@@ -6,7 +6,8 @@ has after the position is all there is to know. It reads raw at a tag that stays
 `lakehouse.catalog.views.regular`), and the publish that brings such gives the view its long text again.
 
 The plain one has the mirror's rows. It is right while there is no tail, and the publish that begins one gives the view
-its short text or its long one.
+its short text or its long one. It reads the mirror at a tag, which a compaction moves along (see
+`lakehouse.catalog.views.mirrored`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from ingestion.mirrors.view_parts import (
     select_list,
 )
 from lakehouse.catalog.views.current_views import MIRROR
+from lakehouse.catalog.views.mirrored import tag_of
 
 
 def short_parts(view: FreshView, at: Position, say: Dialect) -> tuple[str, str]:
@@ -48,7 +50,8 @@ def short_parts(view: FreshView, at: Position, say: Dialect) -> tuple[str, str]:
 def plain_parts(view: FreshView, at: Position, say: Dialect) -> tuple[str, str]:
     """The query of the mirror, and what follows it."""
     shown = select_list(view, say, lambda column: f"m.{say.ident(column.source.lake_name)}")
-    return f"SELECT {shown} FROM {mirror_of(view, at, say)}", f"\nSELECT * FROM {MIRROR}"
+    mirror, tag = relation_of(say, view.catalog, f"mirror_{view.source}", view.table), say.literal(tag_of(at.snapshot))
+    return f"SELECT {shown} FROM {mirror} {say.version.format(tag)} AS m", f"\nSELECT * FROM {MIRROR}"
 
 
 def _tail(view: FreshView, at: Position, say: Dialect) -> str:

@@ -19,7 +19,8 @@ from pyiceberg.types import ListType, LongType
 
 from ingestion.sink.publication import Cut, TableAppend
 from lakehouse.catalog.open import ROWS
-from lakehouse.catalog.views.regular import newest_tag, shows_all
+from lakehouse.catalog.views.regular import newest_tag
+from lakehouse.catalog.views.tags import shows_all
 
 TRUNCATE = "t"
 

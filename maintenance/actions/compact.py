@@ -21,7 +21,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from lakehouse.catalog.open import DATA_OPERATIONS, total
-from lakehouse.catalog.writing.commit import commit_on
+from lakehouse.catalog.views.tags import after_rewrites
+from lakehouse.catalog.writing.commit import commit_on, until_committed
 from lakehouse.catalog.writing.growing import settled
 from lakehouse.declarations.policies import CompactPolicy, MaintenancePolicy
 from lakehouse.text.sql import spark_ident, spark_literal, spark_relation
@@ -66,6 +67,7 @@ def compact(session: Session, table: TableName, policy: MaintenancePolicy) -> Ou
     if session.dry_run:
         return Outcome(NAME, table, "planned", _what(plan, before, rule), before=before)
     conflicts = _until_committed(session, table, rule)
+    until_committed(session.catalog, table, lambda found: after_rewrites(found.metadata))
     now = session.catalog.load_table(table)
     read, written = _moved(loaded, now)
     told = [_what(plan, before, rule), f"{conflicts} conflicts with other writers" * bool(conflicts), plan.why_refused]

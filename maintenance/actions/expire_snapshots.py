@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from lakehouse.catalog.open import history
 from lakehouse.catalog.past import newest_until
 from lakehouse.catalog.pins import TAG, properties_of
-from lakehouse.catalog.views.regular import after_rewrites
+from lakehouse.catalog.views.tags import after_rewrites
 from lakehouse.catalog.writing.commit import commit_on, until_committed
 from lakehouse.declarations.policies import ExpirePolicy, MaintenancePolicy
 from maintenance.actions.action import action

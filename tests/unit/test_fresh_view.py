@@ -16,6 +16,7 @@ from ingestion.pipeline.repair.spelling import SpelledColumn
 from ingestion.schema.facts import ColumnFacts
 from ingestion.schema.former_names import Called
 from lakehouse.catalog.views.current_views import as_loaded, is_fresh, is_plain, is_short, past_of
+from lakehouse.catalog.views.mirrored import tag_of
 from tests.marks import seeds
 
 BEGIN = datetime(2026, 11, 20, tzinfo=UTC)
@@ -317,7 +318,7 @@ def test_the_plain_text_reads_the_mirror_alone() -> None:
     it, text = lake(), trino_text(WIDE, AT, "SELECT 1", Kind.PLAIN) or ""
     assert it.rows(kind=Kind.PLAIN) == it.rows() == [(1, "one", "big 1"), (2, "two", None)]
     assert "raw_s" not in text and "meta" not in text and "JOIN" not in text
-    assert named_snapshots(text) == {AT.snapshot}
+    assert f"FOR VERSION AS OF '{tag_of(AT.snapshot)}' AS m" in text and named_snapshots(text) == set()
 
 
 def step(rng: random.Random, state: dict[int, tuple[Any, ...]], text: str, *, regular: bool = False) -> list[Row]:

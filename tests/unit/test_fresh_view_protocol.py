@@ -26,7 +26,7 @@ from ingestion.state import store
 from lakehouse.catalog.open import load_table
 from lakehouse.catalog.relations import list_views, read_metadata
 from lakehouse.catalog.views.current_views import CUT, MIRROR, TAIL, past_of, with_past
-from lakehouse.catalog.views.regular import after_rewrites
+from lakehouse.catalog.views.tags import after_rewrites
 from lakehouse.catalog.views.view_versions import LONG, NextView, Plain, with_version, write_view
 from lakehouse.catalog.writing.commit import until_committed
 from tests.marks import slow

@@ -23,8 +23,11 @@ from ingestion.state import store
 from ingestion.state.lease import Lease, mirrors_of
 from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.catalog.relations import list_views, read_metadata
+from lakehouse.catalog.views import mirrored
 from lakehouse.catalog.views.current_views import CUT, MARK, MIRROR, TAIL, view_of, with_past
-from lakehouse.catalog.views.regular import KEPT, PREFIX, after_rewrites, newest_tag
+from lakehouse.catalog.views.regular import KEPT, newest_tag
+from lakehouse.catalog.views.tags import REGULAR, after_rewrites, tags_of
+from lakehouse.catalog.views.tags import VIEW as VIEW_TAGS
 from lakehouse.catalog.views.view_versions import LONG, NextView, Plain, current_version, with_version, write_view
 from lakehouse.catalog.writing.commit import move_pointer, until_committed
 from lakehouse.declarations.policies import ExpirePolicy
@@ -348,7 +351,7 @@ def test_a_tag_shows_nothing_irregular_after_what_it_began_with(shop: Shop) -> N
     assert newest() not in (first, second) and behind(second) == [10, 20, 30, 40]
     for number in range(2 * KEPT):
         shop.publish(shop.append("t", lsn=100 + number), lsn=200 + number)
-    tags = [name for name in shop.catalog.load_table(RAW).metadata.refs if name.startswith(PREFIX)]
+    tags = [name for name in shop.catalog.load_table(RAW).metadata.refs if name.startswith(REGULAR)]
     assert len(tags) == KEPT and newest() in tags and first not in tags
 
 
@@ -358,7 +361,7 @@ def test_an_expiry_takes_off_the_tags_that_were_left_behind_an_hour_ago_and_not_
     def kept(hours: float) -> list[str]:
         raw, then = shop.catalog.load_table(RAW), int((time.time() + hours * 3600) * 1000)
         over = decide(raw, RULE, frozenset(), then, then).references
-        return [name for name in raw.metadata.refs if name.startswith(PREFIX) and name not in over]
+        return [name for name in raw.metadata.refs if name.startswith(REGULAR) and name not in over]
 
     for number in range(3):
         shop.publish(shop.append("t", lsn=20 + number), lsn=30 + number)
@@ -380,6 +383,27 @@ def test_the_newest_tag_moves_on_after_a_compaction_and_no_other(shop: Shop) -> 
     assert newest_tag(found.metadata) == (tag[0], raw.metadata.current_snapshot_id)
     found.append(pa.table({"id": [9]}, schema=pa.schema([("id", pa.int64())])))
     assert after_rewrites(shop.catalog.load_table(RAW).metadata) == (), "rows that no publish has judged"
+
+
+def test_the_tag_of_a_mirror_stays_at_its_rows_and_moves_on_after_a_compaction(shop: Shop) -> None:
+    def written() -> int:
+        rows = pa.table({"id": [9]}, schema=pa.schema([("id", pa.int64())]))
+        shop.catalog.load_table(RAW).append(rows)
+        snapshot = shop.catalog.load_table(RAW).metadata.current_snapshot_id
+        until_committed(shop.catalog, RAW, lambda found: mirrored.next_tag(found.metadata, snapshot or 0))
+        return snapshot or 0
+
+    first, second = written(), written()
+    with shop.catalog.load_table(RAW).transaction() as transaction, transaction.update_snapshot().fast_append():
+        pass
+    until_committed(shop.catalog, RAW, lambda found: after_rewrites(found.metadata))
+    now = shop.catalog.load_table(RAW).metadata
+    assert now.refs[mirrored.tag_of(first)].snapshot_id == first
+    assert now.refs[mirrored.tag_of(second)].snapshot_id == now.current_snapshot_id != second
+    assert mirrored.next_tag(now, second) == (), "a refresh that finds nothing leaves it there"
+    for _ in range(mirrored.KEPT):
+        written()
+    assert len(tags_of(shop.catalog.load_table(RAW).metadata, VIEW_TAGS)) == mirrored.KEPT
 
 
 @pytest.mark.parametrize("is_dropped", [True, False])
