@@ -7,20 +7,27 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from trino.exceptions import TrinoUserError
+from trino.transaction import IsolationLevel
 
 from ingestion import recover_source
+from lakehouse.catalog.row_groups import LEAST_BYTES, PROPERTY
 from lakehouse.errors import LakehouseError
+from lakehouse.servers.trino import connect, query
 from lakehouse.settings import Settings
+from lakehouse.text.sql import relation
 from lakehouse_backup.run import Warehouse, make_backup, restore_backup
+from maintenance.actions.compact import compact
 from maintenance.actions.exclusion import exclusive
 from maintenance.inventory.outcome import TableName
 from maintenance.inventory.session import Session
 from maintenance.runner.run import ACTIONS
+from tests.fresh import in_source, is_plain_view, name_of, seen_in_spark, seen_in_trino
 from tests.mirrored import assert_mirrors_equal, metadata, refreshed, write_position_deletes
 from tests.orchestrated import make_orchestrated
 from tests.test_backup import destroy_catalog
 from tests.test_maintenance_kills import EVERYTHING
-from tests.test_mirrors import at_newest, make
+from tests.test_mirrors import at_newest, make, make_fresh
 from tests.world import World
 
 pytestmark = pytest.mark.stack
@@ -60,6 +67,43 @@ def test_maintenance_applies_deletes_and_the_next_refresh_goes_on(
     assert at_newest(world, spark).written == (), "it stands where it stood"
     world.sql("DELETE FROM items WHERE id = 40")
     assert [(m.name, m.anew) for m in at_newest(world, spark).written] == [("items", False)]
+
+
+@pytest.mark.slow
+def test_a_view_to_which_nothing_has_come_reads_what_a_compaction_has_written(
+    settings: Settings, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_position_deletes(monkeypatch)
+    monkeypatch.setattr("lakehouse.catalog.row_groups.ROWS", 10)
+    world = make_fresh(settings, spark)
+    for key in (10, 20):
+        world.sql(f"UPDATE items SET price = 0 WHERE id < {key}", f"DELETE FROM items WHERE id = {key}")
+        at_newest(world, spark)
+    assert is_plain_view(world, "items") and deletes(world) > 0
+    assert metadata(world, "items").properties[PROPERTY] == str(LEAST_BYTES)
+    with closing(Session(world.settings)) as session:
+        assert compact(session, TableName(*world.source.table("items").mirror_identifier), EVERYTHING).status == "done"
+    assert is_plain_view(world, "items") and deletes(world) == 0
+    plan = query(world.settings, f"EXPLAIN SELECT * FROM {relation(*name_of(world, 'items'))}")[0][0]
+    assert f"items$data@{metadata(world, 'items').current_snapshot().snapshot_id}" in plan
+    assert seen_in_trino(world, "items") == in_source(world, "items") == seen_in_spark(world, spark, "items")
+    world.sql("UPDATE items SET price = 0 WHERE id = 7", "DELETE FROM items WHERE id = 8")
+    world.ingest(spark)
+    assert not is_plain_view(world, "items") and seen_in_trino(world, "items") == in_source(world, "items")
+
+
+@pytest.mark.slow
+def test_a_transaction_that_knows_the_mirror_from_before_is_not_shown_it_again(settings: Settings, spark: Any) -> None:
+    world = make_fresh(settings, spark)
+    known = connect(world.settings)
+    known._isolation_level = IsolationLevel.READ_UNCOMMITTED  # Trino remembers the tables in it, and not the views
+    count = f"SELECT count(*) FROM {relation(*name_of(world, 'items'))}"
+    assert known.cursor().execute(count).fetchall() == [[40]]
+    world.sql("DELETE FROM items WHERE id = 8")
+    at_newest(world, spark)
+    assert is_plain_view(world, "items") and query(world.settings, count) == [[39]]
+    with pytest.raises(TrinoUserError, match="lakehouse_view_"):
+        known.cursor().execute(count).fetchall()
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ from ingestion.mirrors.write import BRANCH, SMALL_BYTES, Size, Target, write_all
 from ingestion.pipeline.session import Session
 from ingestion.sink.publish import surplus_snapshots
 from ingestion.state import store
+from lakehouse.catalog import row_groups
 from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.catalog.next_names import next_name
 from lakehouse.catalog.open import PASSED, total
@@ -101,6 +102,10 @@ def _build(
     else:
         copy = copies.begin(states, session.catalog, name, item.mirror.metadata_location, BRANCH)
         copy = fit(copy, item.log, item.table, plan)
+    known = _size(item.raw) if item.state is None or plan.anew else _size(copy)
+    if fitting := row_groups.fitting(copy.properties, known.bytes, known.rows):
+        with copy.transaction() as transaction:
+            transaction.set_properties(fitting)
     written = _write(session, item, copy, plan, stream)
     has_columns = item.state is not None and item.columns == dict(item.state.columns)
     if written is None and has_columns and item.is_tagged:

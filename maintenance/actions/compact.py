@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from lakehouse.catalog import row_groups
 from lakehouse.catalog.open import DATA_OPERATIONS, total
 from lakehouse.catalog.views.tags import after_rewrites
 from lakehouse.catalog.writing.commit import commit_on, until_committed
@@ -37,6 +38,7 @@ from maintenance.inventory.session import DATA, Session
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
+    from pyiceberg.table.update import TableUpdate
 
 NAME = "compact"
 MAX_TRIES, FIRST_PAUSE_SECONDS = 4, 0.5
@@ -155,6 +157,8 @@ def _rewrite_files(session: Session, table: TableName, rule: CompactPolicy, load
     if plan.partitions and order_of(rule) and ordered_since(loaded, rule) is None:
         loaded = _begin_order(session, loaded, rule)
         plan = plan_for(loaded, rule)
+    if plan.data and not table.namespace.startswith("raw_"):  # whose other writer has row groups of its own
+        until_committed(session.catalog, table, _fitting_row_groups)
     for part in _portions(plan.sorted, _whole):
         size = sum(map(_whole, part))
         failed += _rewrite_data(session, table, rule, _both(_condition(part), rest), size, {"rewrite-all": "true"})
@@ -177,6 +181,15 @@ def _moved(before: Table, now: Table) -> tuple[int, int]:
     made = [snapshot for snapshot in now.metadata.snapshots if snapshot.snapshot_id not in known]
     mine = [s for s in made if s.summary is not None and s.summary.operation.value not in DATA_OPERATIONS]
     return sum(total(s, "removed-files-size") for s in mine), sum(total(s, "added-files-size") for s in mine)
+
+
+def _fitting_row_groups(table: Table) -> tuple[TableUpdate, ...]:
+    """What has row groups of a million rows or so in the files that Spark writes from now on."""
+    from pyiceberg.table.update import SetPropertiesUpdate
+
+    newest = table.current_snapshot()
+    fitting = row_groups.fitting(table.properties, total(newest, "total-files-size"), total(newest, "total-records"))
+    return (SetPropertiesUpdate(updates=fitting),) if fitting else ()
 
 
 def _begin_order(session: Session, table: Table, rule: CompactPolicy) -> Table:

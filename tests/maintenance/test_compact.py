@@ -5,10 +5,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 import pytest
 
+from lakehouse.catalog import row_groups
 from maintenance.actions.compact import compact
 from maintenance.inventory.outcome import TableName
 from maintenance.inventory.session import Session
-from tests.maintained import COMPACT, DAYS, SCHEMA, append, rows
+from tests.maintained import COMPACT, DAYS, SCHEMA, append, make_table, rows
 
 pytestmark = pytest.mark.stack
 
@@ -21,6 +22,23 @@ def test_compaction_keeps_every_row_and_leaves_one_file(session: Session, table:
     assert (outcome.before.manifests, outcome.after.manifests) == (8, 1)
     assert rows(session, table) == before
     assert compact(session, table, COMPACT).status == "skipped"
+
+
+def test_files_of_many_narrow_rows_get_small_row_groups(
+    session: Session, table: TableName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(row_groups, "ROWS", 10)
+    session.catalog.create_namespace_if_not_exists("marts")
+    mart = make_table(session, "marts", appends=8)
+    before, found = rows(session, mart), {}
+    for name in (mart, table):
+        assert compact(session, name, COMPACT).status == "done"
+        loaded = session.load(name)
+        assert loaded is not None
+        found[name] = loaded.properties.get(row_groups.PROPERTY)
+    assert rows(session, mart) == before
+    assert found == {mart: str(row_groups.LEAST_BYTES), table: None}, "raw tables have another writer"
+    session.catalog.drop_table(mart)
 
 
 def test_a_table_with_few_files_is_skipped_without_starting_spark(session: Session, schema: str) -> None:
