@@ -17,7 +17,7 @@ from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
-from ingestion.mirrors.views import NextView, swap, unreached
+from ingestion.mirrors.views import NextView, Since, swap, unreached
 from ingestion.sink.meta_tables import MIRRORS, ensure_mirrors
 from ingestion.sink.publication import TableAppend
 from ingestion.sink.publish import TABLE_PROPERTIES, Staged, stage_append
@@ -154,13 +154,13 @@ def _swapped(settings: Settings, catalog: LakeCatalog, lease: Lease, made: Publi
         with store.connect_catalog(settings) as connection, connection.transaction():
             leases.check(connection, lease, settings.ingestion.lease_seconds)
             # The lease's row is locked now, so an earlier attempt has either committed or gone.
-            irregular = _irregular(connection, made)
+            since = _since(connection, made)
             still = unreached(connection, catalog.name, made.views)
             landed = row is not None and _names(connection, catalog.name, row.identifier, row.new_location)
             if not landed and _added(connection, catalog.name, row):
                 for mirror in sorted(made.mirrors, key=lambda item: item.mirror):
                     _put(connection, catalog.name, mirror)
-                swap(connection, catalog.name, made.views, irregular, still)
+                swap(connection, catalog.name, made.views, since, still)
                 landed = True
             done.append(landed)
 
@@ -168,15 +168,17 @@ def _swapped(settings: Settings, catalog: LakeCatalog, lease: Lease, made: Publi
     return done[-1]
 
 
-def _irregular(connection: CatalogConnection, made: Published) -> Collection[str] | None:
-    """The tables whose views get no short text: a publish that the refresh knows nothing of has come in between.
+def _since(connection: CatalogConnection, made: Published) -> Since:
+    """What publishes that the refresh knows nothing of have brought.
 
-    From here on none does before the end of the transaction; the next one finds the short text and replaces it.
+    From here on none comes before the end of the transaction; the next one finds the short text and replaces it. A row
+    that a repair lands at a position before the refresh's is in none of its texts, and readers may have seen it.
     """
-    if all(view.short_of is None for view in made.views):
-        return ()
+    if all(view.table is None for view in made.views):
+        return Since(frozenset(), frozenset())
     leases.hold_off(connection, made.source)
-    return store.irregular_since(connection, made.source, made.seen)
+    irregular = store.irregular_since(connection, made.source, made.seen)
+    return Since(irregular, store.irregular_since(connection, made.source, made.seen, in_no_cut=True))
 
 
 def _added(connection: Connection, catalog: str, row: Staged | None) -> bool:

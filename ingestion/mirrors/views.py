@@ -34,6 +34,7 @@ from lakehouse.catalog.views.view_versions import (
     Name,
     NextView,
     Plain,
+    Since,
     current_version,
     known_metadata,
     with_version,
@@ -88,28 +89,28 @@ def next_views(settings: Settings, catalog: LakeCatalog, mirrored: Sequence[Mirr
 
 def _written(io: FileIO, name: Name, base: str, made: _Next, item: Mirrored, raw: Table | None) -> NextView:
     """Writes the files of a view's next metadata."""
-    short_of = item.table.name if LONG in current_version(made.metadata)["summary"] else None
-    plain = None
+    current, plain = current_version(made.metadata), None
+    table = item.table.name if NAMED in current["summary"] else None
     if made.plain is not None:
         assert raw is not None
         plain = Plain(write_view(io, made.plain), item.table.identifier, raw.metadata_location)
-    return NextView(name, base, write_view(io, made.metadata), short_of, plain)
+    return NextView(name, base, write_view(io, made.metadata), table, LONG in current["summary"], plain)
 
 
 def swap(
     connection: CatalogConnection,
     catalog: str,
     views: Sequence[NextView],
-    irregular: Collection[str] | None,
+    since: Since,
     still: Collection[Name],
 ) -> None:
     """Points the views to their next metadata within a transaction, but for those that somebody else has replaced.
 
-    A short text is not for tables that are `irregular` by now (None: it is not known which): theirs stay as they are. A
-    plain one is for raw tables that are as they were `still` (see `unreached`).
+    So do those whose next text cannot follow what has come `since`. A plain text is for raw tables that are as they
+    were `still` (see `unreached`).
     """
     for view in sorted(views, key=lambda found: found.view):
-        if view.short_of is None or (irregular is not None and view.short_of not in irregular):
+        if not since.holds(view):
             location = view.plain.location if view.plain and view.plain.raw in still else view.location
             move_pointer(connection, catalog, view.view, view.base, location)
 

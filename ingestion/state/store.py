@@ -412,10 +412,17 @@ def last_publish(connection: CatalogConnection, source: str) -> datetime | None:
     return row[0]
 
 
-def irregular_since(connection: CatalogConnection, source: str, seen: datetime) -> frozenset[str] | None:
-    """The tables that publishes after that one brought irregular rows to; None if one of them does not tell."""
+def irregular_since(
+    connection: CatalogConnection, source: str, seen: datetime, *, in_no_cut: bool = False
+) -> frozenset[str] | None:
+    """The tables that publishes after that one brought irregular rows to; None if one of them does not tell.
+
+    Of all publishes, or of those without a cut: what a repair or a replay lands may be of before the newest one.
+    """
     rows = connection.execute(
-        "SELECT irregular FROM lakehouse.cycles WHERE source = %s AND published_at > %s", (source, seen)
+        "SELECT irregular FROM lakehouse.cycles WHERE source = %s AND published_at > %s"
+        " AND (cut_lsn IS NULL OR NOT %s)",
+        (source, seen, in_no_cut),
     ).fetchall()
     if any(tables is None for (tables,) in rows):
         return None

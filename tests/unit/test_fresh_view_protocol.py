@@ -85,7 +85,10 @@ class Lake:
     def publish(self) -> None:
         """With a cut, of rows or of none; the table is in it if it streams."""
         kinds = ["regular", "regular", "left out", "truncate", "none"]
-        kind = self.rng.choice(kinds if self.state == "streaming" else ["regular", "none", "none", "none"])
+        self.publish_of(self.rng.choice(kinds if self.state == "streaming" else ["regular", "none", "none", "none"]))
+
+    def publish_of(self, kind: str) -> None:
+        """The same of rows of this kind."""
         self.lsn += 10
         appends: list[TableAppend] = []
         if self.state != "streaming":
@@ -114,12 +117,16 @@ class Lake:
         if self.state == "streaming":
             self.state = "paused"
         else:
-            files = tuple(file for lsn in self.spool for file in self.shop.append(lsn=lsn).data_files)
-            self._publish([TableAppend(RAW, files, {"lakehouse.rows.u": "2"})] if files else [], None)
-            self.landed += self.spool
-            self.odd |= set(self.spool)
+            self.land_in_no_cut(self.spool)
             self.state, self.spool = "streaming", []
         self.log.append(self.state)
+
+    def land_in_no_cut(self, lsns: list[int]) -> None:
+        """As what was spooled does, and what a repair or a replay brings."""
+        files = tuple(file for lsn in lsns for file in self.shop.append(lsn=lsn).data_files)
+        self._publish([TableAppend(RAW, files, {"lakehouse.rows.u": "2"})] if files else [], None)
+        self.landed += lsns
+        self.odd |= set(lsns)
 
     def rewrite(self) -> None:
         """A compaction, and what expiry does to the tags."""
@@ -186,10 +193,10 @@ class Lake:
             metadata, {"trino": with_past(json.dumps(asdict(replace(text, tag=None))), CUT, "", "")}, {}
         )
         if text.tag is None:
-            return NextView(VIEW, base, write_view(io, long))
+            return NextView(VIEW, base, write_view(io, long), "items")
         summary = {LONG: str(long["current-version-id"])}
         short = with_version(long, {"trino": with_past(json.dumps(asdict(text)), TAIL, "", "")}, summary)
-        made = NextView(VIEW, base, write_view(io, short), "items")
+        made = NextView(VIEW, base, write_view(io, short), "items", is_short=True)
         if kind == Kind.SHORT:
             return made
         told = with_past(json.dumps(asdict(replace(text, plain=True))), MIRROR, "", "")
@@ -246,6 +253,26 @@ class Lake:
         stop = min((lsn for lsn in self.stops if lsn > text.cut_lsn), default=until + 1)
         followed = [lsn for lsn in self.landed if text.cut_lsn < lsn <= until and lsn < stop]
         return max(followed, default=text.snapshot)
+
+
+@pytest.mark.parametrize("parts", [3, 5])
+def test_a_row_that_a_repair_lands_during_a_refresh_stays_in_sight(shop: Shop, parts: int) -> None:  # noqa: F811
+    """It is of the cut that the refresh has read, and neither in the mirror nor behind the position of the new text."""
+    lake = Lake(shop, random.Random(1))
+    lake.landed, lake.mirror = [10], 10
+    lake.publish_of("regular")
+    lake.refresh_alone()
+    lake.publish_of("left out")
+    assert lake.text and lake.text.tag is None
+    for _ in range(parts):
+        lake.refresh()
+    cut = lake.stream.cut_lsn
+    assert cut is not None
+    lake.land_in_no_cut([cut])
+    assert lake.text.cut_lsn < cut <= lake._long(lake.text), "readers have seen it"
+    while lake.refreshing:
+        lake.refresh()
+    assert lake.text and lake.text.cut_lsn < cut <= lake._long(lake.text)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

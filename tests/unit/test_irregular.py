@@ -107,7 +107,7 @@ class Shop:
         short = with_version(long, {"trino": SHORT_TEXT}, {"at": "1", LONG: str(long["current-version-id"])})
         plain = with_version(short, {"trino": PLAIN_TEXT}, {"at": "1", LONG: str(long["current-version-id"])})
         at = Plain(write_view(self.catalog.file_io, plain), RAW, plain_at) if plain_at else None
-        view = NextView(VIEW, base, write_view(self.catalog.file_io, short), "items", at)
+        view = NextView(VIEW, base, write_view(self.catalog.file_io, short), "items", True, at)
         copies.publish(self.settings, self.catalog, self.mirrors, copies.Published("shop", seen, (), (view,), None))
 
     @property

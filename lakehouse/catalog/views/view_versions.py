@@ -40,14 +40,15 @@ _lock = Lock()
 class NextView:
     """A view's next metadata file, and the one that it replaces.
 
-    `short_of` is the table of a view that gets a short text: for a publish may have come that it cannot follow. Such a
-    view gets the `plain` text instead if nothing has come to its table.
+    `table` is that of a view whose text follows raw from a position on, by a short text if it `is_short`. It gets the
+    `plain` text instead if nothing has come to the table.
     """
 
     view: Name
     base: str
     location: str
-    short_of: str | None = None
+    table: str | None = None
+    is_short: bool = False
     plain: Plain | None = None
 
 
@@ -58,6 +59,22 @@ class Plain:
     location: str
     raw: Name
     raw_location: str
+
+
+@dataclass(frozen=True)
+class Since:
+    """The tables to which publishes have brought irregular rows since a refresh looked, and those of rows in no cut.
+
+    None: it is not known which.
+    """
+
+    irregular: frozenset[str] | None
+    in_no_cut: frozenset[str] | None
+
+    def holds(self, view: NextView) -> bool:
+        """Whether a view stays as it is: its next text may not show what readers have seen."""
+        tables = self.irregular if view.is_short else self.in_no_cut
+        return view.table is not None and (tables is None or view.table in tables)
 
 
 @dataclass(frozen=True)
