@@ -260,6 +260,10 @@ class Vault:
     def _exists(self, name: str) -> bool:
         return bool(self.rows(f"select 1 from duckdb_tables() where table_name = '{name}'"))
 
+    def _kind_there(self, name: str) -> str | None:
+        found = self.rows(f"select table_type from information_schema.tables where table_name = '{name}'")
+        return str(found[0][0]) if found else None
+
     def _query(self, sql: str) -> SimpleNamespace:
         rows = self.rows(sql)
         if sql.startswith("describe "):  # in Trino's words
@@ -299,6 +303,7 @@ class Vault:
             "config": self._config,
             "existing_relation": lambda name: name if self._exists(name) else None,
             "relation_exists": self._exists,
+            "kind_there": self._kind_there,
             "run_query": self._query,
             "view_text": lambda _: self.view_text,
             "run_bounds_relation": lambda: "run_bounds",

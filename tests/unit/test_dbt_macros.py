@@ -414,7 +414,7 @@ def test_a_load_that_is_told_everything_plans_the_same_and_asks_nothing() -> Non
         answers = iter(asked)
         load_plan = macro(
             "load_plan", is_loaded=lambda: True, this=hub, load_metadata=lambda *_: "", stage_facts=lambda *_: "",
-            tables_of_stages=lambda _: {"stg": {"tables": [parsed], "whole": True}},
+            tables_of_stages=lambda _: {"stg": {"tables": [parsed], "whole": True}}, is_there=lambda _: bool(asked),
             env_var=lambda name, default: json.dumps(told[name]) if name in told else default,
             run_query=lambda _: SimpleNamespace(rows=next(answers)), carried_rows=lambda *_: None,
         )  # fmt: skip

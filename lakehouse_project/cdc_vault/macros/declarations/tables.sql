@@ -70,6 +70,20 @@
   {{ return(execute and adapter.get_relation(relation.database, relation.schema, relation.identifier) is not none) }}
 {% endmacro %}
 
+{#- The same where dbt's answer may be of the run's beginning: another run may have made it since. -#}
+{% macro is_there(relation) %}
+  {{ return(cdc_vault.relation_exists(relation) or cdc_vault.kind_there(relation) is not none) }}
+{% endmacro %}
+
+{#- What Trino says that a relation is, `VIEW` or `BASE TABLE`; none where it is not there. -#}
+{% macro kind_there(relation) %}
+  {%- set found = run_query(
+    "select table_type from " ~ cdc_vault.quoted(relation.database) ~ ".information_schema.tables where table_schema = "
+    ~ cdc_vault.sql_text(relation.schema | lower) ~ " and table_name = " ~ cdc_vault.sql_text(relation.identifier | lower)
+  ) -%}
+  {{ return(found.rows[0][0] if found.rows | length else none) }}
+{% endmacro %}
+
 {#-
   The model's table or view, or none. Who runs dbt every few seconds has looked already, and says of tables that are there
   which columns they have (`LAKEHOUSE_TABLE_COLUMNS`) or what they were built from (`LAKEHOUSE_BUILT_FROM`).

@@ -8,6 +8,7 @@
 
   A stage's view also stays while the parsed table below it is not loaded as it is declared: it would name a column that is not
   there, or keep a type that is about to be widened. Loads of other sources make it too, and their hub can go on with the former one.
+  One from before the first load of that table (`is_awaited`) is made as soon as the table is there.
 -#}
 {% materialization view, adapter='trino' %}
   {%- set existing = load_cached_relation(this) -%}
@@ -30,9 +31,9 @@
     {%- endcall -%}
     {%- do cdc_vault.comment_columns(relation) -%}
   {%- endif -%}
-  {%- if "_lh_refused" in sql -%}
-    {#- A worker makes no view twice, but this one. -#}
-    {%- call noop_statement("main", "refuses", "refuses", 0) -%}{%- endcall -%}
+  {%- set unready = cdc_vault.why_unready(sql) -%}
+  {%- if unready -%}
+    {%- call noop_statement("main", unready, unready, 0) -%}{%- endcall -%}
   {%- endif -%}
   {{ run_hooks(post_hooks) }}
   {{ return({"relations": [relation]}) }}
@@ -41,12 +42,19 @@
 {#- Why the view that is there is left alone: it is `unchanged`, or `waits` for the load of what it reads; none where it is made. -#}
 {% macro why_view_stays(existing, marker) %}
   {%- if existing is none or not existing.is_view or should_full_refresh() -%}{{ return(none) }}{%- endif -%}
-  {%- if marker in cdc_vault.view_text(existing) -%}{{ return("unchanged") }}{%- endif -%}
+  {%- set there = cdc_vault.view_text(existing) -%}
+  {%- if marker in there -%}{{ return("unchanged") }}{%- endif -%}
+  {%- if cdc_vault.shows_no_table(there) -%}{{ return(none) }}{%- endif -%}
   {%- set awaited = cdc_vault.columns_awaited(model) -%}
   {%- if awaited -%}
     {%- do log(model.name ~ ": the view stays as it is until " ~ model.config.meta.source_model ~ " is loaded with " ~ awaited | join(", "), info=true) -%}
   {%- endif -%}
   {{ return("waits" if awaited else none) }}
+{% endmacro %}
+
+{#- Why a view is made that shows nothing of its table yet: a worker makes no view twice, but such a one; none of another view. -#}
+{% macro why_unready(sql) %}
+  {{ return("refuses" if "_lh_refused" in sql else "waits" if cdc_vault.shows_no_table(sql) else none) }}
 {% endmacro %}
 
 {#- The first line of the description, how to query the past, and the other lines. -#}

@@ -35,7 +35,7 @@
 -#}
 {% macro load_plan(inputs, src_ldts="load_date", src_seq="source_seq", src_applied="applied_date", src_source="record_source", ghosts=false, columns=none, hashed=none, keys={}, key_rows="true", keys_only=false) %}
   {%- set loaded = cdc_vault.is_loaded() -%}
-  {%- set stages = cdc_vault.tables_of_stages(inputs) -%}
+  {%- set stages = cdc_vault.without_awaited(cdc_vault.tables_of_stages(inputs)) -%}
   {%- set before = cdc_vault.remembered_loads(loaded, stages) -%}
   {%- set function = var("vault_hash", "md5") -%}
   {%- if loaded and before.hash != function -%}{%- do cdc_vault.check_hash(hashed, function) -%}{%- endif -%}
@@ -69,7 +69,7 @@
       {%- if name in before.inputs -%}{%- do marks.update({name: {"values": before.inputs[name], "is_new": true}}) -%}{%- endif -%}
     {%- endfor -%}
   {%- else -%}
-    {%- do marks.update(cdc_vault.plan_inputs(plan, inputs, before, loaded, src_ldts, src_seq)) -%}
+    {%- do marks.update(cdc_vault.plan_inputs(plan, inputs, before, loaded, src_ldts, src_seq, stages)) -%}
   {%- endif -%}
   {%- if redeclared or unsure or before.hash != function or (signatures and before.get("keys") != signatures) or unseen or marks.values() | selectattr("is_new") | list -%}
     {%- do cdc_vault.plan_memory(plan, marks, signature if columns is not none else none, ghosts, function, signatures, before.revised_now) -%}
@@ -107,7 +107,7 @@
 {% endmacro %}
 
 {#- Adds to the plan what each input has to load, and returns what is to be remembered of it, and whether that is new. -#}
-{% macro plan_inputs(plan, inputs, before, loaded, src_ldts, src_seq) %}
+{% macro plan_inputs(plan, inputs, before, loaded, src_ldts, src_seq, stages) %}
   {%- set asked, marks = [], {} -%}
   {%- for name in inputs -%}
     {%- set mark = before.inputs.get(name) -%}
@@ -121,6 +121,7 @@
   {%- for row in cdc_vault.facts_of_stages(asked, before.inputs, before.states, src_ldts, src_seq) if asked -%}
     {%- set mark, state = before.inputs.get(row[0]), before.states.get(row[0], "") -%}
     {%- set newest, at_newest, later, at_mark, first_later, highest = row[1], row[2], row[3], row[4], row[5], row[6] -%}
+    {%- if newest is none -%}{%- do cdc_vault.check_awaited(row[0], stages.get(row[0], {}).tables) -%}{%- endif -%}
     {%- set steady = mark is not none and at_mark == mark[1] | int -%}
     {%- set late = not steady or (later > 0 and first_later <= mark[2]) if loaded else false -%}
     {%- set after = src_ldts ~ (" > " if steady else " >= ") ~ "timestamp '" ~ mark[0] ~ "' and " if mark else "" -%}
@@ -219,6 +220,64 @@
     {%- endfor -%}
   {%- endfor -%}
   {{ return(found) }}
+{% endmacro %}
+
+{#-
+  The same without the tables that are not there, where their stages wait for the first load of these (`is_awaited`): nothing is
+  remembered of such an input, and all that it brings later is loaded. Refused is what was loaded from such a table, which
+  somebody has dropped: it would go on without its rows, and nobody would be told. So is what has nothing to be loaded from.
+-#}
+{% macro without_awaited(stages) %}
+  {%- set found, missing, given = {}, {}, fromjson(env_var("LAKEHOUSE_TABLE_STATES", "{}")) -%}
+  {%- for name, read in stages.items() -%}
+    {%- set there = [] -%}
+    {%- for table in read.tables -%}
+      {%- if table.schema ~ "." ~ table.identifier in given or cdc_vault.is_there(table) -%}{%- do there.append(table) -%}{%- else -%}{%- do missing.setdefault(name, table) -%}{%- endif -%}
+    {%- endfor -%}
+    {%- do found.update({name: dict(read, tables=there, whole=read.whole and name not in missing)}) -%}
+  {%- endfor -%}
+  {%- set known = cdc_vault.inputs_known() if missing else [] -%}
+  {%- for name, table in missing.items() -%}
+    {%- set stage = name.split(".")[0] -%}
+    {%- if missing | length == stages | length or stage in known or stages[name].tables | length > 1 or not cdc_vault.waits_for_table(stage) -%}
+      {{ exceptions.raise_compiler_error(
+        this ~ ": " ~ table ~ ", which " ~ stage ~ " reads, is not there: run the load job of its raw table, which makes it of raw, then load this again"
+      ) }}
+    {%- endif -%}
+  {%- endfor -%}
+  {{ return(found) }}
+{% endmacro %}
+
+{#- Whether the view of a stage in Trino is one from before the first load of its table. -#}
+{% macro waits_for_table(stage) %}
+  {%- for id in model.depends_on.nodes if id.split(".")[-1] == stage and id in graph.nodes and graph.nodes[id].config.materialized == "view" -%}
+    {{ return(cdc_vault.said_by_stage(stage).hashed_keys is defined and cdc_vault.shows_no_table(cdc_vault.view_text(ref(stage)))) }}
+  {%- endfor -%}
+  {{ return(false) }}
+{% endmacro %}
+
+{#- The stages that the target has ever loaded rows of, also in a state that it was put back from, or before a full refresh. -#}
+{% macro inputs_known() %}
+  {%- set found, prefix = [], cdc_vault.load_property("") -%}
+  {%- set there = cdc_vault.existing_relation(this) -%}
+  {%- for row in (run_query("select key from " ~ cdc_vault.system_table(this, "properties") ~ " where key like '" ~ prefix ~ "%'").rows if there is not none and not there.is_view else []) -%}
+    {%- do found.append(row[0].replace(prefix, "", 1).split(".")[0]) -%}
+  {%- endfor -%}
+  {{ return(found) }}
+{% endmacro %}
+
+{#-
+  Refuses to load from a stage without rows whose view is still that of before the first load, though its table is there: the load of that
+  makes the view, and may have been killed in between.
+-#}
+{% macro check_awaited(name, tables) %}
+  {%- set stage = name.split(".")[0] -%}
+  {%- if tables and cdc_vault.waits_for_table(stage) -%}
+    {{ exceptions.raise_compiler_error(
+      this ~ ": the view " ~ ref(stage) ~ " is of before the first load of " ~ tables[0] ~ ", and shows none of its rows. Make it first, by the load job or"
+      ~ " `dbt run --select " ~ stage ~ "`, then load this again"
+    ) }}
+  {%- endif -%}
 {% endmacro %}
 
 {#-

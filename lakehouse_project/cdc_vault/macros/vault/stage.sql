@@ -13,6 +13,9 @@
 
   What it hashes, and of what columns, is in its `meta`: a table of the vault whose hashes are made of something else now is
   built anew.
+
+  Before the first load of its table it has no rows, of the types that it will have: a hub that other sources share with it is loaded
+  from these (`is_awaited`).
 -#}
 {% macro stage(source_model, hashed_columns={}, derived_columns={}) -%}
   {%- set keys, hashdiffs = {}, {} -%}
@@ -28,7 +31,9 @@
     {%- do cdc_vault.check_names(source_model, columns.values() | list, [
       "is_deleted", "load_date", "applied_date", "source_seq", "record_source",
     ] + hashed_columns | list) -%}
-    {%- if cdc_vault.is_handed("_lh_parsed_" ~ source_model) -%}
+    {%- set handed = cdc_vault.is_handed("_lh_parsed_" ~ source_model) -%}
+    {%- set awaited = not handed and cdc_vault.is_awaited(parsed, this) -%}
+    {%- if handed -%}
 {{ cdc_vault.load_header(columns=cdc_vault.columns_of_stage(columns, hashed_columns)) ~ "\n" }}
     {%- endif -%}
     select
@@ -56,10 +61,25 @@
         _valid_from as applied_date,
         {{ cdc_vault.source_position() }} as source_seq,
         _record_source as record_source
-      from {{ cdc_vault.handed_or("_lh_parsed_" ~ source_model, parsed) }}
+      from {{ "(" ~ cdc_vault.no_rows(cdc_vault.stage_columns(source_model, {}).values() | list) ~ ") as _lh_awaited" if awaited else cdc_vault.handed_or("_lh_parsed_" ~ source_model, parsed) }}
     )
   {%- endif -%}
 {%- endmacro %}
+
+{#-
+  Whether the parsed table of a stage was never there. That tells the stage's view: one that reads the table was made when it was there, so somebody
+  has dropped it since, and whoever reads the view fails.
+-#}
+{% macro is_awaited(parsed, stage) %}
+  {%- if parsed.is_cte or cdc_vault.is_there(parsed) -%}{{ return(false) }}{%- endif -%}
+  {%- set kind = cdc_vault.kind_there(stage) -%}
+  {{ return(kind is none or (kind == "VIEW" and cdc_vault.shows_no_table(cdc_vault.view_text(stage)))) }}
+{% endmacro %}
+
+{#- Whether the text of a stage's view is that of before the first load. -#}
+{% macro shows_no_table(text) %}
+  {{ return("_lh_awaited" in text) }}
+{% endmacro %}
 
 {#- Name and type of each of them, as the header of who is handed the rows has them. -#}
 {% macro columns_of_stage(columns, hashed_columns) %}
