@@ -156,7 +156,7 @@ class Loaded:
     def stage_of(self, table: TableName, name: str) -> TableName | None:
         """A stage is where its table is, unless the project has it elsewhere: in another schema, or under an alias.
 
-        None where it is not in the lake, or what it reads is not.
+        None where it is not in the lake, or what it reads is not, nor was when its view was made.
         """
         stage = self._place(table, name)
         there = stage is not None and all(self.lake.kind_of(read) for read in self.lake.tables_below(stage))
@@ -165,7 +165,8 @@ class Loaded:
     def _place(self, table: TableName, name: str) -> TableName | None:
         model = self.models().get(name)
         places = [TableName(table.namespace, name), *([model.relation] if model else [])]
-        return next((place for place in places if self.lake.kind_of(place) is not None), None)
+        kinds = ((place, self.lake.kind_of(place)) for place in places)
+        return next((place for place, kind in kinds if kind is not None and not kind.is_awaited), None)
 
     def _refuse_unmade(self, table: TableName, load: LoadedInput) -> None:
         """Raises LakehouseError where a stage of the project has yet to be made, and has rows."""

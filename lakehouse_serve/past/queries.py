@@ -45,6 +45,11 @@ class Kind:
     types: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     key: tuple[str, ...] = ()
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether this is a stage of before the first load of its table, which it does not read: see `stage.sql`."""
+        return self.view is not None and "_lh_awaited" in self.view
+
 
 @dataclass
 class AsOfCuts:
@@ -104,6 +109,8 @@ class AsOfCuts:
         kind = self.kind_of(name)
         if kind is None:
             raise LakehouseError(f"there is no table or view {name}")
+        if kind.is_awaited:
+            raise LakehouseError(f"{name} is a stage whose table was never loaded: run the load of its source first")
         rows = f"SELECT * FROM {ident(self.catalog)}.{relation(*name)}"
         version = f" FOR VERSION AS OF {self.snapshots[name]}" if name in self.snapshots else ""
         is_mirror = name.namespace.startswith(MIRROR)

@@ -491,6 +491,13 @@ def test_a_stage_that_a_hub_has_never_loaded_from_is_asked_too() -> None:
     with pytest.raises(LakehouseError, match=r"its stage vault\.stg_s__late is not in the lake: run its load first"):
         check(unmade, HUB, answers, {one}, models, cuts)
     check(unmade, HUB, {**IS_LOADED, '"raw_s"."late"': []}, {one}, models, cuts)
+    awaited = Kind(OF_POSITIONS, "SELECT id FROM (SELECT CAST(NULL AS integer) id WHERE false) _lh_awaited")
+    waiting = {**unmade, TableName("vault", "stg_s__late"): awaited}
+    with pytest.raises(LakehouseError, match=r"vault\.stg_s__late is a stage whose table was never loaded"):
+        AsOfCuts(cuts, "lake", waiting.get).rewrite("SELECT * FROM vault.stg_s__late")
+    with pytest.raises(LakehouseError, match=r"its stage vault\.stg_s__late is not in the lake: run its load first"):
+        check(waiting, HUB, answers, {one}, models, cuts)
+    check(waiting, HUB, {**IS_LOADED, '"raw_s"."late"': []}, {one}, models, cuts)
 
 
 def test_a_hub_with_rows_of_a_source_that_is_not_asked_is_refused() -> None:
