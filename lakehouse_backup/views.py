@@ -13,7 +13,7 @@ from ingestion.state import store
 from lakehouse.catalog.relations import read_metadata
 from lakehouse.catalog.views.current_views import is_fresh, view_of
 from lakehouse.catalog.views.view_versions import as_made, current_version, known_metadata, with_long_text, write_view
-from lakehouse.catalog.writing.commit import pointer
+from lakehouse.catalog.writing.commit import pointers
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO
@@ -27,15 +27,17 @@ def fitting_views(
     """The pointers of the current views that change, old and new, by what the open transaction has of the tables."""
     moves = {}
     tables = [(source, table) for source in sources for table in store.read_positions(states, source)]
+    views = pointers(states, catalog, [view_of(*table) for table in tables], are_views=True)
+    mirrors = pointers(states, catalog, [(f"mirror_{source}", table) for source, table in tables])
     for source, table in tables:
-        base = pointer(states, catalog, view_of(source, table))
+        base = views.get(view_of(source, table))
         if base is None:
             continue
         location = with_long_text(io, base)
         metadata = known_metadata(io, location)
         texts = [r["sql"] for r in current_version(metadata)["representations"]] if metadata else []
         named = {snapshot for text in texts if is_fresh(text) for snapshot in named_snapshots(text)}
-        if metadata and not named <= _snapshots(io, pointer(states, catalog, (f"mirror_{source}", table))):
+        if metadata and not named <= _snapshots(io, mirrors.get((f"mirror_{source}", table))):
             location = write_view(io, as_made(metadata))
         if location != base:
             moves[view_of(source, table)] = (base, location)

@@ -78,16 +78,6 @@ def move_pointer(connection: psycopg.Connection[Any], catalog: str, name: tuple[
     return done.rowcount == 1
 
 
-def pointer(connection: psycopg.Connection[Any], catalog: str, name: tuple[str, str]) -> str | None:
-    """The metadata file that a table or view points to within a transaction; None if it does not exist."""
-    row = connection.execute(
-        "SELECT metadata_location FROM iceberg_tables"
-        " WHERE catalog_name = %s AND table_namespace = %s AND table_name = %s",
-        (catalog, *name),
-    ).fetchone()
-    return row[0] if row else None
-
-
 def pointers(
     connection: psycopg.Connection[Any],
     catalog: str,
@@ -96,8 +86,8 @@ def pointers(
     are_views: bool = False,
     hold: bool = False,
 ) -> dict[tuple[str, str], str]:
-    """The same of many tables or views, without those that do not exist; `hold` keeps them there until the transaction
-    ends."""
+    """The metadata files that tables, or views, point to within a transaction, without those that do not exist; `hold`
+    keeps them there until it ends."""
     rows = connection.execute(
         "SELECT table_namespace, table_name, metadata_location FROM iceberg_tables"
         " JOIN unnest(%s::text[], %s::text[]) AS asked (namespace, name)"
