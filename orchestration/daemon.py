@@ -1,4 +1,4 @@
-"""`python -m orchestration.daemon`: runs Dagster's daemon, with connections that it keeps."""
+"""`python -m orchestration.daemon`: runs Dagster's daemon, with connections that it keeps, and pools that change."""
 
 import argparse
 import os
@@ -11,6 +11,7 @@ from dagster._utils.interrupts import capture_interrupts
 
 from lakehouse.settings import load_settings
 from orchestration.connections import keep_connections
+from orchestration.runs.pool_limits import follow_default_limit
 
 NO_TIMEOUT = 0
 
@@ -24,6 +25,7 @@ def main() -> None:
     os.environ.setdefault("DAGSTER_HOME", str(settings.dagster_home))
     with suppress(KeyboardInterrupt), capture_interrupts(), dg.DagsterInstance.get() as instance:
         keep_connections(instance, NO_TIMEOUT)
+        follow_default_limit()
         with daemon_controller_from_instance(instance, target, code_server_log_level="warning") as controller:
             controller.check_daemon_loop()
 

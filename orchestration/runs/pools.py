@@ -49,15 +49,7 @@ class PoolQueue(InstanceConcurrencyContext):
 
     def claim(self, concurrency_key: str, step_key: str, step_priority: int = 0) -> bool:
         """Whether the step now has a slot; raises DagsterExecutionInterruptedError after a signal."""
-        from sqlalchemy.exc import IntegrityError, InternalError  # loading definitions needs no engine
-
-        try:
-            is_claimed = super().claim(concurrency_key, step_key, step_priority)
-        except (IntegrityError, InternalError):
-            # Another process has made the pool's row since this one looked, and Postgres refuses whatever Dagster asks
-            # in a transaction with a failed insert. The step is pending now, so a second claim looks again.
-            is_claimed = super().claim(concurrency_key, step_key, step_priority)
-        if is_claimed:
+        if super().claim(concurrency_key, step_key, step_priority):
             return True
         if pop_captured_interrupt():
             raise dg.DagsterExecutionInterruptedError(f"interrupted while {WAITING} {concurrency_key}")
@@ -135,6 +127,9 @@ class PoolExecutor(dg.Executor):
         self, plan_context: PlanOrchestrationContext, execution_plan: ExecutionPlan
     ) -> Iterator[dg.DagsterEvent]:
         """Runs the plan and yields its events."""
+        from orchestration.runs.pool_limits import follow_default_limit  # loading definitions needs no engine
+
+        follow_default_limit()
         run = as_incremental_load(plan_context.instance, plan_context.dagster_run, plan_context.job)
         if load_settings().dagster.step_processes and isinstance(plan_context.job, ReconstructableJob):
             yield from execute_in_processes(plan_context, execution_plan, self._retries)

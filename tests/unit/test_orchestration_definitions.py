@@ -263,6 +263,7 @@ def test_private_modules_of_dagster_are_used_only_where_nothing_public_does_the_
         "orchestration/daemon.py",
         "orchestration/runner.py",
         "orchestration/runs/incremental.py",
+        "orchestration/runs/pool_limits.py",
         "orchestration/runs/pools.py",
         "orchestration/runs/step_processes.py",
         "orchestration/web/__main__.py",
