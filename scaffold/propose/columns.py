@@ -17,16 +17,24 @@ _PERSONAL = re.compile(
     r"|user_?name|login_?name|display_?name|contact_?name|e?mail|phone|mobile|fax|address|street|postal_?code|post_?code"
     r"|line_?\d$|zip(_?code)?$|birth\w*|(date_of_)?born$|born_(at|on)$|dob$|ssn$|iban$|passport|account_?holder|card_?(number|holder)|last_?4$"
     r"|ip$|ip_addr\w*|user_?agent"
-    r"|vorname|nachname|geburt\w*|strasse|plz$|telefon|handy)"
+    r"|(vor|nach|familien|ruf|maedchen|benutzer|anzeige)_?name|ansprechpartner|geb_?dat(um)?$|geb_am$|geburt\w*|geboren(_am)?$"
+    r"|adresse|anschrift|strasse|haus_?(nr|nummer)$|plz$|postleitzahl|wohnort|tel$|tel_?nr$|telefon|handy"
+    r"|mobil$|mobil_?(nr|nummer|telefon)|iban_?(nr|nummer)$|(konto|karten)_?inhaber|(kredit)?karten_?(nr|nummer)$|reisepass"
+    r"|(personal)?ausweis(_?(nr|nummer))?$)"
 )
-_PERSONS_NUMBER = re.compile(r"(^|_)(tax|national|fiscal|social_security)_?(id|no|nr|number)$")
-_NOT_PERSONAL = re.compile(r"_(ids?|count|verified|confirmed|at|type|kind)$")
-_OF_PEOPLE = re.compile(r"name|picture|photo|avatar|gender|nationality")
-_STREET = re.compile(r"(^|_)(street|address|strasse|line_?\d$)")
+_PERSONS_NUMBER = re.compile(
+    r"(^|_)(tax|national|fiscal|social_security|steuer|sozialversicherungs?)_?(id|no|nr|number|nummer)$"
+)
+_NOT_PERSONAL = re.compile(r"_(ids?|count|verified|confirmed|at|type|kind|typ|art|anzahl)$")
+_OF_PEOPLE = re.compile(
+    r"name|picture|photo|avatar|gender|nationality|foto|geschlecht|staatsangehoerigkeit|nationalitaet"
+)
+_STREET = re.compile(r"(^|_)(street|address|strasse|adresse|anschrift|line_?\d$)")
 _PLACE = re.compile(r"city|town|ort|stadt")
 _PEOPLE = {
     "user", "person", "customer", "client", "employee", "staff", "contact", "member", "patient", "student", "teacher",
-    "actor", "author", "guest", "passenger", "driver", "subscriber", "recipient", "kunde", "mitarbeiter", "benutzer",
+    "actor", "author", "guest", "passenger", "driver", "subscriber", "recipient", "kunde", "kunden", "mitarbeiter",
+    "benutzer", "nutzer", "personen", "mitglied", "mitglieder", "patienten", "schueler", "lehrer", "fahrer",
 }  # fmt: skip
 _TECHNICAL = re.compile(
     r"((last|date)_?)?(updated?|modified|synced|refreshed|replicated|geaendert)(_(at|on|date|time|ts|timestamp|am))?"

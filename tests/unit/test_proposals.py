@@ -165,6 +165,31 @@ def test_a_column_is_for_what_its_name_and_type_say() -> None:
 
 
 @pytest.mark.parametrize(
+    "name",
+    ["Vorname", "Nachname", "Familienname", "Geburtsdatum", "geb_datum", "Geboren_am", "Straße", "STRASSE",
+     "Hausnummer", "haus_nr", "PLZ", "Postleitzahl", "Wohnort", "Anschrift", "Adresse", "Telefon", "Telefonnummer",
+     "tel_nr", "Handy", "Mobil", "Mobilnummer", "Fax", "E-Mail", "EMail", "IBAN", "iban_nr", "Kontoinhaber",
+     "Steuernummer", "Steuer-ID", "Sozialversicherungsnummer", "Ausweisnummer", "Ansprechpartner", "Benutzername"],
+)  # fmt: skip
+def test_german_names_of_personal_columns_are_known(name: str) -> None:
+    assert parts("auftrag", [(name, "text")]).personal == (name,)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["Kundennummer", "kunden_nr", "Ort", "Name", "Strasse_ID", "Telefon_Typ", "Adressart", "Steuersatz", "Tele",
+     "Telefax_Anzahl", "Hausmarke", "Mobilfunkanbieter", "Kontonummer", "Ausweiskontrolle"],
+)  # fmt: skip
+def test_german_names_that_tell_nothing_of_a_person_are_facts(name: str) -> None:
+    assert parts("auftrag", [(name, "text")]).details == (name,)
+
+
+def test_what_german_tables_say_of_people_and_homes_is_personal() -> None:
+    found = parts("kunden", [(name, "text") for name in ("Name", "Geschlecht", "Anschrift", "Ort", "Umsatz")])
+    assert found.personal == ("Name", "Geschlecht", "Anschrift", "Ort")
+
+
+@pytest.mark.parametrize(
     ("name", "expected"),
     [("Größe", "groesse"), ("Straße", "strasse"), ("Ångström", "angstroem"), ("naïve café", "naive_cafe"),
      ("a\u0308pfel", "aepfel"), ("smørrebrød", "smoerrebroed"), ("İD", "id"), ("customerId", "customer_id"),
