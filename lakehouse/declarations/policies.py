@@ -18,6 +18,7 @@ from pydantic import (
 )
 
 from lakehouse.declarations.times import Window, check_cron
+from lakehouse.text.names import NAME
 from lakehouse.text.numbers import StrictNumbers
 
 
@@ -25,10 +26,6 @@ class Policy(StrictNumbers):
     """Frozen, and strict about names: an unknown key is an error. Numbers are finite: `.nan` is below no limit."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-NAME = re.compile(r"[a-z][a-z0-9_]*")
-"""What tables and columns of the lake are called."""
 
 
 def _check_name(name: str) -> str:

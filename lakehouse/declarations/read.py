@@ -19,10 +19,11 @@ from lakehouse.declarations.kinds import kind_problems
 from lakehouse.declarations.lineage import meta_of
 from lakehouse.declarations.lines import OF_SOURCE, OF_TABLE, line_in_source, mistakes_in, refuse
 from lakehouse.declarations.manifest import load_manifest
-from lakehouse.declarations.policies import NAME, LoadPolicy, MirrorPolicy, RawPolicy
+from lakehouse.declarations.policies import LoadPolicy, MirrorPolicy, RawPolicy
 from lakehouse.declarations.table_meta import TableMeta
 from lakehouse.declarations.vault.problems import Problem, problems_among, problems_of
 from lakehouse.settings import Settings
+from lakehouse.text.names import NAME
 
 
 class _Mistakes(ValueError):

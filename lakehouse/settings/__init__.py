@@ -47,6 +47,7 @@ from lakehouse.settings.sources import (
     DebeziumSettings,
     KafkaSettings,
     RegistrySettings,
+    SourceName,
     SourceSettings,
 )
 from lakehouse.settings.watching import AlertSettings, LogSettings, MailSettings, MetricsSettings
@@ -73,7 +74,7 @@ class Settings(BaseSettings):
     )
     cache: Path = Field(Path("~/.cache/lakehouse"), description="downloads, shared by all homes", validate_default=True)
     secrets_dir: Path | None = Field(None, description="a folder with one file per setting, named like its variable")
-    sources: dict[str, Connection] = Field(
+    sources: dict[SourceName, Connection] = Field(
         default_factory=dict, description="what to ingest, each with the settings of a source"
     )
     catalog_url: Url = Field(None, description="libpq URL of the catalog and state database")

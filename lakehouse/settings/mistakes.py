@@ -5,8 +5,9 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from lakehouse.settings.filling import read_toml
 from lakehouse.settings.places import config_file
-from lakehouse.settings.sources import UNKNOWN_KIND
+from lakehouse.settings.sources import UNKNOWN_KIND, WRONG_NAME
 from lakehouse.text.spelling import Keys, close, keys_at, line_in_toml, unknown, without_kinds
 
 NUMERIC = ("int_", "float_", "greater_", "less_", "finite_")  # what pydantic finds wrong with a number
@@ -22,6 +23,11 @@ def wrong_settings(error: ValidationError, model: type[BaseModel], prefix: str) 
         path = without_kinds(model, problem["loc"]) + (("kind",) if problem["type"] == UNKNOWN_KIND else ())
         if problem["type"] == "extra_forbidden":
             found.append(f"{_place(path, prefix)}{_unknown(path, model, prefix)}")
+        elif problem["type"] == WRONG_NAME:
+            *source, _ = path
+            is_in_file = source[-1] in read_toml(config_file()).get("sources", ())
+            place = _place(source, prefix) if is_in_file else f"{_variable(source, prefix)}: "
+            found.append(f"{place}source {source[-1]!r}: {problem['msg']}")
         else:
             given = _given(problem["type"], problem["input"])
             found.append(f"{_place(path, prefix)}{_variable(path, prefix)}{given}: {problem['msg']}")

@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
-from pydantic import Discriminator, Field, SecretStr, Tag, field_validator, model_validator
+from pydantic import AfterValidator, Discriminator, Field, SecretStr, Tag, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from lakehouse.settings.section import Section, Url, is_blank
+from lakehouse.text.names import NAME
 
 
 def with_password(url: str | SecretStr, file: Path, setting: str) -> str:
@@ -175,6 +177,18 @@ class DebeziumSettings(BrokerSettings):
         return value
 
 
+WRONG_NAME = "wrong_name"
+
+
+def _check_name(name: str) -> str:
+    if not NAME.fullmatch(name):
+        raise PydanticCustomError(
+            WRONG_NAME, "no source can be declared by this name: use a-z, 0-9 and _, beginning with a letter"
+        )
+    return name
+
+
+SourceName = Annotated[str, AfterValidator(_check_name)]
 UNKNOWN_KIND = "unknown_kind"
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import BaseModel
 
 Keys = Sequence[str | int]
+_QUOTED = r"\"[^\"]*\"|'[^']*'"
 CLOSE = 0.85  # for names that may also be another program's
 MISSPELLED = 0.8  # for those of ours that nobody would miss: a column is open to readers, a table has no vault
 
@@ -50,25 +51,26 @@ def without_kinds(model: type[BaseModel], path: Keys) -> tuple[str, ...]:
 
 
 def line_in_toml(text: str, path: Keys) -> int | None:
-    """The line on which the deepest key of the path stands; None where not even the first does."""
+    """The line on which the deepest key of the path stands, or begins; None where not even the first does."""
     table: list[str] = []
     deepest, found = 0, None
     for number, line in enumerate(text.splitlines(), start=1):
         header = re.match(r"\s*\[+\s*([^\[\]]+?)\s*\]+\s*(#.*)?$", line)
-        key = re.match(r"""\s*([\w."'-]+)\s*=""", line)
+        key = re.match(rf"\s*((?:[\w.-]|{_QUOTED})+)\s*=", line)
         if header:
             here = table = _parts(header[1])
         elif key:
             here = table + _parts(key[1])
         else:
             continue
+        here = here[: len(path)]
         if len(here) > deepest and here == [str(part) for part in path[: len(here)]]:
             deepest, found = len(here), number
     return found
 
 
 def _parts(dotted: str) -> list[str]:
-    return [part.strip().strip("\"'") for part in dotted.split(".")]
+    return [part.strip("\"'") for part in re.findall(rf"{_QUOTED}|[^\s.]+", dotted)]
 
 
 def _step(kind: Any, part: str | int) -> Iterator[Any]:

@@ -77,7 +77,7 @@ def scaffold(
 
 def _check_name(source: str) -> None:
     """Before anything is written: a project with a source of another name is refused as a whole."""
-    from lakehouse.declarations.policies import NAME
+    from lakehouse.text.names import NAME
 
     if not NAME.fullmatch(source):
         raise LakehouseError(

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from lakehouse.declarations.policies import NAME
 from lakehouse.errors import LakehouseError
+from lakehouse.text.names import NAME
 from lakehouse.text.shown import visible
 from lakehouse.text.sql import ident
 from scaffold.key_types import UNLIKE, is_comparable

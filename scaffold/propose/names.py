@@ -8,8 +8,8 @@ from collections.abc import Collection, Sequence
 
 from text_unidecode import unidecode
 
-from lakehouse.declarations.policies import NAME
 from lakehouse.declarations.vault.names import EVENT, VALIDITY
+from lakehouse.text.names import NAME
 
 _HASH = re.compile(r"h[kd]_")
 _RESERVED = {"is_deleted", *EVENT, *VALIDITY}

@@ -27,7 +27,7 @@ from ingestion.sink.meta_tables import ensure_mirrors
 from ingestion.state.lease import mirrors_of
 from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.catalog.views.view_versions import NextView
-from lakehouse.declarations.policies import NAME
+from lakehouse.text.names import NAME
 
 if TYPE_CHECKING:
     from ingestion.pipeline.session import Session

@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 from lakehouse.declarations import Declarations, declarations_from
-from lakehouse.declarations.policies import NAME
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import load_settings
+from lakehouse.text.names import NAME
 from lakehouse_cli.source.scaffold import write_models
 from scaffold import apply, diagram, elsewhere, models_of, plan
 from scaffold.declared import checked

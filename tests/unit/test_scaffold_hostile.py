@@ -11,8 +11,9 @@ import yaml
 
 from lakehouse.declarations import Declarations, declarations_from
 from lakehouse.declarations.manifest import load_manifest
-from lakehouse.declarations.policies import NAME, split_relation
+from lakehouse.declarations.policies import split_relation
 from lakehouse.settings import Settings, load_settings
+from lakehouse.text.names import NAME
 from lakehouse.text.shown import visible
 from lakehouse.text.sql import typed_relation
 from scaffold import apply, models_of, plan

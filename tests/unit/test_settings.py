@@ -196,6 +196,44 @@ def test_sources_that_are_not_as_they_should_be_are_refused_without_their_text(
     assert SECRET not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ('[sources.shop]\nurl = "{}"\n\n[sources."My Shop"] # the old one\nurl = "{}"', "4: source 'My Shop'"),
+        ('[sources]\n"my.shop".url = "{}"', "2: source 'my.shop'"),
+        ('[sources]\nShop = {{ url = "{}" }}', "2: source 'Shop'"),
+        ('[sources]\n"My Shop" = {{ url = "{}" }}', "2: source 'My Shop'"),
+        ('sources."größe".url = "{}"', "1: source 'größe'"),
+    ],
+)
+def test_a_source_that_nothing_can_declare_is_refused_with_its_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, line: str
+) -> None:
+    """It was accepted, and the declared source had no connection."""
+    url = f"postgresql://ingest:{SECRET}@db/shop"
+    file = tmp_path / "lakehouse.toml"
+    file.write_text(text.format(url, url))
+    file.chmod(0o600)
+    monkeypatch.setenv("LAKEHOUSE_CONFIG", str(file))
+    with pytest.raises(LakehouseError) as refused:
+        load_settings()
+    said = f"{file}:{line}: no source can be declared by this name: use a-z, 0-9 and _, beginning with a letter"
+    assert str(refused.value) == f"settings: {said}; see docs/reference/settings.md"
+
+
+def test_a_variable_of_a_source_that_nothing_can_declare_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "lakehouse.toml"
+    file.write_text("[sources]\n")
+    monkeypatch.setenv("LAKEHOUSE_CONFIG", str(file))
+    monkeypatch.setenv("LAKEHOUSE_SOURCES__MY-SHOP__URL", "postgresql://db/shop")
+    with pytest.raises(LakehouseError, match=r"^settings: LAKEHOUSE_SOURCES__MY-SHOP: source 'my-shop': no source can"):
+        load_settings()
+    monkeypatch.setenv("LAKEHOUSE_SOURCES__MY-SHOP__URL", "")
+    assert load_settings().sources == {}
+
+
 @pytest.mark.parametrize("key", ["url", "owner_url"])
 def test_a_source_whose_url_is_none_is_named_with_the_variable(key: str) -> None:
     urls = {"url": "postgresql://reader@db/shop"} | {key: f"postgresql://u:{SECRET}/@db"}
