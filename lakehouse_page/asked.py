@@ -19,9 +19,10 @@ from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import connect_catalog
 from lakehouse.settings import Settings
 from lakehouse.text.shown import shortened
-from lakehouse_page.contents import Chart, Contents, LastCut, Noted, Number, contents
+from lakehouse_page.contents import AsideTable, Chart, Contents, LastCut, Noted, Number, contents
 from lakehouse_page.questions import WITHIN, Question, shown
 from lakehouse_watch.asking import Asking
+from lakehouse_watch.probes.sources import what_to_do
 
 FILE = "dashboard.yml"
 MINUTES = 60
@@ -58,6 +59,10 @@ SELECT stream.source,
       SELECT state, count(*) AS tables FROM lakehouse.positions
       WHERE source = stream.source GROUP BY state) AS by_state), '')
 FROM lakehouse.streams AS stream
+"""
+ASIDE: LiteralString = """
+SELECT source, "table", state, reason FROM lakehouse.positions
+WHERE state <> 'streaming' AND reason IS NOT NULL ORDER BY source, "table"
 """
 Cycle = tuple[str, str, datetime, int | None, int | None]
 
@@ -104,7 +109,10 @@ def ask(settings: Settings, asking: Asking) -> Contents:
     known, sees_runs = from_catalog(settings), settings.dagster.storage_url is not None
     unread = {probe.source for probe in watch.probes if probe.source and watch.readings.get(probe.name) is None}
     noted = {source: said for source, said in known.noted.items() if source in unread}
-    return contents(occasions, samples, known.rows, charts, now, declared.questions, known.cuts, sees_runs, noted)
+    aside = [replace(table, reason=watch.hide(table.reason)) for table in known.aside]
+    return contents(
+        occasions, samples, known.rows, charts, now, declared.questions, known.cuts, sees_runs, noted, aside
+    )
 
 
 def read_dashboard(settings: Settings) -> Dashboard:
@@ -122,11 +130,13 @@ def read_dashboard(settings: Settings) -> Dashboard:
 
 @dataclass(frozen=True)
 class FromCatalog:
-    """What the catalog's database has: rows per minute of each source, if it answers; the newest cuts; the sources."""
+    """What the catalog's database has: rows per minute of each source, if it answers; the newest cuts; the sources;
+    the tables in no cut."""
 
     rows: dict[str, list[int] | None] | None = None
     cuts: Sequence[LastCut] = ()
     noted: Mapping[str, Noted] = field(default_factory=dict)
+    aside: Sequence[AsideTable] = ()
 
 
 def from_catalog(settings: Settings) -> FromCatalog:
@@ -136,9 +146,15 @@ def from_catalog(settings: Settings) -> FromCatalog:
             minutes = connection.execute(ROWS_OF_MINUTES, {"minutes": MINUTES}).fetchall()
             cycles = connection.execute(LAST_CYCLES, (CYCLES,)).fetchall()
             noted = {source: Noted(*said) for source, *said in connection.execute(SOURCES).fetchall()}
+            aside = connection.execute(ASIDE).fetchall()
     except (LakehouseError, psycopg.Error):
         return FromCatalog()
-    return FromCatalog(rows_per_minute(minutes), last_cuts(cycles), noted)
+    return FromCatalog(rows_per_minute(minutes), last_cuts(cycles), noted, aside_tables(aside))
+
+
+def aside_tables(found: Iterable[tuple[str, str, str, str]]) -> list[AsideTable]:
+    """With what to do; of source, table, state, reason."""
+    return [AsideTable(*each, what_to_do(f"{each[0]}.{each[1]}", each[2])) for each in found]
 
 
 def rows_per_minute(minutes: Iterable[tuple[str, int, int | None]]) -> dict[str, list[int] | None]:

@@ -45,6 +45,22 @@ class Noted:
 
 
 @dataclass(frozen=True)
+class AsideTable:
+    """A table that is in no cut: its state, why, and what to do."""
+
+    source: str
+    table: str
+    state: str
+    reason: str
+    to_do: str
+
+    @property
+    def name(self) -> str:
+        """With its source."""
+        return f"{self.source}.{self.table}"
+
+
+@dataclass(frozen=True)
 class LastCut:
     """A cut that was published: how far it is in its source, and the rows that came with it, if that is known."""
 
@@ -95,20 +111,21 @@ class Contents:
     questions: Sequence[Question] = ()
     cuts: Sequence[LastCut] = ()
     sees_runs: bool = True
+    aside: Sequence[AsideTable] = ()
 
 
 def contents(
     occasions: Sequence[Occasion], samples: Iterable[Sample], rows: Rows | None, charts: Sequence[Chart], at: datetime,
     questions: Sequence[Question] = (), cuts: Sequence[LastCut] = (), sees_runs: bool = True,
-    noted: Mapping[str, Noted] = MappingProxyType({}),
+    noted: Mapping[str, Noted] = MappingProxyType({}), aside: Sequence[AsideTable] = (),
 ) -> Contents:  # fmt: skip
     """The page of this moment. A source that was never ingested is left out; of one that cannot be read it has what is
-    `noted`.
+    `noted`. A table `aside` that needs attention is not named twice.
 
     `rows` is None where it is not known. `sees_runs` says whether Dagster's database is among the settings.
     """
     found, keys = _Samples(samples), {occasion.key for occasion in occasions}
-    read = {labels["source"] for labels, _ in found.of("lakehouse_lag_seconds")}
+    shown = noted.keys() | {labels["source"] for labels, _ in found.of("lakehouse_lag_seconds")}
     sizes = {(labels["source"], labels["table"]): int(value) for labels, value in found.of("lakehouse_table_bytes")}
     failed = [int(value) for _, value in found.of("lakehouse_failed_checks")]
     return Contents(
@@ -116,7 +133,7 @@ def contents(
         sorted(occasions, key=_cause_first),
         [
             _source(found, name, rows if rows is None else rows.get(name, ()), f"follower/{name}" in keys, noted)
-            for name in sorted(read | noted.keys())
+            for name in sorted(shown)
         ],
         [
             (f"{labels['source']}.{labels['table']}", int(value), sizes[(labels["source"], labels["table"])])
@@ -129,6 +146,7 @@ def contents(
         questions,
         cuts,
         sees_runs,
+        [each for each in aside if each.source in shown and f"parked/{each.name}" not in keys],
     )
 
 

@@ -76,14 +76,23 @@ def judge(status: SourceStatus, limits: Mapping[str, LagPolicy], defaults: Alert
         name = f"{status.source}.{table.name}"
         if table.state == "parked":
             yield Occasion(
-                f"parked/{name}", f"{name} is parked: {table.reason}",
-                f"fix the cause, then `lakehouse ingest --resume {name}`", source=status.source,
+                f"parked/{name}", f"{name} is parked: {table.reason}", what_to_do(name, table.state),
+                source=status.source,
             )  # fmt: skip
         elif table.state == "new" and table.reason:
             yield Occasion(
-                f"parked/{name}", f"{name} cannot be loaded: {table.reason}", "fix the cause: the next cycle loads it",
+                f"parked/{name}", f"{name} cannot be loaded: {table.reason}", what_to_do(name, table.state),
                 source=status.source, patience=LOAD_SECONDS,
             )  # fmt: skip
+
+
+def what_to_do(table: str, state: str) -> str:
+    """Of a table that is in no cut, by its state."""
+    return {
+        "paused": f"`lakehouse ingest --resume {table}` lands what it has missed",
+        "parked": f"fix the cause, then `lakehouse ingest --resume {table}`",
+        "new": "fix the cause: the next cycle loads it",
+    }.get(state, "nothing: the next cycle goes on with it")
 
 
 def _follower(status: SourceStatus) -> Iterator[Occasion]:

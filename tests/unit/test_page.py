@@ -19,7 +19,7 @@ from lakehouse.metrics import METRICS, Sample, sample
 from lakehouse.settings import PROJECT_DIR, Settings
 from lakehouse_page import asked, page
 from lakehouse_page import contents as made
-from lakehouse_page.asked import bars_of, from_catalog, last_cuts, read_dashboard, rows_per_minute
+from lakehouse_page.asked import aside_tables, bars_of, from_catalog, last_cuts, read_dashboard, rows_per_minute
 from lakehouse_page.contents import Chart, Contents, LastCut, Noted, contents
 from lakehouse_watch.alerts import Occasion
 from lakehouse_watch.asking import Asking
@@ -115,6 +115,36 @@ def test_a_source_that_cannot_be_read_is_listed_with_what_the_catalog_knows() ->
     row = text[text.index("<td>bank</td>") :].partition("</tr>")[0]
     assert all(said in row for said in ("alive", "8 min ago", "cannot be read", "3 streaming, 1 parked"))
     assert "<td>shop</td>" in text, "which can be read"
+
+
+def test_a_table_in_no_cut_is_named_with_why_and_what_to_do() -> None:
+    """A paused one was a number, `1 paused`; a parked one was too, while its source could not be read."""
+    aside = aside_tables(
+        [("shop", "items", "paused", "paused by the user"), ("shop", "notes", "parked", "<its key is gone>"),
+         ("bank", "loans", "new", "it has no key"), ("gone", "old", "parked", "another kind")]
+    )  # fmt: skip
+    noted = {"bank": Noted(True, 500.0, "1 new")}
+    text = page.render(contents([], SAMPLES, {}, [], NOW, noted=noted, aside=aside))
+    rows = re.findall(r"<tr><td>(\w+\.\w+)</td><td>(\w+)</td><td>(.*?)</td><td>(.*?)</td></tr>", text)
+    assert rows == [
+        (
+            "shop.items",
+            "paused",
+            "paused by the user",
+            "`lakehouse ingest --resume shop.items` lands what it has missed",
+        ),
+        (
+            "shop.notes",
+            "parked",
+            "&lt;its key is gone&gt;",
+            "fix the cause, then `lakehouse ingest --resume shop.notes`",
+        ),
+        ("bank.loans", "new", "it has no key", "fix the cause: the next cycle loads it"),
+    ], "a source that is not shown has no tables here"
+    parked = Occasion("parked/shop.notes", "shop.notes is parked: its key is gone", "fix the cause")
+    text = page.render(contents([parked], SAMPLES, {}, [], NOW, noted=noted, aside=aside))
+    assert text.count("shop.notes") == 1, "what needs attention says it"
+    assert "Tables in no cut" not in page.render(_page())
 
 
 def test_charts_that_are_not_answered_keep_nobody_from_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,7 +270,14 @@ def test_what_ingestion_has_published_outlasts_the_snapshots_that_it_came_in(
     shop.publish(lsn=300)
     known = from_catalog(shop.settings)
     assert known.rows and sum(known.rows["shop"]) == 8 and [cut.rows for cut in known.cuts] == [0, 2, 2, 2, 2]
-    assert known.noted.keys() == {"shop"} and not known.noted["shop"].follows
+    assert known.noted.keys() == {"shop"} and not known.noted["shop"].follows and not known.aside
+    shop.states.execute(
+        'INSERT INTO lakehouse.positions (source, "table", epoch, lsn, state, reason)'
+        " VALUES ('shop', 'items', 1, 0, 'paused', 'paused by the user'), ('shop', 'tags', 1, 0, 'streaming', NULL)"
+    )
+    assert [(of.name, of.state, of.reason) for of in from_catalog(shop.settings).aside] == [
+        ("shop.items", "paused", "paused by the user")
+    ]
     shop.states.execute("UPDATE lakehouse.cycles SET published_at = published_at - interval '1 hour' WHERE rows = 2")
     assert from_catalog(shop.settings).rows == {}
 
