@@ -39,7 +39,7 @@ from lakehouse_backup.folder import (
 from lakehouse_backup.objects import Saved, load_objects, save_objects
 from lakehouse_backup.personal import load_personal, save_personal
 from lakehouse_backup.roll_forward import RollForward, roll_forward
-from lakehouse_backup.writers import NOBODY_WRITES, holding_off, let_in, refuse_at_work
+from lakehouse_backup.writers import NOBODY_WRITES, forget_processes, holding_off, let_in, refuse_at_work
 from maintenance.inventory.lake import list_relations
 from maintenance.inventory.outside import outside
 from maintenance.inventory.session import Session
@@ -194,6 +194,7 @@ def restore_backup(
         load_catalog(settings, folder / DUMP, first=NOBODY_WRITES, last=last)
         with store.connect_catalog(settings) as states:
             store.ensure_state(states)  # the dump may be from an earlier release
+            forget_processes(states)
         is_complete = warehouse in (None, Warehouse.KEPT)
         forward = roll_forward(settings, lambda source: _slot(settings, source), is_complete, say)
         with store.connect_catalog(settings) as states:

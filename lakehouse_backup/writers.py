@@ -55,6 +55,12 @@ END $$;
 """
 
 
+def forget_processes(states: CatalogConnection) -> None:
+    """Forgets what ran when the backup was made: nobody started it in this home, so nobody misses it."""
+    states.execute("UPDATE lakehouse.leases SET follower_token = NULL WHERE follower_token IS NOT NULL")
+    states.execute("TRUNCATE lakehouse.workers, lakehouse.exports, lakehouse.progress")
+
+
 def let_in(states: CatalogConnection) -> None:
     """Gives the leases back."""
     states.execute("UPDATE lakehouse.leases SET expires_at = clock_timestamp() WHERE holder = %s", (RESTORE,))

@@ -9,10 +9,11 @@ from pydantic import SecretStr
 
 from ingestion.schema.positions import Lsn
 from ingestion.state import lease as leases
-from ingestion.state import store
+from ingestion.state import progress, store
 from lakehouse.catalog.open import open_catalog
 from lakehouse.errors import LakehouseError
-from lakehouse.servers.worker_sessions import enter, leave
+from lakehouse.servers.exports import ended, followed, noted
+from lakehouse.servers.worker_sessions import enter, leave, state_of
 from lakehouse.settings import Settings, SourceSettings, load_settings
 from lakehouse_backup import run
 from lakehouse_backup.roll_forward import RollForward
@@ -24,7 +25,8 @@ AGO = datetime(2026, 1, 2, tzinfo=UTC)
 
 @pytest.fixture
 def mine(cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
-    """A lake that ingests `shop`, and has a connection to `added`; its backup has a follower, and files to delete."""
+    """A lake that ingests `shop`, and has a connection to `added`; its backup has followers, a worker, an export and a
+    snapshot that are at work, and files to delete."""
     monkeypatch.setattr(Session, "check", lambda session: None)  # it asks an object store
     (tmp_path / "warehouse").mkdir()
     made = load_settings(home=tmp_path / "home", catalog_url=cluster, warehouse=f"file://{tmp_path}/warehouse")
@@ -41,7 +43,12 @@ def mine(cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
         states.execute(
             "INSERT INTO lakehouse.removed_files VALUES ('a', 'raw_shop', 'orders', 1, %s, 'purge', 'm')", (AGO,)
         )
-        make_backup(made, folder(made), catalog_only=True)
+        enter(states, made.catalog_name)
+        progress.begin(states, "shop", "snapshot", 9)
+        with noted(made, "unity", 1.0):
+            make_backup(made, folder(made), catalog_only=True)
+        ended(made, "unity")
+        leave(states, made.catalog_name)
         for each in held:
             assert each is not None
             leases.release(states, each)
@@ -162,3 +169,13 @@ def test_after_a_restore_that_was_killed_nobody_ingests_until_one_has_ended(
     rolling(monkeypatch, lambda: None)
     restore_backup(mine, folder(mine), Warehouse.KEPT)
     assert takes(mine, "shop")
+
+
+def test_nobody_misses_what_ran_when_the_backup_was_made(mine: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Doctor and watch told of a follower, a worker and an export that were killed, and nobody had started them."""
+    rolling(monkeypatch, lambda: None)
+    restore_backup(mine, folder(mine), Warehouse.KEPT)
+    with store.connect_catalog(mine) as states:
+        assert [leases.follower_of(states, name) for name in ("shop", "shop/mirrors")] == ["none", "none"]
+        assert progress.read(states, "shop") is None
+    assert state_of(mine) == "none" and followed(mine) == ()
