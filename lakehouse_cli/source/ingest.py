@@ -2,7 +2,7 @@
 
 import signal
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 Sources = Annotated[list[str] | None, typer.Argument(help="sources; default: all declared ones")]
 Tables = list[str] | None
+DONE = {"resume": "streams again", "resnapshot": "its snapshot is read"}
+BY_OTHER = "by the writer at work"
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON for machines")]
 
 
@@ -223,7 +225,8 @@ def _on_tables(settings: Settings, declarations: Declarations, command: str, tab
     by_source: dict[str, list[str]] = {}
     for table in chosen.values():
         by_source.setdefault(table.source, []).append(table.name)
-    _each(settings, by_source, partial(getattr(ingestion, command), settings, declarations), as_json)
+    bring = partial(getattr(ingestion, command), settings, declarations)
+    _each(settings, by_source, bring, as_json, done=DONE.get(command, ""))
 
 
 def _one_by_one(tables: list[str], act: Callable[[str], None], state: str, what_now: str, as_json: bool) -> None:
@@ -241,8 +244,12 @@ def _each(
     bring: Callable[..., Any],
     as_json: bool,
     after: Callable[[str], None] | None = None,
+    done: str = "",
 ) -> None:
-    """Brings each source up to date and does what comes `after` it; raises at the end what went wrong."""
+    """Brings each source up to date and does what comes `after` it; raises at the end what went wrong.
+
+    `done` says what has become of a table that was named, unless it is aside.
+    """
     reports: list[dict[str, Any]] = []
     failures: list[LakehouseError] = []
     with shown(settings, console(error=True)) as show:
@@ -258,24 +265,33 @@ def _each(
         say_json(reports)
     else:
         for report in reports:
-            _print_report(report)
+            _print_report(report, work[report["source"]] if done else (), done)
     problems = [str(failure) for failure in failures]
     problems += [a["reason"] for report in reports for a in report["aside"] if a["state"] != "paused"]
     if problems:
         raise LakehouseError("; ".join(problems))
 
 
-def _print_report(report: dict[str, Any]) -> None:
+def _print_report(report: dict[str, Any], named: Collection[str], done: str) -> None:
     say(f"{report['source']}: cut {report['cut_position']} at {report['cut_at']:%Y-%m-%d %H:%M:%S %Z}")
+    waited = report["seconds"] is None  # then nobody has counted what the other writer brought
+    rest = f"up to date, {BY_OTHER}" if waited else "nothing new"
+    aside = {table["name"] for table in report["aside"]}  # the newest cut may have one of them still
     for table in report["tables"]:
-        new = ", ".join(f"{op} {count:,}" for op, count in sorted(table["rows"].items())) or "nothing new"
-        say(f"  {table['name']:<24} {table['total_rows']:>12,} rows   {new}")
+        rows = ", ".join(f"{op} {count:,}" for op, count in sorted(table["rows"].items()))
+        if table["name"] in aside:
+            rows = rows or "as of its last cut"
+        elif table["name"] in named:
+            rows = ": ".join(filter(None, (f"{done}, {BY_OTHER}" if waited else done, rows)))
+        say(f"  {table['name']:<24} {table['total_rows']:>12,} rows   {rows or rest}")
     if (same := len(report["unchanged"])) and report["tables"]:
-        say(f"  {f'{same:,} other tables':<24} {'':>12}        nothing new")
+        say(f"  {f'{same:,} other tables':<24} {'':>12}        {rest}")
     elif same:
-        say(f"  {same:,} tables: nothing new")
-    for aside in report["aside"]:
-        say(f"  {aside['name']:<24} {aside['state']}")
+        say(f"  {same:,} tables: {rest}")
+    for table in report["aside"]:
+        say(f"  {table['name']:<24} {table['state']}")
+    for name in sorted({*named} - aside - {table["name"] for table in report["tables"]}):
+        say(f"  {name:<24} in no cut yet: `lakehouse status` says how far it is")
 
 
 def _follow(settings: Settings, declarations: Declarations, names: list[str], share: bool, changed: "Changed") -> None:
