@@ -4,7 +4,7 @@ import inspect
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -104,11 +104,28 @@ def _table(model: type[BaseModel], prefix: str, written: Mapping[str, Any]) -> s
     return markdown_table(
         ("variable", "default", "meaning"),
         (
-            (code(f"{prefix}{name.upper()}"), _default(field, name in written), field.description or "")
+            (code(f"{prefix}{name.upper()}"), _default(field, name in written), _meaning(field))
             for name, field in model.model_fields.items()
             if name not in groups and (model, name) != (Settings, "sources")
         ),
     )
+
+
+def _meaning(field: FieldInfo) -> str:
+    """Its description, behind the values that it takes where neither that nor the default says them all."""
+    said, choices = field.description or "", [code(choice) for choice in _choices(field.annotation)]
+    if all(choice in said or choice == code(str(field.default)) for choice in choices):
+        return said
+    return f"{' or '.join(filter(None, (', '.join(choices[:-1]), choices[-1])))}: {said}"
+
+
+def _choices(annotation: Any) -> Iterator[str]:
+    """The values of a field that takes these alone; none of another."""
+    if get_origin(annotation) is Literal:
+        yield from get_args(annotation)
+    else:
+        for part in get_args(annotation):
+            yield from _choices(part)
 
 
 def _default(field: FieldInfo, set_by_up: bool) -> str:

@@ -33,6 +33,14 @@ def _variables(model: type[BaseModel], prefix: str) -> Iterator[str]:
             yield f"{prefix}{name.upper()}"
 
 
+CHOICES = {
+    "SASL": ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"),
+    "DECIMALS": ("precise", "string"),
+    "TIMES": ("adaptive", "adaptive_time_microseconds", "isostring"),
+    "BINARY": ("bytes", "base64", "hex"),
+    "DELIVERY": ("exactly_once", "at_least_once"),
+    "ROLE": ("reader", "privacy", "writer"),
+}
 SETTING_NAMES = [
     *_variables(Settings, "LAKEHOUSE_"),
     *_variables(MailSettings, "LAKEHOUSE_ALERTS__MAIL__"),
@@ -50,6 +58,13 @@ def test_every_setting_is_in_the_reference_and_says_what_it_means() -> None:
     for name in (*SETTING_NAMES, *_variables(SourceSettings, "LAKEHOUSE_SOURCES__<SOURCE>__")):
         row = re.search(rf"^\| `{name}` \| .+ \| (.*) \|$", SETTINGS, re.MULTILINE)
         assert row and row[1], name
+
+
+def test_the_reference_says_which_values_a_setting_takes() -> None:
+    """How to log in to brokers was on no page."""
+    for name, choices in CHOICES.items():
+        rows = re.findall(rf"^\| `LAKEHOUSE_\S+__{name}` \| .+$", SETTINGS, re.MULTILINE)
+        assert rows and all(f"`{choice}`" in row for row in rows for choice in choices), name
 
 
 def test_the_defaults_in_the_reference_are_those_of_the_settings() -> None:
