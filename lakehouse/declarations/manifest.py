@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -178,15 +179,23 @@ def _variables(stamps: tuple[Stamp, ...]) -> tuple[str, ...]:
 def _link_package(project: Path) -> None:
     """Lets the project use the dbt package of this installation: what `dbt deps` makes of a local package.
 
-    A copy that the project has of its own stays.
+    A copy that the project has of its own stays. Raises LakehouseError where the link is missing and cannot be made, as
+    in an image.
     """
     link = project / "dbt_packages" / DBT_PACKAGE.name
     if not project.is_dir() or link.resolve() == DBT_PACKAGE or (link.exists() and not link.is_symlink()):
         return
-    link.parent.mkdir(exist_ok=True)
     made = link.with_name(f".{link.name}.{os.getpid()}")
-    made.symlink_to(DBT_PACKAGE, target_is_directory=True)
-    made.replace(link)
+    try:
+        link.parent.mkdir(exist_ok=True)
+        made.symlink_to(DBT_PACKAGE, target_is_directory=True)
+        made.replace(link)
+    except OSError as error:
+        by_hand = shlex.join(["ln", "-sfn", str(DBT_PACKAGE), str(link)])
+        raise LakehouseError(
+            f"{link}: the link to the dbt package cannot be made ({error.strerror}): make it where the folder can be"
+            f" written, as when an image is built: `{by_hand}`"
+        ) from None
 
 
 def _parse(settings: Settings, target_dir: Path) -> Path:

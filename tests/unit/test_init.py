@@ -144,6 +144,14 @@ def test_it_follows_the_installation_to_another_place(project: Path) -> None:
     assert link.resolve() == DBT_PACKAGE
 
 
+def test_a_folder_that_takes_no_link_to_the_package_is_told_with_what_to_do(project: Path) -> None:
+    """In an image, whose files nobody may write, every command ended with a traceback."""
+    (project / "dbt_project" / "dbt_packages").touch()
+    said = r"dbt_packages/cdc_vault: the link .* `ln -sfn /\S+cdc_vault '/.+cdc_vault'`"
+    with pytest.raises(LakehouseError, match=said):
+        load_manifest(load_settings())
+
+
 @pytest.mark.slow
 def test_a_copy_of_the_package_stays(project: Path) -> None:
     own = project / "dbt_project" / "dbt_packages" / "cdc_vault"
