@@ -26,7 +26,7 @@ from lakehouse.declarations.access import RULES
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.logins import GROUPS, PASSWORDS, read_logins
 from lakehouse.servers.spark import OVERRIDES
-from lakehouse.settings import Settings, load_settings
+from lakehouse.settings import DBT_PACKAGE, Settings, load_settings
 from lakehouse_stack.control.containers import container_files, write_access_files, write_container_files
 from lakehouse_stack.home.certificate import make_certificate
 from lakehouse_stack.servers.s3 import check_health
@@ -40,6 +40,7 @@ ROOT = Path(__file__).resolve().parent.parent
 COMPOSE = ROOT / "docker" / "docker-compose.yml"
 TOPICS = ROOT / "docker" / "kafka.yml"
 OIDC = ROOT / "docker" / "oidc.yml"
+PROJECT = ROOT / "docker" / "project.yml"
 SERVICES: dict[str, Any] = yaml.safe_load(COMPOSE.read_text())["services"]
 PROXY: dict[str, Any] = yaml.safe_load(OIDC.read_text())["services"]["oauth2-proxy"]
 EVERY = {**SERVICES, "oauth2-proxy": PROXY}
@@ -104,6 +105,12 @@ def test_nothing_secret_stands_in_the_file() -> None:
 def test_the_example_names_every_required_variable_and_gives_no_value() -> None:
     assert set(examples()) == variables(":?")
     assert not any(examples().values())
+
+
+def test_the_example_names_every_variable_that_may_be_set() -> None:
+    text = (ROOT / "docker" / ".env.example").read_text()
+    may = variables(":-") | variables(":-", OIDC) | variables(":?", PROJECT)
+    assert {name for name in may if f"#{name}=" in text} == may
 
 
 def test_only_loopback_is_published_unless_asked_for() -> None:
@@ -227,6 +234,42 @@ def test_the_sample_topic_is_read_only_where_the_broker_runs() -> None:
     assert SERVICES["connect"]["ports"] == ["127.0.0.1:8083:8083"], "its REST API knows no login"
 
 
+def test_a_project_of_ones_own_takes_the_place_of_the_demos_in_every_service_that_reads_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without its connections the demo's project was refused, and no page said how another one gets in."""
+    added = yaml.safe_load(PROJECT.read_text())["services"]
+    demo = {name: set(filter(re.compile("RETAIL").search, SERVICES[name].get("environment", {}))) for name in SERVICES}
+    assert {name for name, named in demo.items() if named} == {name for name in added if "environment" in added[name]}
+    assert set(added) == {"ingestion", "watch", "worker", "setup", *(name for name in SERVICES if "dagster" in name)}
+    assert len({json.dumps([service["image"], service["build"]]) for service in added.values()}) == 1
+    monkeypatch.setenv("LAKEHOUSE_CONFIG", os.devnull)
+    for name, value in (SERVICES["setup"]["environment"] | added["setup"]["environment"]).items():
+        monkeypatch.setenv(name, REFERENCE.sub("x" * 32, value))
+    assert set(load_settings().sources) == {"shop"}
+
+
+def test_the_image_of_a_project_is_made_from_ours_and_has_what_nobody_can_write_later() -> None:
+    page = (DOCS / "how-to" / "project-in-containers.md").read_text()
+    [text] = [text for language, text in fenced(page) if language == "dockerfile"]
+    place = re.findall(r"LAKEHOUSE_PROJECT_DIR=(\S+)", text)[0]
+    package = Path("/opt/lakehouse") / DBT_PACKAGE.relative_to(ROOT)
+    assert f"FROM {SERVICES['ingestion']['image']}\n" in text and f" dbt_project {place}/dbt_project\n" in text
+    assert f"ln -sfn {package} {place}/dbt_project/dbt_packages/{package.name} " in text
+    assert "WORKDIR" not in text, "health checks are named from /opt/lakehouse"
+
+
+def test_the_commands_for_a_project_name_files_and_services_that_there_are() -> None:
+    text = (DOCS / "how-to" / "project-in-containers.md").read_text()
+    lines = [line for of, block in fenced(text) if of == "" for line in block.splitlines() if "compose" in line]
+    files = {word for line in lines for word in line.split() if word.startswith("docker/")}
+    assert files == {"docker/docker-compose.yml", "docker/project.yml"} and all(
+        (ROOT / file).exists() for file in files
+    )
+    named = [found for line in lines for found in re.findall(r" (?:run --rm|exec) (\S+) lakehouse", line)]
+    assert named == ["setup", "setup", "ingestion"] and {*named} <= {*SERVICES}
+
+
 def test_the_code_server_has_no_port_and_its_socket_is_for_its_callers_alone() -> None:
     """It runs code for whoever may connect, and Dagster's has neither TLS nor a login."""
     having = [name for name in EVERY if any(v.startswith("code:") for v in EVERY[name].get("volumes", ()))]
@@ -283,8 +326,10 @@ def test_the_engine_accepts_the_file(tmp_path: Path) -> None:
     docker = shutil.which("docker")
     if not docker or subprocess.run([docker, "compose", "version"], capture_output=True).returncode:
         pytest.skip("no docker with compose on this machine")
-    (tmp_path / "env").write_text("".join(f"{name}=x\n" for name in {*examples(), *variables(":?", OIDC)}))
-    for more in ([], ["--file", str(OIDC)], ["--file", str(TOPICS), "--profile", "kafka"]):
+    (tmp_path / "env").write_text(
+        "".join(f"{name}=x\n" for name in {*examples(), *variables(":?", OIDC), *variables(":?", PROJECT)})
+    )
+    for more in ([], ["--file", str(OIDC)], ["--file", str(PROJECT)], ["--file", str(TOPICS), "--profile", "kafka"]):
         files = ["--file", str(COMPOSE), *more]
         command = [docker, "compose", *files, "--env-file", str(tmp_path / "env"), "config", "--quiet"]
         subprocess.run(command, check=True)
@@ -394,10 +439,21 @@ def test_the_watch_knows_all_that_it_tells_of_and_has_no_port_outside(monkeypatc
     assert settings.dagster.storage_url is not None
     assert {"dagster", "dagster checks", "project"} <= {probe.name for probe in declared_probes(settings)}
     for name, value in ingesting.items():
-        assert name == "LAKEHOUSE_SPARK__CONF" or SERVICES["watch"]["environment"][name] == value, name
+        of_its_own = name in ("LAKEHOUSE_SPARK__CONF", "LAKEHOUSE_METRICS__FOLLOWER_PORT")
+        assert of_its_own or SERVICES["watch"]["environment"][name] == value, name
     assert SERVICES["watch"]["volumes"] == SERVICES["worker"]["volumes"], "where the project is parsed"
     assert {"sources", "catalog", "s3"} <= reached_from("watch") and "ports" not in SERVICES["watch"]
     assert (settings.metrics.host, settings.metrics.watch_port) == ("0.0.0.0", 9102)
+
+
+def test_prometheus_reads_the_follower_and_the_worker_too() -> None:
+    """They had no port, so publish rates and load times were empty, and the rule of late tests never spoke."""
+    ports = {"ingestion": ("FOLLOWER", "9101"), "watch": ("WATCH", "9102"), "worker": ("WORKER", "9103")}
+    for name, (whose, port) in ports.items():
+        service = SERVICES[name]
+        assert service["environment"]["LAKEHOUSE_METRICS__HOST"] == "0.0.0.0"
+        assert service["environment"][f"LAKEHOUSE_METRICS__{whose}_PORT"] == port
+        assert "storage" in service["networks"] and "ports" not in service
 
 
 # ---- the commands themselves, with the addresses of a stack of this machine ----

@@ -233,6 +233,15 @@ def test_the_watch_of_the_manifests_sees_dagster() -> None:
     assert secret["stringData"][key["key"]].startswith("postgresql://")
 
 
+def test_every_process_of_the_manifests_that_has_metrics_has_a_port_for_them() -> None:
+    """The worker had none, so load times were empty, and the rule of late tests never spoke."""
+    containers = [each for pod in DEPLOYMENTS.values() for each in pod["spec"]["template"]["spec"]["containers"]]
+    for name, whose in (("follower", "FOLLOWER"), ("watch", "WATCH"), ("worker", "WORKER")):
+        [container] = [each for each in containers if each["name"] == name]
+        [port] = [each["value"] for each in container["env"] if each["name"] == f"LAKEHOUSE_METRICS__{whose}_PORT"]
+        assert container["ports"] == [{"name": "metrics", "containerPort": int(port)}], name
+
+
 def test_the_web_server_of_the_manifests_sees_dagster() -> None:
     """For the checks of the page at /lake."""
     containers = DEPLOYMENTS["lakehouse-dagster"]["spec"]["template"]["spec"]["containers"]
