@@ -27,6 +27,7 @@ from lakehouse_stack.home.certificate import make_certificate
 from lakehouse_stack.home.ports import plan_ports
 from lakehouse_stack.processes.process import stop
 from lakehouse_stack.servers.kafka import broker_properties, format_command, java_command, kafka_classes, lines
+from tests.java import QUICK
 from tests.world import World
 
 QUIET = logging.getLogger("tests.brokers")
@@ -140,7 +141,8 @@ def running_broker(settings: Settings, *, logins: bool = False) -> Iterator[Brok
     """A broker with no topics; with `logins`, USER may come to listeners of their own, and has no rights yet. Those by
     TLS have a certificate for 127.0.0.1, by the authority of `authority.pem` in its folder."""
     classes, java_home = kafka_classes(settings), spark_java_home(settings)
-    java = list(java_command(java_home / "bin" / "java", classes, 512, "kafka.Kafka"))
+    program, *options = java_command(java_home / "bin" / "java", classes, 512, "kafka.Kafka")
+    java = [program, QUICK, *options]
     ports = plan_ports(("broker", "controller", "logins", "tls", "tls_logins"), {}, {}, {})
     with tempfile.TemporaryDirectory(prefix="lakehouse-kafka-") as name:
         folder = Path(name)

@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from importlib import import_module
 from pathlib import Path
@@ -19,7 +19,9 @@ from hypothesis import settings as hypothesis_settings
 
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings, load_settings
+from tests.java import QUICK
 
+os.environ["SPARK_SUBMIT_OPTS"] = QUICK  # Spark's launcher gives them to the JVM of a driver
 # Who starts them in the background of a shell, where it is ignored: commands that are tested with it inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -43,6 +45,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def settings() -> Iterator[Settings]:
     """Settings of a running stack in a home of its own."""
     from lakehouse_stack.control.start_stop import down, up
+    from lakehouse_stack.servers import trino
 
     kept = os.environ.get("LAKEHOUSE_TEST_HOME")
     home = Path(kept or tempfile.mkdtemp(prefix="lakehouse-test-"))
@@ -51,6 +54,8 @@ def settings() -> Iterator[Settings]:
     before = {name: os.environ.get(name) for name in ("LAKEHOUSE_HOME", "LAKEHOUSE_CONFIG")}
     os.environ["LAKEHOUSE_HOME"] = str(home)
     os.environ["LAKEHOUSE_CONFIG"] = os.devnull
+    quick = pytest.MonkeyPatch()
+    quick.setattr(trino, "trino_files", _quick_files(trino.trino_files))
     try:
         try:
             up(load_settings())
@@ -67,6 +72,15 @@ def settings() -> Iterator[Settings]:
             shutil.rmtree(home, ignore_errors=True)
         for name, value in before.items():
             os.environ.pop(name, None) if value is None else os.environ.update({name: value})
+        quick.undo()
+
+
+def _quick_files(made: Callable[..., dict[str, str]]) -> Callable[..., dict[str, str]]:
+    def with_option(**given: Any) -> dict[str, str]:
+        files = made(**given)
+        return files | {"jvm.config": f"{files['jvm.config'].rstrip()}\n{QUICK}"}
+
+    return with_option
 
 
 @pytest.fixture(scope="module")

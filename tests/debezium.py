@@ -23,6 +23,7 @@ from lakehouse.settings import DebeziumSettings, Settings
 from lakehouse_stack.home.ports import plan_ports
 from lakehouse_stack.processes.process import last_lines
 from tests.brokers import QUIET, Broker, Topics, topic_table
+from tests.java import QUICK
 from tests.world import World
 
 KAFKA, NEWEST = "4.1.0", "3.7.0.Final"
@@ -130,7 +131,7 @@ def running_connect(
         ("org.apache.kafka", "connect-runtime", KAFKA),
     )
     classes = jars(settings, f"debezium-{version}-kafka-{KAFKA}", wanted)
-    java = [str(spark_java_home(settings) / "bin" / "java"), "-Xms256m", "-Xmx768m", "-cp"]
+    java = [str(spark_java_home(settings) / "bin" / "java"), QUICK, "-Xms256m", "-Xmx768m", "-cp"]
     java.append(":".join(f"{folder}/*" for folder in (classes, *more)))
     port = plan_ports(("rest",), {}, {}, {})["rest"]
     (broker.folder / f"connect-{port}.properties").write_text(
