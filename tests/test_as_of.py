@@ -157,6 +157,7 @@ def test_every_moment_is_answered_as_the_source_was(
             assert_mirrors(project, copy, f"{project.name}={copy.lsn}", has_snapshot=number + 1 == moments)
 
 
+@pytest.mark.slow  # tests/unit/test_mentions.py has the same in memory
 @pytest.mark.timeout(900)
 def test_a_key_is_in_its_hub_since_its_first_mention_whichever_was_loaded_first(
     settings: Settings, spark: Any, tmp_path: Path
