@@ -38,21 +38,17 @@ Read = tuple[dict[str, Any], Declarations]
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("home")
-
-
-@pytest.fixture(scope="module")
 def read(home: Path) -> Read:
     manifest = load_manifest(load_settings(home=home))
     return manifest, declarations_from(manifest, PROJECT)
 
 
 @pytest.mark.slow
-def test_what_dbt_keeps_is_its_owners_alone(read: Read, home: Path) -> None:
+def test_what_dbt_keeps_is_its_owners_alone(tmp_path: Path) -> None:
     """Its log and its results have values of rows, and every user of the machine could read them."""
-    assert list(home.rglob("dbt.log"))
-    assert {path.name: oct(path.stat().st_mode & 0o777) for path in home.iterdir()} == {"dbt": "0o700"}
+    load_manifest(load_settings(home=tmp_path))
+    assert list(tmp_path.rglob("dbt.log"))
+    assert {path.name: oct(path.stat().st_mode & 0o777) for path in tmp_path.iterdir()} == {"dbt": "0o700"}
 
 
 @pytest.fixture(scope="module")

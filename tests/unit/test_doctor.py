@@ -52,6 +52,16 @@ def test_a_port_that_is_set_and_taken_is_named(
     assert line.state == "error" and "change LAKEHOUSE_STACK_S3_PORT" in line.says
 
 
+def test_no_password_is_printed_and_the_exit_status_tells(
+    found: Callable[[], dict[str, Line]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAKEHOUSE_CATALOG_URL", "postgresql://lake:xyzzy-secret@127.0.0.1:1/xyzzy-secret")
+    result = CliRunner().invoke(command_line(["doctor", "status"]), ["doctor", "--json"])
+    assert result.exit_code == 1 and "xyzzy-secret" not in result.output
+    (catalog,) = [line for line in json.loads(result.stdout) if line["about"] == "catalog"]
+    assert "Connection refused" in catalog["says"]
+
+
 def test_a_mistake_in_a_declaration_is_one_line(found: Callable[[], dict[str, Line]]) -> None:
     table = "{name: orders, config: {meta: {raw: {relation: public.orders, keys: [id]}}}}"
     file = Path("dbt_project/models/sources/shop.yml")
@@ -82,16 +92,6 @@ def test_a_mart_that_is_declared_wrongly_is_named_with_file_and_line(found: Call
     line = found()["declarations"]
     mart.unlink()
     assert line.state == "error" and "fct_sale.sql:1: fct_sale: meta: unknown key `owner`" in line.says
-
-
-def test_no_password_is_printed_and_the_exit_status_tells(
-    found: Callable[[], dict[str, Line]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LAKEHOUSE_CATALOG_URL", "postgresql://lake:xyzzy-secret@127.0.0.1:1/xyzzy-secret")
-    result = CliRunner().invoke(command_line(["doctor", "status"]), ["doctor", "--json"])
-    assert result.exit_code == 1 and "xyzzy-secret" not in result.output
-    (catalog,) = [line for line in json.loads(result.stdout) if line["about"] == "catalog"]
-    assert "Connection refused" in catalog["says"]
 
 
 def test_a_source_in_kafka_is_looked_at_as_one(

@@ -1,5 +1,7 @@
 """What dbt is given of a project for a run of a few models: these, and what they are made of."""
 
+from pathlib import Path
+
 import pytest
 
 from lakehouse.settings import load_settings
@@ -11,9 +13,9 @@ TESTS = ["unique_fct_transactions_hk_transaction", "not_null_dim_user_hk_user"]
 
 
 @pytest.fixture(scope="module")
-def warm(tmp_path_factory: pytest.TempPathFactory) -> WarmDbt:
+def warm(home: Path) -> WarmDbt:
     """The demo's project, parsed."""
-    found = WarmDbt(load_settings(home=tmp_path_factory.mktemp("home")))
+    found = WarmDbt(load_settings(home=home))
     assert found.refresh()
     return found
 
