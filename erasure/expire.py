@@ -8,7 +8,7 @@ maintenance keeps for a restore are deleted too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
@@ -25,7 +25,7 @@ from lakehouse.catalog.writing.commit import retried, until_committed
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import CatalogConnection
 from maintenance.inventory import removed
-from maintenance.inventory.in_use import copies
+from maintenance.inventory.in_use import all_tables, living_on
 from maintenance.inventory.reachable import reachable_files
 
 AGAIN = "run the erasure again"
@@ -41,11 +41,11 @@ def check_references(table: Table) -> None:
         raise LakehouseError(f"{_name(table)}: tag or branch {', '.join(kept)} keeps old snapshots: drop it first")
 
 
-def check_copies(catalog: SqlCatalog, tables: Iterable[tuple[str, str]]) -> None:
-    """Raises LakehouseError if one of the tables has a restored copy, which would keep its files."""
-    for table in tables:
-        if found := copies(catalog, table):
-            raise LakehouseError(f"{'.'.join(table)}: {', '.join(map(str, found))} is a restored copy: drop it first")
+def check_copies(catalog: SqlCatalog, tables: Collection[tuple[str, str]]) -> None:
+    """Raises LakehouseError if another table lives on files of one of these, such as a restored copy, also of a copy:
+    the erasure would delete files that it needs."""
+    if found := living_on(all_tables(catalog), tables):
+        raise LakehouseError("; ".join(found))
 
 
 def list_live_files(catalog: SqlCatalog, identifier: tuple[str, str]) -> None:

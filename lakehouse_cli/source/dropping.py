@@ -11,23 +11,20 @@ from lakehouse.text.sql import relation
 
 
 def droppable(settings: Settings, source: str, others: Collection[str], table: str | None = None) -> list[Relation]:
-    """What would be dropped; raises LakehouseError where a restored copy lives on its files, or a pin keeps it."""
+    """What would be dropped; raises LakehouseError where another table lives on its files, or a pin keeps it."""
     from lakehouse.catalog.open import open_catalog
     from lakehouse.catalog.pins import refuse_pinned
     from lakehouse.catalog.relations import list_relations
-    from maintenance.inventory.in_use import RESTORED_FROM, all_tables
+    from maintenance.inventory.in_use import all_tables, living_on
     from maintenance.inventory.of_source import relations_of
 
     with closing(open_catalog(settings)) as catalog:
         found = relations_of(list_relations(catalog), source, others, table)
-        names = {str(each.name) for each in found}
         tables = all_tables(catalog) if found else {}
-        own = (made for name, made in tables.items() if str(name) in names)
-        refuse_pinned(f"{source}.{table}" if table else source, own)
-        for name, made in tables.items():
-            if made.properties.get(RESTORED_FROM) in names and str(name) not in names:
-                of = made.properties[RESTORED_FROM]
-                raise LakehouseError(f"{of}: {name} is a restored copy that lives on its files: drop that first")
+        own = {each.name for each in found if each.kind == "table"}
+        refuse_pinned(f"{source}.{table}" if table else source, (tables[name] for name in own & tables.keys()))
+        if others_on := living_on(tables, own):
+            raise LakehouseError("; ".join(others_on))
     return found
 
 

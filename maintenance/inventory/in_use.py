@@ -7,13 +7,16 @@ the whole history of the lake would cost more than all other work on a table.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from sqlalchemy import inspect, text
 
+from lakehouse.catalog.next_names import next_name
 from lakehouse.catalog.open import load_table
 from lakehouse.errors import LakehouseError
+from lakehouse.text.sql import ident, literal
 from maintenance.inventory.lake import READERS, directory, list_relations
 from maintenance.inventory.outcome import TableName, one_line
 from maintenance.inventory.reachable import files_of, metadata_files, reachable_files
@@ -75,10 +78,40 @@ def _live(catalog: SqlCatalog, name: TableName, own: Table) -> set[str]:
     return used
 
 
-def copies(catalog: SqlCatalog, table: tuple[str, str]) -> list[TableName]:
-    """The restored copies of a table."""
-    wanted = str(TableName(*table))
-    return [name for name, other in all_tables(catalog).items() if other.properties.get(RESTORED_FROM) == wanted]
+def living_on(every: Mapping[TableName, Table], tables: Collection[tuple[str, str]]) -> list[str]:
+    """For each other table of the lake that lives on files of these `tables`: which one that is, and how to end it.
+
+    It is a restored copy, is at or below their location, or names files there. The copy in which the next state of one
+    of them is built does not count. Raises Unknown if a table cannot be read.
+    """
+    wanted = {TableName(*table) for table in tables}
+    own = {name: directory(every[name].location()) for name in sorted(wanted & every.keys())}
+    others = sorted(every.keys() - wanted - {TableName(*next_name(name)) for name in wanted})
+    found = ((name, _lives_on(name, every[name], wanted, own)) for name in others)
+    return [_how_to_end(of, name, every[name]) for name, of in found if of is not None]
+
+
+def _lives_on(
+    name: TableName, other: Table, wanted: Collection[TableName], own: Mapping[TableName, str]
+) -> TableName | None:
+    """The one of the tables on whose files another one lives; `own` are their locations."""
+    origin = other.properties.get(RESTORED_FROM)
+    if of := next((table for table in wanted if str(table) == origin), None):
+        return of
+    location = directory(other.location())
+    if of := next((table for table, below in own.items() if location.startswith(below)), None):
+        return of
+    files, below = _files_named(name, other), tuple(own.values())
+    used = next((path for path in files if path.startswith(below)), None) if below else None
+    return next((table for table, below in own.items() if used.startswith(below)), None) if used else None
+
+
+def _how_to_end(of: TableName, name: TableName, other: Table) -> str:
+    """A restored copy can be dropped, which leaves the files; any other table would take them along."""
+    if RESTORED_FROM in other.properties:
+        return f"{of}: {name} is a restored copy: drop it first"
+    call = f"CALL {ident(other.catalog.name)}.system.unregister_table({literal(name.namespace)}, {literal(name.name)})"
+    return f"{of}: {name} lives on its files, and DROP TABLE would delete them: run {call} first"
 
 
 def all_tables(catalog: SqlCatalog) -> dict[TableName, Table]:
@@ -106,11 +139,12 @@ def _is_near(other: Table, own: Table | None, table: TableName) -> bool:
 
 def _named(catalog: SqlCatalog) -> dict[TableName, set[str]]:
     """By table, the files of the snapshots that its branches and tags name."""
-    found = {}
-    for name, table in all_tables(catalog).items():
-        ids = {reference.snapshot_id for reference in table.metadata.refs.values()}
-        try:
-            found[name] = set(files_of(table, [s for s in table.metadata.snapshots if s.snapshot_id in ids]))
-        except Exception as error:  # a broken file raises many kinds of errors
-            raise Unknown(name, error) from None
-    return found
+    return {name: _files_named(name, table) for name, table in all_tables(catalog).items()}
+
+
+def _files_named(name: TableName, table: Table) -> set[str]:
+    ids = {reference.snapshot_id for reference in table.metadata.refs.values()}
+    try:
+        return set(files_of(table, [s for s in table.metadata.snapshots if s.snapshot_id in ids]))
+    except Exception as error:  # a broken file raises many kinds of errors
+        raise Unknown(name, error) from None

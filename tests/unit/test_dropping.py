@@ -33,6 +33,27 @@ def test_what_a_pin_keeps_is_not_dropped(
     assert [str(each.name) for each in droppable(catalog_settings, "shop", (), "lines")] == ["raw_shop.lines"]
 
 
+def test_a_table_on_whose_files_another_name_lives_is_not_dropped(
+    postgres_catalog: LakeCatalog, catalog_settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The directory went with the table, and the second name had no files any more."""
+    monkeypatch.setattr("lakehouse.catalog.open.open_catalog", lambda _: postgres_catalog)
+    for namespace in ("raw_shop", "mirror_shop", "next_mirror_shop", "kept"):
+        postgres_catalog.create_namespace_if_not_exists(namespace)
+    rows = pa.table({"id": [1]})
+    for name in ("raw_shop.orders", "mirror_shop.orders"):
+        postgres_catalog.create_table(name, rows.schema).append(rows)
+    mirror = postgres_catalog.load_table(("mirror_shop", "orders")).metadata_location
+    postgres_catalog.register_table(("next_mirror_shop", "orders"), mirror)  # a killed refresh has left it
+    assert len(droppable(catalog_settings, "shop", (), "orders")) >= 2
+    raw = postgres_catalog.load_table(("raw_shop", "orders")).metadata_location
+    postgres_catalog.register_table(("kept", "audit"), raw)
+    named = r"^raw_shop\.orders: kept\.audit lives on its files, .*unregister_table"
+    for table in (None, "orders"):
+        with pytest.raises(LakehouseError, match=named):
+            droppable(catalog_settings, "shop", (), table)
+
+
 def test_what_was_pinned_while_the_question_waited_is_not_dropped(
     postgres_catalog: LakeCatalog, catalog_settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

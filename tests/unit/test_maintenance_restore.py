@@ -21,7 +21,7 @@ from lakehouse.catalog.writing.next_tables import BUILT_FROM
 from lakehouse.errors import LakehouseError
 from maintenance.actions.expire_snapshots import Expiry
 from maintenance.command.restore import past
-from maintenance.inventory.in_use import copies, elsewhere
+from maintenance.inventory.in_use import all_tables, elsewhere, living_on
 from maintenance.inventory.outcome import TableName
 from maintenance.inventory.pins import complete_states, pin_cut, pin_states, pin_table, pins, unpin
 from maintenance.restore.moments import find
@@ -151,12 +151,36 @@ def test_a_copy_beside_the_table_has_manifests_of_its_own_and_the_tables_data_fi
     assert restored.properties["gc.enabled"] == "false" and not restored.location().startswith(table.location() + "/")
     manifests = set(restored.inspect.manifests().column("path").to_pylist())
     assert manifests and all(path.startswith(restored.location()) for path in manifests)
-    assert copies(catalog, NAME) == [copy]
+    assert living_on(all_tables(catalog), [NAME]) == [f"{NAME}: {copy} is a restored copy: drop it first"]
+    assert living_on(all_tables(catalog), [NAME, copy]) == [] == living_on(all_tables(catalog), [copy])
     files = {task.file.file_path for task in restored.scan().plan_files()}
     assert files and files <= elsewhere(session(catalog), NAME), "nobody deletes what the copy needs"
     grow(restored, 1)
     assert len(catalog.load_table(copy).scan().to_arrow()) == 3
     assert len(catalog.load_table(NAME).scan().to_arrow()) == 4
+
+
+def test_all_that_lives_on_the_files_of_a_table_is_found(catalog: SqlCatalog, table: Table) -> None:
+    """A copy of a copy, a second name of the table and one that took its files over lost them without a word."""
+    moments = grow(table, 2)
+    copy, second = TableName("shop", "sales__as_of_1"), TableName("shop", "sales__as_of_1__as_of_2")
+    _register(session(catalog), NAME, copy, find(cast(Any, table.io), table, moments[0]), moments[0])
+    restored = catalog.load_table(copy)
+    _register(session(catalog), copy, second, find(cast(Any, restored.io), restored, datetime.now(UTC)), moments[1])
+    catalog.drop_table(copy)
+    assert living_on(all_tables(catalog), [NAME]) == [f"{NAME}: {second} is a restored copy: drop it first"]
+    catalog.drop_table(second)
+    catalog.create_namespace("shop_next")
+    for name in ("shop.frozen", "shop_next.sales"):  # the latter is where its own next state is built
+        catalog.register_table(name, catalog.load_table(NAME).metadata_location)
+    taken = catalog.create_table("shop.taken", SCHEMA)
+    taken.add_files([task.file.file_path for task in catalog.load_table(NAME).scan().plan_files()])
+    catalog.create_table("shop.sales_of_others", SCHEMA).append(pa.Table.from_pylist([{"id": 1}], SCHEMA))
+    assert living_on(all_tables(catalog), [NAME]) == [
+        f"{NAME}: shop.{name} lives on its files, and DROP TABLE would delete them: "
+        f"run CALL \"lake\".system.unregister_table('shop', '{name}') first"
+        for name in ("frozen", "taken")
+    ]
 
 
 def test_in_place_the_state_is_the_newest_and_what_came_later_can_be_restored_in_turn(
