@@ -1,6 +1,7 @@
 """Removes a model's temporary relations and objects of dbt once they are older than the model's limit.
 
-A relation is dropped only if its metadata is old, no view names it and no other relation shares its location. Objects
+A relation is dropped only if its metadata is old, no view names it, no other relation shares its location, no pin keeps
+a snapshot of it, and no other table names its files: a backup relation is the model's table as it was. Objects
 are deleted only if the newest below their prefix is old and no table in the lake refers to any of them.
 """
 
@@ -11,6 +12,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from lakehouse.catalog.objects import list_objects
+from lakehouse.catalog.pins import TAG
 from lakehouse.catalog.relations import Relation, changed_at, list_relations, read_metadata, view_text
 from lakehouse.declarations.policies import MaintenancePolicy
 from lakehouse.text.sql import relation as sql_relation
@@ -18,6 +20,7 @@ from maintenance.actions.action import action
 from maintenance.actions.need import Need, Rate, Work
 from maintenance.inventory.declared import MaintainedTable
 from maintenance.inventory.health import Health
+from maintenance.inventory.in_use import named
 from maintenance.inventory.lake import Lake
 from maintenance.inventory.outcome import Figures, Outcome, TableName
 from maintenance.inventory.session import Session
@@ -117,7 +120,17 @@ def _why_kept(session: Session, lake: Lake, relation: Relation, limit: datetime)
     neighbours = [r.name for r in lake.relations if r.location.startswith(relation.location) and r != relation]
     if neighbours:
         return f"{relation.name} kept: {neighbours[0]} shares its location"
+    if pins := sorted(name.removeprefix(TAG) for name in metadata.get("refs", {}) if name.startswith(TAG)):
+        return f"{relation.name} kept: pin {', '.join(pins)} keeps a snapshot of it"
+    if other := _reading_files(session, relation):
+        return f"{relation.name} kept: {other} refers to its files"
     return None
+
+
+def _reading_files(session: Session, relation: Relation) -> TableName | None:
+    """Another table that names files below the relation's location, such as a restored copy of what it was once."""
+    others = ((name, files) for name, files in named(session).items() if name != relation.name)
+    return next((name for name, files in others if any(path.startswith(relation.location) for path in files)), None)
 
 
 def _view_naming(session: Session, lake: Lake, relation: Relation) -> TableName | None:

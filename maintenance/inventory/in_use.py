@@ -46,12 +46,18 @@ class Unknown(LakehouseError):
 def elsewhere(session: Session, table: TableName) -> set[str]:
     """The files that other tables and the table's live state refer to; raises Unknown if one cannot be read."""
     own = session.load(table)
-    named = session.once("lake.named", lambda: _named(session.catalog))
-    used: set[str] = set().union(*(files for name, files in named.items() if name != table))
+    used: set[str] = set().union(*(files for name, files in named(session).items() if name != table))
     for name, other in all_tables(session.catalog).items():
         if name != table and _is_near(other, own, table):
             used |= reachable_files(other)
     return used | (_live(session.catalog, table, own) if own is not None else set())
+
+
+def named(session: Session) -> dict[TableName, set[str]]:
+    """By table, the files of the snapshots that its branches and tags name, read once for all; raises Unknown."""
+    return session.once(
+        "lake.named", lambda: {name: _files_named(name, table) for name, table in all_tables(session.catalog).items()}
+    )
 
 
 def _live(catalog: SqlCatalog, name: TableName, own: Table) -> set[str]:
@@ -135,11 +141,6 @@ def _is_near(other: Table, own: Table | None, table: TableName) -> bool:
     if other.properties.get(RESTORED_FROM) == str(table):
         return True
     return own is not None and directory(other.location()) == directory(own.location())
-
-
-def _named(catalog: SqlCatalog) -> dict[TableName, set[str]]:
-    """By table, the files of the snapshots that its branches and tags name."""
-    return {name: _files_named(name, table) for name, table in all_tables(catalog).items()}
 
 
 def _files_named(name: TableName, table: Table) -> set[str]:

@@ -22,7 +22,7 @@
   {%- if stays -%}
     {%- call noop_statement("main", stays, stays, 0) -%}{%- endcall -%}
   {%- else -%}
-    {%- if existing is not none and not existing.is_view -%}{%- do adapter.drop_relation(existing) -%}{%- endif -%}
+    {%- do cdc_vault.drop_for_view(existing) -%}
     {%- call statement("main") -%}
       create or replace view {{ relation }}
       {{ cdc_vault.comment_clause(comment ~ " " ~ marker) }}
@@ -55,6 +55,31 @@
 {#- Why a view is made that shows nothing of its table yet: a worker makes no view twice, but such a one; none of another view. -#}
 {% macro why_unready(sql) %}
   {{ return("refuses" if "_lh_refused" in sql else "waits" if cdc_vault.shows_no_table(sql) else none) }}
+{% endmacro %}
+
+{#- Drops what is not a view, with its history; refuses a table that a pin keeps, or on whose files a restored copy lives. -#}
+{% macro drop_for_view(existing) %}
+  {%- if existing is not none and not existing.is_view -%}
+    {%- set kept = run_query(cdc_vault.what_keeps(existing)).rows if existing.is_table else [] -%}
+    {%- if kept -%}
+      {{ exceptions.raise_compiler_error(
+        existing.schema ~ "." ~ existing.identifier ~ " is a table, and would be dropped for the view with its history. Kept of it: "
+        ~ kept | map(attribute=0) | join(", ") ~ ". First end a pin with `lakehouse maintain unpin NAME`, and drop a restored copy; or call the view otherwise"
+      ) }}
+    {%- endif -%}
+    {%- do adapter.drop_relation(existing) -%}
+  {%- endif -%}
+{% endmacro %}
+
+{#- A query of the pins and the restored copies of a table, as text: those that are called as `lakehouse maintain restore` calls them. -#}
+{% macro what_keeps(relation) %}
+  {%- set copy = (relation.identifier | lower) ~ "__as_of_" %}
+  select 'pin ' || substr(name, 5) from {{ cdc_vault.system_table(relation, "refs") }} where starts_with(name, 'pin_')
+  union all
+  select 'restored copy ' || table_schema || '.' || table_name from "{{ relation.database }}".information_schema.tables
+  where table_schema = {{ cdc_vault.sql_text(relation.schema | lower) }} 
+    and starts_with(table_name, {{ cdc_vault.sql_text(copy) }}) and regexp_like(substr(table_name, {{ copy | length + 1 }}), '^[0-9]{14}')
+  order by 1
 {% endmacro %}
 
 {#- The first line of the description, how to query the past, and the other lines. -#}
