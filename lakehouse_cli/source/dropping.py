@@ -28,6 +28,14 @@ def droppable(settings: Settings, source: str, others: Collection[str], table: s
     return found
 
 
+def refuse_more(shown: Collection[Relation], found: Collection[Relation]) -> None:
+    """Raises LakehouseError for what has been made since it was shown, which nobody has agreed to drop."""
+    if more := sorted(str(name) for name in {each.name for each in found} - {each.name for each in shown}):
+        raise LakehouseError(
+            f"{', '.join(more)} was made meanwhile, and nobody agreed to drop it; nothing was changed: run this again"
+        )
+
+
 def drop_aside(settings: Settings, source: str, table: str | None, counts: Mapping[str, int], dry_run: bool) -> None:
     """Deletes what is kept aside of it in the tables of `meta`, of which there is that much."""
     from ingestion import forget_aside

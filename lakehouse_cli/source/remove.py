@@ -1,7 +1,7 @@
 """`lakehouse remove`: a source, or a table of it, that is ingested no longer keeps nothing for the lake."""
 
 import sys
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,7 +13,7 @@ from lakehouse.settings import Settings, load_settings
 from lakehouse.text.shown import line_by_line, say, waiting
 from lakehouse_cli.source import undeclaring
 from lakehouse_cli.source.declaring import accepted, agreed, refuse_changed, show_change, write_change
-from lakehouse_cli.source.dropping import drop, drop_aside, droppable
+from lakehouse_cli.source.dropping import drop, drop_aside, droppable, refuse_more
 from lakehouse_cli.source.scaffold import write_models
 from lakehouse_cli.source.taking_back import by_owner, kept_by, relations_of, take_back, tell_of_connector
 
@@ -75,7 +75,10 @@ def _remove_table(settings: Settings, name: str, drop_tables: bool, dry_run: boo
     refuse_changed(file)
     if found:
         refuse_worker(settings)
-    with nobody_ingests(settings, table.source):  # a follower that still declares the table would snapshot it again
+    # a follower that still declares the table would snapshot it again, and a refresh would make its mirror
+    with nobody_ingests(settings, table.source), _no_mirrors(settings, table.source, drop_tables):
+        if drop_tables:
+            refuse_more(found, droppable(settings, table.source, others, table.name))
         by_owner(settings, table.source, keeps, dry_run)
         if ingested:
             forget(settings, table.source, table.name, [each.name for each in left.source(table.source).tables])
@@ -128,7 +131,12 @@ def _remove_source(settings: Settings, source: str, drop_tables: bool, dry_run: 
             undeclaring.refuse_changed(settings, files)
     if found and not dry_run:
         refuse_worker(settings)
-    with nullcontext() if dry_run else nobody_ingests(settings, source):  # whoever declares it would read it again
+    with ExitStack() as alone:
+        if not dry_run:  # whoever declares it would read it again, and make its mirrors
+            alone.enter_context(nobody_ingests(settings, source))
+            alone.enter_context(_no_mirrors(settings, source, drop_tables))
+            if drop_tables:
+                refuse_more(found, droppable(settings, source, declared.keys() - {source}))
         keeps = take_back(settings, source, declared, dry_run)
         if keeps.is_nothing and not (found or aside or objects or kept) and files is None:
             say(f"{source}: it keeps nothing for the lake")
@@ -139,6 +147,13 @@ def _remove_source(settings: Settings, source: str, drop_tables: bool, dry_run: 
         tell_of_connector(settings, source)
         if files is not None and not dry_run:
             undeclaring.undeclare(settings, files)
+
+
+def _no_mirrors(settings: Settings, source: str, drop_tables: bool) -> AbstractContextManager[object]:
+    """Nobody writes mirrors of the source while its tables are dropped: a first one would come behind the drop."""
+    from ingestion import mirrors_held
+
+    return mirrors_held(settings, source) if drop_tables else nullcontext()
 
 
 def _agreed(why: str, yes: bool) -> None:

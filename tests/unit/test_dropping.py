@@ -1,13 +1,19 @@
 """What `lakehouse remove --drop-tables` drops, and what it refuses to."""
 
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pytest
+from pydantic import SecretStr
 
 from lakehouse.catalog.lake_catalog import LakeCatalog
+from lakehouse.catalog.relations import Relation, TableName
 from lakehouse.errors import LakehouseError
-from lakehouse.settings import Settings
+from lakehouse.settings import Settings, SourceSettings
+from lakehouse_cli.source import remove as removing
 from lakehouse_cli.source.dropping import drop, droppable
 
 
@@ -76,3 +82,55 @@ def test_what_was_pinned_while_the_question_waited_is_not_dropped(
     with pytest.raises(LakehouseError, match=r"^raw_shop\.orders: pin month keeps old snapshots: run .* unpin month"):
         drop(catalog_settings, found, dry_run=False)
     assert dropped == ['DROP TABLE IF EXISTS "raw_shop"."lines"']
+
+
+@pytest.mark.parametrize("is_made_meanwhile", [False, True])
+def test_what_goes_is_looked_for_again_once_nobody_writes_mirrors(
+    catalog_settings: Settings, monkeypatch: pytest.MonkeyPatch, is_made_meanwhile: bool
+) -> None:
+    """The first refresh of a mirror ended behind the drop, and the mirror of a removed source stayed for ever."""
+    done: list[str] = []
+    lake = [Relation(TableName("raw_shop", "orders"), "table", "s3://w/raw_shop/orders/metadata/0.json")]
+
+    def look(*_: object) -> list[Relation]:
+        done.append("looked")
+        return list(lake)
+
+    def noting(what: str, result: object = None) -> Callable[..., Any]:
+        return lambda *given, **_: (done.append(what), result)[1]
+
+    @contextmanager
+    def refreshing(*_: object) -> Iterator[None]:
+        if is_made_meanwhile:  # by the refresh for which the command waits
+            lake.append(
+                Relation(TableName("mirror_shop", "orders"), "table", "s3://w/mirror_shop/orders/metadata/0.json")
+            )
+        done.append("no refresh")
+        yield
+        done.append("refreshes again")
+
+    nothing = SimpleNamespace(is_nothing=False)
+    stubs: dict[str, Any] = {
+        "_declared": noting("declared"), "relations_of": lambda _: {}, "refuse_worker": lambda _: None,
+        "droppable": look, "drop_aside": lambda *_, **__: None, "tell_of_connector": lambda *_: None,
+        "take_back": noting("taken back", nothing),
+        "drop": lambda settings, found, dry_run: None if dry_run else done.append("dropped"),
+    }  # fmt: skip
+    for name, stub in stubs.items():
+        monkeypatch.setattr(removing, name, stub)
+    monkeypatch.setattr("ingestion.kept_aside", lambda *_: {})
+    monkeypatch.setattr("ingestion.list_schemas", lambda *_: ([], []))
+    monkeypatch.setattr("ingestion.nobody_ingests", lambda *_: nullcontext())
+    monkeypatch.setattr("ingestion.mirrors_held", refreshing)
+    monkeypatch.setattr("ingestion.forget_source", noting("forgotten"))
+    settings = catalog_settings.model_copy(
+        update={"sources": {"shop": SourceSettings(url=SecretStr("postgresql://127.0.0.1:1/shop"))}}
+    )
+    if is_made_meanwhile:
+        with pytest.raises(LakehouseError, match=r"^mirror_shop\.orders was made meanwhile, .* nothing was changed"):
+            removing._remove_source(settings, "shop", drop_tables=True, dry_run=False, yes=True)
+        assert done == ["declared", "looked", "no refresh", "looked"]
+    else:
+        removing._remove_source(settings, "shop", drop_tables=True, dry_run=False, yes=True)
+        wanted = ["no refresh", "looked", "taken back", "forgotten", "dropped", "refreshes again"]
+        assert done == ["declared", "looked", *wanted]

@@ -80,11 +80,19 @@ def dropped(shop: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[st
     done: list[str] = []
     monkeypatch.setattr(command, "load_settings", lambda: shop)
     monkeypatch.setattr("scaffold.declared_alone", declared)
-    monkeypatch.setattr(command, "droppable", lambda _, source, others, table: [f"raw_{source}.{table}"])
+    monkeypatch.setattr(command, "droppable", lambda _, source, others, table: [Shown(f"raw_{source}.{table}")])
     monkeypatch.setattr(command, "drop", lambda _, found, dry_run: done.extend(found))
     monkeypatch.setattr("lakehouse.declarations.manifest.ensure_manifest", lambda settings: None)
     monkeypatch.setattr(undeclaring, "readers", lambda *_: [])
     yield done
+
+
+class Shown(str):
+    """The name of a relation, in its place."""
+
+    @property
+    def name(self) -> str:
+        return str(self)
 
 
 def declared(settings: Settings, changed: Mapping[Path, str | None] | None = None) -> Declarations:
@@ -120,6 +128,18 @@ def test_a_correction_made_while_the_question_waits_is_not_lost(
     with pytest.raises(LakehouseError, match=r"shop\.yml was changed meanwhile: run this again$"):
         command.remove("shop.orders", drop_tables=True, yes=True)
     assert declaration(shop).read_text() == corrected
+    assert known(shop) == {"customers", "orders"} and dropped == []
+
+
+def test_a_mirror_that_was_made_while_the_question_waited_is_not_left_behind(
+    shop: Settings, dropped: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stayed for ever: what goes had been listed before the question."""
+    raw = Shown("raw_shop.orders")
+    found = iter([[raw], [raw, Shown("mirror_shop.orders")]])
+    monkeypatch.setattr(command, "droppable", lambda *_: next(found))
+    with pytest.raises(LakehouseError, match=r"^mirror_shop\.orders was made meanwhile, .*: run this again$"):
+        command.remove("shop.orders", drop_tables=True, yes=True)
     assert known(shop) == {"customers", "orders"} and dropped == []
 
 
@@ -270,7 +290,7 @@ def test_nothing_is_dropped_that_a_model_of_somebodys_reads(
     shop: Settings, dropped: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     """The history went first, and then the models were named that read it; a preview said nothing of them."""
-    monkeypatch.setattr(command, "droppable", lambda *_: ["raw_shop.orders"])
+    monkeypatch.setattr(command, "droppable", lambda *_: [Shown("raw_shop.orders")])
     monkeypatch.setattr(undeclaring, "readers", lambda *_: [MART])
     monkeypatch.setattr(command, "take_back", lambda *_: dropped.append("slot") or Kept())
     refused = rf"^{name}: nothing was dropped, because {MART} would read what is gone: change them first"
@@ -334,7 +354,9 @@ def web(cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
     write_project(made, "web", TOPICS, "", "kafka", ("clicks", "views"))
     monkeypatch.setattr(command, "load_settings", lambda: made)
     monkeypatch.setattr("scaffold.declared_alone", topics)
-    monkeypatch.setattr(command, "droppable", lambda _, source, others, table=None: [f"raw_{source}.{table or '*'}"])
+    monkeypatch.setattr(
+        command, "droppable", lambda _, source, others, table=None: [Shown(f"raw_{source}.{table or '*'}")]
+    )
     monkeypatch.setattr(command, "drop", lambda _, found, dry_run: None if dry_run else done.extend(found))
     monkeypatch.setattr("lakehouse.declarations.manifest.ensure_manifest", lambda settings: None)
     monkeypatch.setattr(undeclaring, "readers", lambda *_: [])
@@ -482,7 +504,7 @@ def test_a_source_whose_slot_is_gone_is_not_removed_below_a_follower(
     shop: Settings, dropped: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The lease was held while the slot was dropped, and of one without a slot never."""
-    monkeypatch.setattr(command, "droppable", lambda *_: ["raw_shop.orders"])
+    monkeypatch.setattr(command, "droppable", lambda *_: [Shown("raw_shop.orders")])
     with store.connect_catalog(shop) as states:
         lease = leases.acquire(states, "shop", 60, "follow")
     assert lease is not None and slot_of(shop, "shop") is None
