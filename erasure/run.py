@@ -7,7 +7,8 @@
    what is older may come later: the subject's newest change has to have come. Of plain events it has to be a delete,
    where they have a key; where they have none, nothing tells that somebody is gone.
 3. Tombstones are written. After a kill from here on, the same command, or `--repeat`, finishes.
-4. Table by table, raw first: rows are rewritten, old snapshots expired, files deleted. Before the next layer it waits
+4. Maintenance of these tables ends first, and waits: a compaction that has read the subject's rows writes them again.
+   Table by table, raw first: rows are rewritten, old snapshots expired, files deleted. Before the next layer it waits
    for running queries, which may still copy old rows. The mirror is dropped with all its files and made anew. Tables
    that dbt builds whole are rebuilt.
 5. Every stored object is searched. Unreferenced objects with the subject's data (a failed write, a restored copy) are
@@ -33,7 +34,7 @@ from erasure.origins import Origin, elsewhere, origin_of
 from erasure.plan import Plan, make_plan
 from erasure.proof import Search, Trace, search
 from erasure.spellings import may_differ
-from erasure.steps import Erasing, Erasure, Say, kept_back, parts_of, strays_of
+from erasure.steps import Erasing, Erasure, Say, kept_back, no_maintenance, parts_of, strays_of
 from erasure.subjects import named_by, named_now, parse_key, source_texts, spelled, typing_of
 from erasure.targets import sources_to_lock
 from erasure.tombstones import FOLDER, Tombstone
@@ -281,9 +282,11 @@ def _erase(
             reasons = (origin.held(there, own) or waits or unloaded or mixed for own, waits, unloaded, mixed in why)
             if (still := _allowed(table, keys, reasons, refused)) != keys:
                 keys, plan = still, planned(still, asked)
+            kept = [part.target.identifier for part in plan.parts if part.target.treatment != "drop"]
             with (
                 mirrors_held(settings, table.source) as mirrors,
                 no_next_tables(writer.catalog) as others,
+                no_maintenance(settings, kept, say),
             ):
                 drop_next(others, writer.catalog.name, [part.target.identifier for part in plan.parts])
                 erasure = Erasing(settings, writer, states, replace(plan, stones=stones), say, mirrors).run(keys)

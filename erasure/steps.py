@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -40,6 +41,7 @@ from lakehouse.catalog.writing.commit import MAX_CONFLICTS, move_pointer, remove
 from lakehouse.declarations.manifest import rebuild
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import CatalogConnection
+from lakehouse.servers.table_locks import Held, locked
 from lakehouse.settings import Settings
 from maintenance.inventory import removed
 from maintenance.inventory.lake import read_lake
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
     from lakehouse.catalog.lake_catalog import LakeCatalog
 
 Say = Callable[[str], None]
+WORK = "erasure"  # of those who lock tables
 Beside = Callable[[], Callable[[], bool]]  # looks at something, and returns what changes it if it is still the same
 
 
@@ -183,7 +186,8 @@ class Erasing:
         """
         await_readers(self.settings)
         self.say(f"making {target} anew")
-        deleted = drop_mirror(self.settings, self.writer.catalog, self.states, target.identifier, self.mirrors)
+        with no_maintenance(self.settings, [target.identifier], self.say):  # the refresh takes the lock itself
+            deleted = drop_mirror(self.settings, self.writer.catalog, self.states, target.identifier, self.mirrors)
         report = refresh(replace(self.writer, lease=self.mirrors), self.states)
         if deleted:
             is_gone = target.identifier[1] in report.aside
@@ -238,6 +242,25 @@ class Erasing:
         erasure.left = found.traces + strays_of(self.settings, self.catalog, io, self.plan)
         erasure.objects, erasure.bytes = found.objects, found.bytes
         erasure.values, erasure.values_in_common = found.values_searched, found.in_common
+
+
+@contextmanager
+def no_maintenance(settings: Settings, tables: Collection[tuple[str, str]], say: Say) -> Iterator[None]:
+    """Nobody maintains or restores these tables during the block; waits for those who do.
+
+    A compaction that has read the subject's rows writes them into files of its own until it notices that it is late.
+    Raises LakehouseError if the wait takes too long.
+    """
+    with ExitStack() as stack:
+        try:
+            try:
+                stack.enter_context(locked(settings, tables, WORK))
+            except Held as held:
+                say(f"waiting for maintenance of {'.'.join(held.table)}: {held}")
+                stack.enter_context(locked(settings, tables, WORK, settings.ingestion.wait_seconds))
+        except Held as held:
+            raise LakehouseError(f"{'.'.join(held.table)}: {held}; {expire.AGAIN} once it has ended") from None
+        yield
 
 
 def _spelled(stone: Tombstone, plan: Plan) -> Tombstone:

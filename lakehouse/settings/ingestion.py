@@ -61,6 +61,6 @@ class IngestionSettings(Section):
         gt=0,
         description=(
             "how long a load waits for a follower to reach a position, or for others' transactions in the source, and"
-            " an erasure for queries to end"
+            " an erasure for queries and for maintenance of its tables to end"
         ),
     )

@@ -1,6 +1,7 @@
 """Whose rows are erased, in which tables, and what becomes of a record: without any server."""
 
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from types import SimpleNamespace
@@ -217,6 +218,7 @@ def test_a_mirror_is_rebuilt_only_where_its_table_is_in_the_cut(
     """That of a parked table was dropped and not made anew, and the report said that it was rebuilt."""
     monkeypatch.setattr(steps, "await_readers", lambda settings: None)
     monkeypatch.setattr(steps, "drop_mirror", lambda *given: 7)
+    monkeypatch.setattr(steps, "no_maintenance", lambda *given: nullcontext())
     monkeypatch.setattr(steps, "refresh", lambda *given: RefreshReport("shop", "0/1", None, (), (), aside))
     monkeypatch.setattr(steps, "replace", lambda writer, **given: writer)
     given: Any = None

@@ -1,5 +1,6 @@
 """An erasure beside a worker, a run and a statement that a killed one has left."""
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from threading import Event, Thread
@@ -16,12 +17,15 @@ from throwaway_postgres import throwaway_postgres
 from erasure import origins, run, steps, tombstones
 from erasure.plan import Plan
 from erasure.proof import Search
+from erasure.rows import SubjectRows
 from erasure.steps import Erasing, Erasure
-from erasure.targets import sources_to_lock
+from erasure.targets import Target, sources_to_lock
 from erasure.tombstones import Tombstone
+from lakehouse.errors import LakehouseError
 from lakehouse.migrations import ensure_state
 from lakehouse.servers.database import CatalogConnection, connect_catalog
 from lakehouse.servers.presence import ALONE, writing, writing_if_free
+from lakehouse.servers.table_locks import Held, locked
 from lakehouse.settings import Settings, load_settings
 
 SHOP = {"shop": ["shop"]}
@@ -111,6 +115,61 @@ def test_an_erasure_waits_for_the_load_that_runs_and_holds_nothing_while_it_wait
     assert order == ["erase", "loaded", "erased"]
     assert lake.said[0].startswith("waiting until others have written") and "shop" in lake.said[0]
     assert lake.said[1].endswith("loads and marts of shop wait until the erasure ends")
+
+
+def is_maintained(settings: Settings, name: tuple[str, str]) -> bool:
+    with suppress(Held), locked(settings, [name], "maintenance"):
+        return True
+    return False
+
+
+def test_an_erasure_waits_for_maintenance_of_its_tables_and_keeps_it_out(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A compaction had read the person's rows, and wrote them into more files after the proof."""
+    raw, hub, mirror = ((namespace, "people") for namespace in ("raw_shop", "vault", "mirror_shop"))
+    parts = [SubjectRows(Target(name, kind, ("id",), frozenset()), ())
+             for name, kind in ((raw, "empty"), (hub, "empty"), (mirror, "drop"))]  # fmt: skip
+    plan = Plan(cast(Any, None), {(5,): ()}, (parts[0],), tuple(parts[1:]), 0, {})
+    monkeypatch.setattr(run, "make_plan", lambda *given: plan)
+    monkeypatch.setattr(lake, "load", lambda: None)
+    seen: list[bool] = []
+    lake.ends = lambda: seen.extend(is_maintained(lake.settings, name) for name in (raw, hub, mirror))
+    with locked(lake.settings, [hub], "maintenance"):
+        thread = Thread(target=lake.erase)
+        thread.start()
+        for _ in range(300):
+            if lake.said and lake.said[-1].startswith("waiting for maintenance of vault.people: another maintenance"):
+                break
+            time.sleep(0.1)
+        assert lake.raw == {"person"} and seen == [], "it has begun with nothing"
+    thread.join(timeout=60)
+    assert seen == [False, False, True], "the refresh of the mirror takes its lock itself"
+    assert is_maintained(lake.settings, raw) and not lake.raw
+    impatient = lake.settings.ingestion.model_copy(update={"wait_seconds": 0.01})
+    lake.settings = lake.settings.model_copy(update={"ingestion": impatient})
+    again = r"^raw_shop\.people: another maintenance run .* holds it; run the erasure again once it has ended$"
+    with locked(lake.settings, [raw], "maintenance"), pytest.raises(LakehouseError, match=again):
+        lake.erase()
+    assert lake.raw == {"person"}
+
+
+def test_a_mirror_is_dropped_while_nobody_compacts_it_and_made_anew_by_a_refresh_that_locks_it(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[bool] = []
+
+    def look(result: Any) -> Callable[..., Any]:
+        return lambda *given: (seen.append(is_maintained(settings, ("mirror_shop", "people"))), result)[1]
+
+    given: Any = None
+    monkeypatch.setattr(steps, "await_readers", lambda settings: None)
+    monkeypatch.setattr(steps, "drop_mirror", look(7))
+    monkeypatch.setattr(steps, "refresh", look(SimpleNamespace(aside=())))
+    monkeypatch.setattr(steps, "replace", lambda writer, **given: writer)
+    erasing = Erasing(settings, cast(Any, SimpleNamespace(catalog=None)), given, given, lambda step: None, given)
+    erasing._mirror(Target(("mirror_shop", "people"), "drop", ("id",), frozenset()), Erasure([]))
+    assert seen == [False, True]
 
 
 def test_loads_of_other_sources_go_on_beside_an_erasure_and_all_do_once_it_was_killed(settings: Settings) -> None:

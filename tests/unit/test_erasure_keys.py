@@ -251,6 +251,7 @@ def erased(monkeypatch: pytest.MonkeyPatch) -> list[list[dict[str, str]]]:
     monkeypatch.setattr(run, "no_next_tables", lambda *given: nullcontext())
     monkeypatch.setattr(run, "drop_next", lambda *given: None)
     monkeypatch.setattr(run, "mirrors_held", lambda *given: nullcontext())
+    monkeypatch.setattr(run, "no_maintenance", lambda *given: nullcontext())
     monkeypatch.setattr(run, "no_loads", lambda *given: nullcontext())
     position = SimpleNamespace(facts=column(23, "int4"), state="streaming")
     monkeypatch.setattr(run, "_position", lambda *given: position)
