@@ -17,7 +17,7 @@ from typing import Any
 
 import psycopg
 
-from lakehouse.servers.database import connect_catalog
+from lakehouse.servers.database import CatalogConnection, connect_catalog
 from lakehouse.settings import Settings
 
 HOLDER = """
@@ -43,9 +43,11 @@ class Held(Exception):
 
 
 @contextmanager
-def locked(settings: Settings, tables: Collection[Name], work: str, patience: float = 0.0) -> Iterator[None]:
+def locked(
+    settings: Settings, tables: Collection[Name], work: str, patience: float = 0.0
+) -> Iterator[CatalogConnection]:
     """Locks the tables during the block for this kind of work (`maintenance`), all on one connection: a source may have
-    more tables than the database takes connections.
+    more tables than the database takes connections. Yields it: a statement on it fails once the locks are lost.
 
     Raises Held if another process has one for longer than `patience` seconds, and LakehouseError when the catalog
     database cannot be reached.
@@ -60,7 +62,7 @@ def locked(settings: Settings, tables: Collection[Name], work: str, patience: fl
                 if time.monotonic() >= deadline:
                     raise Held(wanted[missing[0]], _who(connection, missing[0]))
                 time.sleep(WAIT_STEP_SECONDS)
-            yield
+            yield connection
         finally:
             with suppress(psycopg.Error):  # the server learns of a closed connection later than the next who asks
                 connection.execute("SELECT pg_advisory_unlock_all()")

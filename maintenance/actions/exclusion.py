@@ -21,5 +21,9 @@ def exclusive(session: Session, table: TableName) -> Iterator[None]:
     Raises LakehouseError when the catalog database cannot be reached.
     """
     patience = REFRESH_SECONDS if table.namespace.startswith("mirror_") else 0.0
-    with locked(session.settings, [table], "maintenance", patience):
-        yield
+    with locked(session.settings, [table], "maintenance", patience) as connection:
+        session.locks[table] = connection
+        try:
+            yield
+        finally:
+            del session.locks[table]

@@ -3,8 +3,10 @@
 It first checks the table's current references and those of other tables. Files that are in use again (a restore, an
 expiry that was killed before its commit) are kept and no longer recorded.
 
-The store deletes a thousand files per request (`bulk_delete`); Spark is not needed. A batch is removed from the record
-after its deletion; after a kill it is deleted again, which is no error.
+The store deletes a thousand files per request (`bulk_delete`); Spark is not needed. A batch leaves the record in a
+transaction of the session that holds the table's lock, which ends behind the deletion. So a purge that slept until the
+lock was lost deletes nothing that a restore has put in use since; after a kill a batch is deleted again, which is no
+error.
 """
 
 from __future__ import annotations
@@ -51,11 +53,13 @@ def purge(session: Session, table: TableName, keep_hours: float | None) -> Purge
         spared = [file.path for file in old if file.path in used or file.path.startswith(staged)]
         removed.forget(connection, spared)
         kept = set(spared)
+        locked = session.locks.get(table, connection)
         for batch in _batches([file for file in old if file.path not in kept]):
-            delete_objects(session.io, [file.path for file in batch])
-            removed.forget(connection, [file.path for file in batch])
-            files += len(batch)
-            size += sum(file.size or 0 for file in batch)
+            with locked.transaction():
+                recorded = removed.forget(locked, [file.path for file in batch])
+                delete_objects(session.io, recorded)
+            files += len(recorded)
+            size += sum(file.size or 0 for file in batch if file.path in recorded)
     return Purged(files, size)
 
 

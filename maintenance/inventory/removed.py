@@ -82,9 +82,12 @@ def due(connection: CatalogConnection, table: Name, keep_hours: float) -> list[R
     return _select(connection, table, keep_hours)
 
 
-def forget(connection: CatalogConnection, paths: Collection[str]) -> None:
-    """Removes files from the record: they are deleted, or in use again."""
-    connection.execute("DELETE FROM lakehouse.removed_files WHERE path = ANY(%s)", (list(paths),))
+def forget(connection: CatalogConnection, paths: Collection[str]) -> set[str]:
+    """Removes files from the record: they are deleted, or in use again. Returns those that were recorded."""
+    found = connection.execute(
+        "DELETE FROM lakehouse.removed_files WHERE path = ANY(%s) RETURNING path", (list(paths),)
+    )
+    return {path for (path,) in found}
 
 
 def _select(connection: CatalogConnection, table: Name, keep_hours: float | None) -> list[RemovedFile]:

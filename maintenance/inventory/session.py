@@ -15,7 +15,7 @@ from lakehouse.catalog.file_io import open_io
 from lakehouse.catalog.open import load_table, open_catalog
 from lakehouse.catalog.relations import LISTED
 from lakehouse.errors import LakehouseError
-from lakehouse.servers.database import unreachable
+from lakehouse.servers.database import CatalogConnection, unreachable
 from lakehouse.servers.outage import UP
 from lakehouse.servers.spark import spark_session
 from lakehouse.servers.trino import answering, query
@@ -55,6 +55,7 @@ class Session:
         self._start_spark = start_spark or (lambda: spark_session(settings, "lakehouse-maintenance"))
         self.dry_run = dry_run
         self.now = datetime.now(UTC)
+        self.locks: dict[TableName, CatalogConnection] = {}  # by table that is locked, the connection that holds it
         self._shared: dict[str, Any] = {}
         self._lock = threading.RLock()
 
