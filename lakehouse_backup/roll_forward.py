@@ -45,7 +45,8 @@ if TYPE_CHECKING:
 @dataclass
 class RollForward:
     """Tables that were moved, sources that continue, sources to recover with the reason, lost tables, those whose
-    metadata only other engines read, and sources that had been removed before the backup."""
+    metadata only other engines read, sources that had been removed before the backup, and tables that stayed as they
+    were, at the location of another one."""
 
     tables: list[str] = field(default_factory=list)
     going_on: list[str] = field(default_factory=list)
@@ -53,6 +54,7 @@ class RollForward:
     gone: list[str] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
+    stayed: list[str] = field(default_factory=list)
 
 
 def roll_forward(
@@ -67,8 +69,8 @@ def roll_forward(
         cuts = {source: cut for source, cut in newest.cuts.items() if source not in removed}
         found = find_pointers(session, cuts, tip, say)
         tables = [str(name) for name in (*found.moved, *found.made)]
-        gone, unread = ([str(name) for name in names] for names in (found.gone, found.unread))
-        forward = RollForward(tables=tables, gone=gone, unread=unread, removed=removed)
+        gone, unread, stayed = ([str(name) for name in names] for names in (found.gone, found.unread, found.stayed))
+        forward = RollForward(tables=tables, gone=gone, unread=unread, removed=removed, stayed=stayed)
         with states.transaction():
             for name, location in found.made.items():
                 enter(states, settings.catalog_name, name, location)

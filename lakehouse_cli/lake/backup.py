@@ -96,6 +96,8 @@ def restore_backup(
                 f"of a type or format that is not known here, left at their newest whole metadata file in the "
                 f"catalog: {_list(forward.unread)}; read them with the engine that wrote them"
             )
+        if forward.stayed:
+            say(f"at the location of another table, left as they were in the backup: {_list(forward.stayed)}")
         if forward.removed:
             say(f"removed before the backup, their objects are not entered again: {_list(forward.removed)}")
         repeat = f"lakehouse erase --repeat, for {erasures} erasures; " if erasures else ""

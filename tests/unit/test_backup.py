@@ -19,6 +19,7 @@ from ingestion.schema.positions import Lsn
 from ingestion.state.store import Stream, TablePosition
 from lakehouse import extras
 from lakehouse.catalog.objects import StoredObject, list_objects
+from lakehouse.catalog.relations import Relation
 from lakehouse.catalog.writing.next_tables import BUILT_FROM
 from lakehouse.declarations.access import ABOVE, REMEMBERED, read_remembered, write_remembered
 from lakehouse.errors import LakehouseError
@@ -29,7 +30,7 @@ from lakehouse_backup.folder import DUMP, OBJECTS, locked_folder
 from lakehouse_backup.metadata_files import metadata_files, version
 from lakehouse_backup.objects import Saved, load_objects, save_objects
 from lakehouse_backup.personal import load_personal, save_personal
-from lakehouse_backup.pointers import RawStates, behind, find_pointers, view_moves
+from lakehouse_backup.pointers import RawStates, behind, find_pointers, second_names, view_moves
 from lakehouse_backup.positions import held_offsets, recovery_reason
 from lakehouse_backup.roll_forward import RollForward, forget_builds
 from lakehouse_backup.run import make_backup
@@ -469,6 +470,52 @@ def test_a_mirror_is_not_rolled_forward_to_a_copy_that_a_refresh_was_writing(tab
     session = cast(Any, SimpleNamespace(catalog=catalog, io=table.io, settings=settings))
     found = find_pointers(session, {}, None, lambda step: None)
     assert found.moved == {TableName("shop", "sales"): (behind, whole)} and not found.gone
+
+
+def test_a_second_name_of_a_table_stays_at_its_own_state(table: Table) -> None:
+    """A report that somebody had frozen by `register_table` showed the newest rows after a restore."""
+    catalog, sales = cast(SqlCatalog, table.catalog), TableName("shop", "sales")
+    append(table, 1)
+    frozen, elder = TableName("shop", "frozen"), TableName("shop", "audit")
+    catalog.register_table(elder, table.metadata_location)
+    append(table, 2)
+    former = table.metadata_location
+    catalog.register_table(frozen, former)  # of the same state as the table in the backup
+    catalog.create_namespace("shop_next")
+    catalog.register_table(("shop_next", "sales"), former)
+    append(table, 3)
+    newest = table.metadata_location
+    with catalog.engine.begin() as connection:
+        behind = "UPDATE iceberg_tables SET metadata_location = :former WHERE table_name = 'sales'"
+        connection.execute(text(behind), {"former": former})
+    settings = Settings(_env_file=None, warehouse=str(catalog.properties["warehouse"]))
+    session = cast(Any, SimpleNamespace(catalog=catalog, io=table.io, settings=settings))
+    found = find_pointers(session, {}, None, lambda step: None)
+    assert found.moved == dict.fromkeys((sales, TableName("shop_next", "sales")), (former, newest))
+    assert sorted(found.stayed) == [elder, frozen] and not found.gone
+    (lost,) = (task.file.file_path for task in catalog.load_table(elder).scan().plan_files())
+    table.io.delete(lost)
+    assert find_pointers(session, {}, None, lambda step: None).stayed == [], "one that lacks files is no state"
+
+
+@pytest.mark.parametrize(
+    ("places", "second"),
+    [
+        ({"marts.fct": "marts/fct-{}/metadata/00007-a", "marts.frozen": "marts/fct-{}/metadata/00007-a"}, {"frozen"}),
+        ({"marts.fct": "marts/fct/metadata/00002-a", "marts.fct_2": "marts/fct/metadata/00003-b"}, {"fct"}),
+        ({"raw_shop.sales": "raw_shop/sales/metadata/00002-a", "x.y": "raw_shop/sales/metadata/00009-b"}, {"y"}),
+        ({"raw_shop.o": "raw_shop/sales/metadata/00002-a", "raw_shop.sales": "raw_shop/sales/metadata/00001-b"}, {"o"}),
+        ({"marts.a": "marts/moved/metadata/00001-a", "marts.b": "marts/moved/metadata/00001-a"}, set()),
+        ({"marts.a": "marts/a/metadata/00001-a", "marts.b": "marts/b/metadata/00002-a"}, set()),
+        ({"mirror_shop.a": "mirror_shop/a/metadata/1-a", "next_mirror_shop.a": "mirror_shop/a/metadata/2-a"}, set()),
+    ],
+)  # fmt: skip
+def test_a_location_belongs_to_one_table(places: dict[str, str], second: set[str]) -> None:
+    relations = [
+        Relation(TableName(*name.split(".")), "table", f"s3://w/{place.format('0a' * 16)}.metadata.json")
+        for name, place in places.items()
+    ]
+    assert {name.name for name in second_names(relations, {"shop": cut(9, 1, "sales")})} == second
 
 
 def test_a_mart_that_is_rolled_forward_is_built_anew(tmp_path: Path) -> None:
