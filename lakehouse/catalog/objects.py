@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyarrow import fs
-from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from lakehouse.catalog import STORE_FOLDER
+from lakehouse.catalog.locations import parse_location
 from lakehouse.files.durable import sync_file_system
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO
+    from pyiceberg.io.pyarrow import PyArrowFileIO
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class StoredObject:
 
 def list_objects(io: PyArrowFileIO, location: str) -> list[StoredObject]:
     """Every object below a location; none when it is empty or missing."""
-    scheme, authority, path = PyArrowFileIO.parse_location(location, io.properties)
+    scheme, authority, path = parse_location(location, io.properties)
     filesystem = io.fs_by_scheme(scheme, authority)
     selector = fs.FileSelector(path.rstrip("/"), recursive=True, allow_not_found=True)
     return [

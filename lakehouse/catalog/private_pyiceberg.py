@@ -26,6 +26,7 @@ from pyiceberg.table.update.snapshot import _FastAppendFiles, _ManifestMergeMana
 from pyiceberg.typedef import EMPTY_DICT, Properties
 
 from lakehouse.catalog import S3_CA
+from lakehouse.catalog.locations import parse_location
 
 
 def iceberg_schema(schema: Schema | pa.Schema) -> Schema:
@@ -201,11 +202,16 @@ class StepwiseCatalog(SqlCatalog):
 
 
 class LakeFileIO(PyArrowFileIO):
-    """Sends an object of a few megabytes with one request.
+    """Reads and writes the very object that is named, and sends one of a few megabytes with one request.
 
     Arrow begins a multipart upload for each object, however small: three requests instead of one, and with them most
     of the time in which manifests, metadata and a small cycle's files are written.
     """
+
+    @staticmethod
+    def parse_location(location: str, properties: Properties = EMPTY_DICT) -> tuple[str, str, str]:
+        """Scheme, authority and path: PyIceberg would take `a#b` for `a`."""
+        return parse_location(location, properties)
 
     def _initialize_s3_fs(self, netloc: str | None) -> FileSystem:
         remake, (options,) = super()._initialize_s3_fs(netloc).__reduce__()

@@ -11,9 +11,11 @@ import re
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from lakehouse.catalog.locations import one_spelling
 from lakehouse.catalog.objects import list_objects
 from lakehouse.catalog.pins import TAG
 from lakehouse.catalog.relations import Relation, changed_at, list_relations, read_metadata, view_text
+from lakehouse.catalog.writing.bulk_delete import delete_objects
 from lakehouse.declarations.policies import MaintenancePolicy
 from lakehouse.text.sql import relation as sql_relation
 from maintenance.actions.action import action
@@ -167,11 +169,11 @@ def _drop(session: Session, relation: Relation) -> bool:
 
 
 def _delete(session: Session, leftover: Leftover, limit: datetime) -> bool:
-    """Deletes the prefix unless something has been written below it since."""
-    if any(stored.modified >= limit for stored in list_objects(session.io, leftover.prefix)):
+    """Deletes the objects unless something has been written beside them since."""
+    known, there = {stored.path for stored in leftover.objects}, list_objects(session.io, leftover.prefix)
+    if any(stored.modified >= limit or one_spelling(stored.path) not in known for stored in there):
         return False
-    scheme, authority, path = session.io.parse_location(leftover.prefix, session.io.properties)
-    session.io.fs_by_scheme(scheme, authority).delete_dir(path.rstrip("/"))
+    delete_objects(session.io, known)
     return True
 
 

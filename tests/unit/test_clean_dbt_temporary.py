@@ -1,60 +1,75 @@
-"""What of dbt's temporary relations is kept, though it is old: a backup relation is the model's table as it was."""
+"""What the clean-up of dbt's temporary objects deletes, in a folder: no server."""
 
+import os
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-import pyarrow as pa
-import pytest
-from pyiceberg.catalog.sql import SqlCatalog
+from lakehouse.catalog.objects import list_objects
+from lakehouse.catalog.private_pyiceberg import LakeFileIO
+from lakehouse.catalog.relations import Relation, TableName
+from lakehouse.declarations.policies import MaintenancePolicy
+from maintenance.actions.clean_dbt_temporary import clean_dbt_temporary
+from maintenance.inventory.lake import Lake, _group
+from maintenance.inventory.outcome import Outcome
 
-from lakehouse.catalog.relations import list_relations
-from maintenance.actions.clean_dbt_temporary import _why_kept
-from maintenance.inventory.lake import Lake
-from maintenance.inventory.outcome import TableName
-from maintenance.restore.moments import find
-from maintenance.restore.table import _register
-
-BACKUP, COPY = TableName("marts", "fct__dbt_backup"), TableName("marts", "fct__as_of_20261130000000")
-ROWS = pa.table({"id": [1]})
-
-
-@pytest.fixture
-def catalog(tmp_path: Path) -> SqlCatalog:
-    """A backup relation that a killed run has left of a mart."""
-    made = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{tmp_path}/warehouse")
-    made.create_namespace("marts")
-    made.create_table(BACKUP, ROWS.schema, location=f"file://{tmp_path}/warehouse/marts/fct-0a").append(ROWS)
-    made.create_table(("marts", "fct"), ROWS.schema).append(ROWS)
-    return made
+FCT = TableName("marts", "fct")
+POLICY = MaintenancePolicy.model_validate(
+    {"schedule_group": "nightly", "clean_dbt_temporary": {"older_than_hours": 24}}
+)
+TEMPORARY = f"__dbt_tmp-{'0' * 32}"
 
 
-def why_kept(catalog: SqlCatalog) -> str | None:
-    once: Callable[[str, Callable[[], Any]], Any] = lambda _, make: make()  # noqa: E731
-    session: Any = SimpleNamespace(catalog=catalog, io=catalog._load_file_io(), once=once)
-    relations = {relation.name: relation for relation in list_relations(catalog)}
-    lake = Lake((), (), tuple(relations.values()), {}, {})
-    return _why_kept(session, lake, relations[BACKUP], datetime.now(UTC) + timedelta(hours=1))
+def session_of(folder: Path) -> Any:
+    """A session that has listed the folder, in which `marts/fct` alone is a table."""
+    io, shared = LakeFileIO({}), {"lake.files": set[str]()}
+    objects = list_objects(io, f"file://{folder}")
+    fct = Relation(FCT, "table", f"file://{folder}/marts/fct/metadata/1.metadata.json")
+    table: Any = SimpleNamespace(location=lambda: f"file://{folder}/marts/fct")
+    lake = Lake(tuple(objects), (), (fct,), {FCT: table}, _group(objects, {fct.location}))
+
+    def once(name: str, make: Callable[[], Any]) -> Any:
+        if name not in shared:
+            shared[name] = make()
+        return shared[name]
+
+    return SimpleNamespace(
+        io=io, dry_run=False, once=once, lake=lambda: lake,
+        ago=lambda hours: datetime.now(UTC) - timedelta(hours=hours),
+    )  # fmt: skip
 
 
-def test_what_nobody_keeps_goes(catalog: SqlCatalog) -> None:
-    assert why_kept(catalog) is None
+def clean(session: Any, model: TableName) -> Outcome:
+    return cast(Any, clean_dbt_temporary).__wrapped__(session, model, POLICY)
 
 
-def test_a_pin_keeps_its_relation(catalog: SqlCatalog) -> None:
-    """A month's end went with the backup relation of a build that was killed."""
-    table = catalog.load_table(BACKUP)
-    table.manage_snapshots().create_tag(table.snapshots()[0].snapshot_id, "pin_month").commit()
-    assert why_kept(catalog) == f"{BACKUP} kept: pin month keeps a snapshot of it"
+def put(folder: Path, name: str) -> Path:
+    """An object that was written a week ago."""
+    file = folder / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(name)
+    week = datetime.now(UTC).timestamp() - 7 * 86_400
+    os.utime(file, (week, week))
+    return file
 
 
-def test_a_restored_copy_keeps_the_files_on_which_it_lives(catalog: SqlCatalog) -> None:
-    """It was made of the table before dbt called that a backup."""
-    catalog.rename_table(BACKUP, ("marts", "fct_before"))
-    table, now = catalog.load_table(("marts", "fct_before")), datetime.now(UTC)
-    session: Any = SimpleNamespace(catalog=catalog)
-    _register(session, TableName("marts", "fct"), COPY, find(cast(Any, table.io), table, now), now)
-    catalog.rename_table(("marts", "fct_before"), BACKUP)
-    assert why_kept(catalog) == f"{BACKUP} kept: {COPY} refers to its files"
+def test_nothing_goes_but_the_objects_below_the_name_as_it_is(tmp_path: Path) -> None:
+    """`#` in a folder's name cut it off: the whole warehouse went, or another table."""
+    living = [put(tmp_path, "marts/fct/data/live.parquet"), put(tmp_path, "raw_shop/orders/data/live.parquet")]
+    models = {"#recycle/marts/x": "x", "archive?/marts/y": "y", "marts/fct#2024": "fct#2024"}
+    gone = [put(tmp_path, f"{path}{TEMPORARY}/data/f.parquet") for path in models]
+    session = session_of(tmp_path)
+    for model in models.values():
+        assert clean(session, TableName("marts", model)).reason == "removed 0 relations, 1 objects"
+    assert all(file.exists() for file in living) and not any(file.exists() for file in gone)
+
+
+def test_a_folder_into_which_something_came_since_it_was_listed_stays(tmp_path: Path) -> None:
+    """Also what is as old by its time: nobody has asked whether a table refers to it."""
+    old = put(tmp_path, f"marts/x{TEMPORARY}/data/f.parquet")
+    session = session_of(tmp_path)
+    moved = put(tmp_path, f"marts/x{TEMPORARY}/data/moved.parquet")
+    assert clean(session, TableName("marts", "x")).reason == "removed 0 relations, 0 objects"
+    assert old.exists() and moved.exists()

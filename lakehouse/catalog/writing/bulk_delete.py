@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
 from lakehouse.catalog import S3_CA
+from lakehouse.catalog.locations import SPELLINGS, parse_location
 from lakehouse.catalog.objects import sync_objects
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def _by_bucket(paths: Collection[str]) -> tuple[dict[str, list[str]], list[str]]
     for path in sorted(paths):
         scheme, _, place = path.partition("://")
         bucket, _, key = place.partition("/")
-        if scheme in ("s3", "s3a", "s3n") and not _REWRITTEN.search(key) and not _is_resolved(key):
+        if scheme in SPELLINGS and not _REWRITTEN.search(key) and not _is_resolved(key):
             found[bucket].append(key)
         else:
             rest.append(path)
@@ -113,9 +114,6 @@ def _send(store: S3Store, keys: Sequence[str]) -> None:
 def _delete(io: FileIO, path: str) -> None:
     if _is_resolved((path.partition("://")[2] or path).removeprefix("/")):
         raise OSError(f"{path} cannot be deleted by this name: delete it with the store's own tools")
-    odd = _REWRITTEN.search(path)
-    end = odd.start() if odd else len(path)  # PyIceberg would leave out a URL's query and fragment, tabs and newlines
-    arrow = cast("PyArrowFileIO", io)
-    scheme, authority, place = arrow.parse_location(path[:end], io.properties)
+    scheme, authority, place = parse_location(path, io.properties)
     with suppress(FileNotFoundError):
-        arrow.fs_by_scheme(scheme, authority).delete_file(place + path[end:])
+        cast("PyArrowFileIO", io).fs_by_scheme(scheme, authority).delete_file(place)
