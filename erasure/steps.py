@@ -31,6 +31,7 @@ from ingestion.state import lease as leases
 from ingestion.state import store
 from ingestion.state.lease import Lease
 from lakehouse.catalog.file_io import open_io
+from lakehouse.catalog.locations import one_spelling
 from lakehouse.catalog.next_names import next_name
 from lakehouse.catalog.objects import list_objects
 from lakehouse.catalog.open import load_table
@@ -231,7 +232,7 @@ class Erasing:
         found = search(io, parts_of(self.catalog, parts), values)
         traced: dict[str, set[str]] = {}
         for trace in found.traces:
-            traced.setdefault(trace.table, set()).add(trace.path)
+            traced.setdefault(trace.table, set()).add(one_spelling(trace.path))
         for name, paths in traced.items():
             table = self._load(name)
             orphans = paths - reachable_files(table)

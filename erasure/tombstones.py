@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from lakehouse.catalog.locations import one_spelling
 from lakehouse.catalog.objects import list_objects
 from lakehouse.errors import LakehouseError
 from lakehouse.files.private_files import private_dir, write_private
@@ -153,7 +154,7 @@ def record_files_to_delete(states: CatalogConnection, table: tuple[str, str], pa
 def files_to_delete(states: CatalogConnection, table: tuple[str, str]) -> set[str]:
     """The recorded files of a table that are not deleted yet."""
     rows = states.execute('SELECT path FROM lakehouse.condemned WHERE namespace = %s AND "table" = %s', table)
-    return {row[0] for row in rows.fetchall()}
+    return {one_spelling(row[0]) for row in rows.fetchall()}
 
 
 def forget_files_to_delete(states: CatalogConnection, table: tuple[str, str]) -> None:

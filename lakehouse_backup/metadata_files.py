@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lakehouse.catalog.locations import one_spelling
 from lakehouse.catalog.objects import list_objects
 from lakehouse.catalog.open import changes_data, history, load_table
-from lakehouse.catalog.relations import read_metadata
+from lakehouse.catalog.relations import directory, read_metadata
 from maintenance.inventory.lake import BROKEN, Relation
 from maintenance.inventory.outcome import TableName
 from maintenance.inventory.reachable import files_of
@@ -30,7 +31,7 @@ MAX_FILES = 2_000  # read per table
 
 @dataclass
 class MetadataFiles:
-    """A table's metadata files, newest first, and all objects below its location with their sizes."""
+    """A table's metadata files, newest first, and all objects below its location, in one spelling, with their sizes."""
 
     io: PyArrowFileIO
     table: Table
@@ -60,7 +61,7 @@ class MetadataFiles:
             needed = files_of(table, [snapshot])
         except BROKEN:
             return False
-        below = self.table.location().rstrip("/") + "/"
+        below = directory(self.table.location())
         return all(
             path in self.objects and size in (None, self.objects[path])
             for path, size in needed.items()
@@ -73,9 +74,8 @@ def metadata_files(io: PyArrowFileIO, table: Table) -> MetadataFiles:
     objects = list_objects(io, table.location())
     metadata = [stored for stored in objects if stored.path.endswith(".metadata.json")]
     ordered = sorted(metadata, key=lambda stored: (version(stored.path), stored.modified), reverse=True)
-    return MetadataFiles(
-        io, table, [stored.path for stored in ordered], {stored.path: stored.size for stored in objects}
-    )
+    sizes = {one_spelling(stored.path): stored.size for stored in objects}
+    return MetadataFiles(io, table, [stored.path for stored in ordered], sizes)
 
 
 def load(session: Session, name: TableName) -> Table | None:

@@ -20,6 +20,8 @@ from sqlalchemy import delete, insert, inspect, select, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
+from lakehouse.catalog.locations import one_spelling
+from lakehouse.catalog.relations import directory
 from lakehouse.declarations.access import OWN, RELATIONS
 from lakehouse.errors import LakehouseError
 from lakehouse.servers import exports
@@ -195,7 +197,7 @@ def _is_asked_for(name: Name, options: ExportSettings) -> bool:
 
 
 def _below(location: str, warehouse: str) -> bool:
-    return location.startswith(f"{warehouse.rstrip('/')}/")
+    return one_spelling(location).startswith(directory(warehouse))
 
 
 @contextmanager

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from lakehouse.catalog.locations import one_spelling
+
 if TYPE_CHECKING:
     from pyiceberg.catalog.sql import SqlCatalog
     from pyiceberg.io import FileIO
@@ -94,8 +96,9 @@ def list_views(catalog: SqlCatalog, names: Collection[tuple[str, str]]) -> dict[
 
 
 def directory(location: str) -> str:
-    """A location with exactly one slash at its end, so that `stores/` is no prefix of `stores_old/`."""
-    return location.rstrip("/") + "/"
+    """A location as it is compared: in one spelling, with exactly one slash at its end, so that `stores/` is no prefix
+    of `stores_old/`."""
+    return one_spelling(location.rstrip("/")) + "/"
 
 
 def read_metadata(io: FileIO, location: str) -> dict[str, Any] | None:

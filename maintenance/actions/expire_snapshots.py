@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from lakehouse.catalog.locations import one_spelling
 from lakehouse.catalog.open import history
 from lakehouse.catalog.past import newest_until
 from lakehouse.catalog.pins import TAG, properties_of
@@ -241,7 +242,7 @@ def _only_of(table: Table, expiry: Expiry) -> Sizes:
     )
     for statistics in (*metadata.statistics, *metadata.partition_statistics):
         if statistics.snapshot_id in gone:
-            sizes[statistics.statistics_path] = statistics.file_size_in_bytes
+            sizes[one_spelling(statistics.statistics_path)] = statistics.file_size_in_bytes
     return sizes
 
 

@@ -11,7 +11,7 @@ import zlib
 from collections import defaultdict
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ from pyiceberg.exceptions import ValidationError
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from sqlalchemy import text
 
+from lakehouse.catalog.locations import one_spelling
 from lakehouse.catalog.objects import StoredObject, list_objects
 from lakehouse.catalog.open import load_table
 from lakehouse.catalog.relations import Relation, directory, list_relations
@@ -36,7 +37,7 @@ UNREADABLE = (OSError, *BROKEN)
 
 @dataclass(frozen=True)
 class Lake:
-    """All objects of the warehouse, the prefixes that are being written, and all tables."""
+    """All objects of the warehouse, the prefixes that are being written, and all tables; paths are in one spelling."""
 
     objects: tuple[StoredObject, ...]
     staged: tuple[str, ...]
@@ -83,7 +84,7 @@ class Lake:
 
 def read_lake(catalog: SqlCatalog, io: PyArrowFileIO, warehouse: str) -> Lake:
     """Lists the warehouse, then reads staged prefixes, then all tables; the module explains this order."""
-    objects = list_objects(io, warehouse)
+    objects = [replace(stored, path=one_spelling(stored.path)) for stored in list_objects(io, warehouse)]
     staged = staged_prefixes(catalog)
     relations = list_relations(catalog)
     names = [relation.name for relation in relations if relation.kind == "table"]
@@ -106,7 +107,7 @@ def staged_prefixes(catalog: SqlCatalog) -> tuple[str, ...]:
     with catalog.engine.connect() as connection:
         if connection.execute(text("SELECT to_regclass('lakehouse.staged_files')")).scalar() is None:
             return ()
-        return tuple(connection.execute(text("SELECT prefix FROM lakehouse.staged_files")).scalars())
+        return tuple(map(one_spelling, connection.execute(text("SELECT prefix FROM lakehouse.staged_files")).scalars()))
 
 
 def _group(objects: Iterable[StoredObject], owners: set[str]) -> dict[str, list[StoredObject]]:

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, cast
 
+from lakehouse.catalog.locations import one_spelling
+
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO
 
@@ -30,13 +32,14 @@ class Manifest:
 
 def manifests(io: FileIO, manifest_list: str) -> list[Manifest]:
     """The manifests that a manifest list names."""
-    return [Manifest(record["manifest_path"], record["manifest_length"]) for record in _records(io, manifest_list)]
+    records = _records(io, manifest_list)
+    return [Manifest(one_spelling(record["manifest_path"]), record["manifest_length"]) for record in records]
 
 
 def files(io: FileIO, manifest: str) -> dict[str, int]:
     """The live data and delete files of a manifest, with their bytes."""
     described = (record["data_file"] for record in _records(io, manifest) if record["status"] != DELETED)
-    return {file["file_path"]: file["file_size_in_bytes"] for file in described}
+    return {one_spelling(file["file_path"]): file["file_size_in_bytes"] for file in described}
 
 
 def _records(io: FileIO, path: str) -> Iterator[dict[str, Any]]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
+from lakehouse.catalog.locations import one_spelling, parse_location
 from lakehouse.catalog.open import load_table
 from lakehouse.catalog.relations import Relation, TableName, directory
 from maintenance.inventory.lake import READERS, UNREADABLE
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
 
 ELSEWHERE = ("write.data.path", "write.metadata.path", "write.object-storage.path", "write.folder-storage.path")
 """The properties by which writers put a table's files elsewhere than below its location."""
-
-S3 = {"s3a": "s3", "s3n": "s3"}
 
 
 class Outside(NamedTuple):
@@ -47,9 +46,11 @@ def outside(catalog: SqlCatalog, io: PyArrowFileIO, warehouse: str, relations: I
 
 
 def is_below(io: PyArrowFileIO, place: str, warehouse: str) -> bool:
-    """Whether it is the warehouse or a folder in it; `s3a` is another spelling of `s3`."""
-    (scheme, _, path), (wanted, _, root) = (io.parse_location(at, io.properties) for at in (place, warehouse))
-    return S3.get(scheme, scheme) == S3.get(wanted, wanted) and directory(path).startswith(directory(root))
+    """Whether it is the warehouse or a folder in it."""
+    (scheme, _, path), (wanted, _, root) = (
+        parse_location(one_spelling(at), io.properties) for at in (place, warehouse)
+    )
+    return scheme == wanted and directory(path).startswith(directory(root))
 
 
 def _places(catalog: SqlCatalog, relation: Relation) -> tuple[str, ...]:

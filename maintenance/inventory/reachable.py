@@ -1,4 +1,4 @@
-"""Every file that a table's metadata refers to, in any snapshot."""
+"""Every file that a table's metadata refers to, in any snapshot; paths are in one spelling (`locations`)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from lakehouse.catalog.locations import one_spelling
 from maintenance.inventory import manifest_files
 from maintenance.inventory.manifest_files import Manifest
 
@@ -33,13 +34,13 @@ def metadata_files(table: Table) -> set[str]:
     files.update(snapshot.manifest_list for snapshot in metadata.snapshots if snapshot.manifest_list)
     files.update(statistics.statistics_path for statistics in metadata.statistics)
     files.update(statistics.statistics_path for statistics in metadata.partition_statistics)
-    return files
+    return set(map(one_spelling, files))
 
 
 def files_of(table: Table, snapshots: Iterable[Snapshot]) -> Sizes:
     """Manifest lists, manifests, data and delete files of some snapshots, with their sizes if known."""
     snapshots = list(snapshots)
-    sizes: Sizes = {snapshot.manifest_list: None for snapshot in snapshots if snapshot.manifest_list}
+    sizes: Sizes = dict.fromkeys(_manifest_lists(snapshots))
     for manifest, files in _read(table, manifests_of(table, snapshots).values()):
         sizes[manifest.path] = manifest.length
         sizes |= files
@@ -54,7 +55,7 @@ def only_of(table: Table, gone: Iterable[Snapshot], kept: Iterable[Snapshot]) ->
     gone, kept = list(gone), list(kept)
     living = manifests_of(table, kept)
     dying = {path: manifest for path, manifest in manifests_of(table, gone).items() if path not in living}
-    sizes: Sizes = {snapshot.manifest_list: None for snapshot in gone if snapshot.manifest_list}
+    sizes: Sizes = dict.fromkeys(_manifest_lists(gone))
     for manifest, files in _read(table, dying.values()):
         sizes[manifest.path] = manifest.length
         sizes |= files
@@ -107,10 +108,14 @@ def _most_promising_first(table: Table, sought: Mapping[str, int]) -> Iterator[l
 
 def manifests_of(table: Table, snapshots: Iterable[Snapshot]) -> dict[str, Manifest]:
     """The manifests of some snapshots by path."""
-    listed = [snapshot.manifest_list for snapshot in snapshots if snapshot.manifest_list]
+    listed = _manifest_lists(snapshots)
     with ThreadPoolExecutor(READERS) as pool:
         lists = pool.map(lambda path: manifest_files.manifests(table.io, path), listed)
         return {manifest.path: manifest for found in lists for manifest in found}
+
+
+def _manifest_lists(snapshots: Iterable[Snapshot]) -> list[str]:
+    return [one_spelling(snapshot.manifest_list) for snapshot in snapshots if snapshot.manifest_list]
 
 
 def _read(table: Table, manifests: Iterable[Manifest]) -> list[tuple[Manifest, dict[str, int]]]:

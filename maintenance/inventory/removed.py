@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from psycopg.rows import class_row
 
+from lakehouse.catalog.locations import one_spelling, spellings
 from lakehouse.migrations import ensure_state
 from lakehouse.servers.database import CatalogConnection, connect_catalog
 
@@ -26,13 +27,19 @@ Name = tuple[str, str]
 
 @dataclass(frozen=True)
 class RemovedFile:
-    """A file out of use. `size` is None if unknown; `metadata_location` is the table's metadata file before."""
+    """A file out of use. `size` is None if unknown; `metadata_location` is the table's metadata file before.
+
+    The path is in one spelling; an earlier release may have recorded another.
+    """
 
     path: str
     size: int | None
     removed_at: datetime
     action: str
     metadata_location: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", one_spelling(self.path))
 
 
 @contextmanager
@@ -51,7 +58,7 @@ def record(
     metadata_location: str,
 ) -> None:
     """Records files as removed now, with their sizes; the time of a recorded file is reset."""
-    rows = [(path, *table, size, action, metadata_location) for path, size in files]
+    rows = [(one_spelling(path), *table, size, action, metadata_location) for path, size in files]
     with connection.transaction(), connection.cursor() as cursor:
         cursor.executemany(
             'INSERT INTO lakehouse.removed_files (path, namespace, "table", size, action, metadata_location)'
@@ -73,7 +80,8 @@ def recorded_by_table(connection: CatalogConnection) -> dict[Name, dict[str, Rem
         'SELECT namespace, "table", path, size, removed_at, action, metadata_location FROM lakehouse.removed_files'
     )
     for namespace, table, *file in rows:
-        found[namespace, table][file[0]] = RemovedFile(*file)
+        each = RemovedFile(*file)
+        found[namespace, table][each.path] = each
     return found
 
 
@@ -84,10 +92,9 @@ def due(connection: CatalogConnection, table: Name, keep_hours: float) -> list[R
 
 def forget(connection: CatalogConnection, paths: Collection[str]) -> set[str]:
     """Removes files from the record: they are deleted, or in use again. Returns those that were recorded."""
-    found = connection.execute(
-        "DELETE FROM lakehouse.removed_files WHERE path = ANY(%s) RETURNING path", (list(paths),)
-    )
-    return {path for (path,) in found}
+    asked = [spelled for path in paths for spelled in spellings(path)]
+    found = connection.execute("DELETE FROM lakehouse.removed_files WHERE path = ANY(%s) RETURNING path", (asked,))
+    return {one_spelling(path) for (path,) in found}
 
 
 def _select(connection: CatalogConnection, table: Name, keep_hours: float | None) -> list[RemovedFile]:

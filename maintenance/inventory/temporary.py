@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from lakehouse.catalog.objects import StoredObject
-from lakehouse.catalog.relations import Relation
+from lakehouse.catalog.relations import Relation, directory
 from maintenance.inventory.lake import Lake
 from maintenance.inventory.outcome import TableName
 from maintenance.inventory.reachable import reachable_files
@@ -57,7 +57,7 @@ def leftovers(lake: Lake) -> dict[TableName, list[Leftover]]:
         if prefix_and_model := temporary_prefix(stored.path):
             grouped[prefix_and_model].append(stored)
     homes = {relation.location for relation in lake.relations}
-    homes |= {table.location().rstrip("/") + "/" for table in lake.tables.values()}
+    homes |= {directory(table.location()) for table in lake.tables.values()}
     found: dict[TableName, list[Leftover]] = defaultdict(list)
     for (prefix, model), objects in grouped.items():
         used = any(home.startswith(prefix) or prefix.startswith(home) for home in homes)

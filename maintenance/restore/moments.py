@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+from lakehouse.catalog.locations import one_spelling
 from lakehouse.catalog.objects import list_objects
 from lakehouse.catalog.past import milliseconds, newest_until, seen_at
 from lakehouse.errors import LakehouseError
@@ -47,13 +48,13 @@ def find(io: PyArrowFileIO, table: Table, as_of: datetime, known: Iterable[str] 
         return Moment(table, snapshot, _time(snapshot.timestamp_ms))
     if (moment := _at(table, at, followers=0)) is not None:
         return moment
-    proven = {*known, *(entry.metadata_file for entry in table.metadata.metadata_log)}
+    proven = set(map(one_spelling, (*known, *(entry.metadata_file for entry in table.metadata.metadata_log))))
     oldest = min((entry.timestamp_ms for entry in table.metadata.snapshot_log), default=None)
     listed = list_objects(io, f"{table.location().rstrip('/')}/metadata")
     files = [o for o in listed if o.path.endswith(".metadata.json") and o.modified >= as_of - SKEW]
     for stored in sorted(files, key=lambda stored: stored.modified)[:MAX_FILES]:
-        earlier = read_table(io, table, stored.path)
-        if earlier is not None and (moment := _at(earlier, at, 1 if stored.path in proven else 2)) is not None:
+        earlier, followers = read_table(io, table, stored.path), 1 if one_spelling(stored.path) in proven else 2
+        if earlier is not None and (moment := _at(earlier, at, followers)) is not None:
             return moment
         if earlier is not None:
             oldest = min([t for t in (oldest, *_times(earlier.metadata)) if t is not None], default=None)

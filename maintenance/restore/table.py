@@ -20,9 +20,11 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from lakehouse.catalog.loads.remembered import LOADED
+from lakehouse.catalog.locations import one_spelling
 from lakehouse.catalog.objects import list_objects
 from lakehouse.catalog.open import MIRROR_POSITION, MIRROR_STATE, PUT_BACK, total
 from lakehouse.catalog.private_pyiceberg import copied_to, stage, write_metadata
+from lakehouse.catalog.relations import directory
 from lakehouse.catalog.writing.commit import swap
 from lakehouse.catalog.writing.next_tables import BUILT_FROM
 from lakehouse.errors import LakehouseError
@@ -112,8 +114,8 @@ def _refuse_raw(session: Session, table: TableName) -> None:
 
 def _check_whole(session: Session, table: Table, moment: Moment) -> None:
     """Raises LakehouseError if files of that state are already deleted."""
-    there = {stored.path for stored in list_objects(session.io, table.location())}
-    below = table.location().rstrip("/") + "/"
+    there = {one_spelling(stored.path) for stored in list_objects(session.io, table.location())}
+    below = directory(table.location())
     try:
         needed = files_of(moment.table, [moment.snapshot])
     except FileNotFoundError as error:
