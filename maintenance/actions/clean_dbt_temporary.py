@@ -103,7 +103,11 @@ def strays(session: Session, declared: tuple[MaintainedTable, ...], group: str |
 def temporary_leftovers(session: Session) -> tuple[dict[TableName, list[Relation]], dict[TableName, list[Leftover]]]:
     """Temporary relations and object prefixes by model, found once for all models."""
     lake = session.lake()
-    return session.once("lake.temporary", lambda: (temporary_relations(lake), leftovers(lake)))
+
+    def found() -> dict[TableName, list[Leftover]]:
+        return leftovers(lake, session.settings.warehouse)
+
+    return session.once("lake.temporary", lambda: (temporary_relations(lake), found()))
 
 
 def _hours(table: MaintainedTable) -> float:

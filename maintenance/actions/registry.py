@@ -116,7 +116,8 @@ ACTIONS = (
         "clean_dbt_temporary",
         "clean_dbt_temporary",
         "Trino, PyIceberg",
-        "drops temporary relations of dbt older than a limit, and objects without a relation",
+        "drops temporary relations of dbt older than a limit, and objects without a relation, also of marts that were "
+        "built and not published",
         "keeps what a view refers to or a run has made anew",
         reads_lake=True,
     ),

@@ -1,7 +1,8 @@
 """Temporary relations and object prefixes of dbt, recognised by their names.
 
 dbt drops them unless it is killed. A rename (dbt's default way to replace a table) keeps the location, so a live table
-may have its files below `orders__dbt_tmp-<uuid>/`: a prefix is a leftover only if no relation is below it.
+may have its files below `orders__dbt_tmp-<uuid>/`: a prefix is a leftover only if no relation is below it. So may one
+that was built beside the table that readers see, below `marts_next/`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from datetime import datetime
 
+from lakehouse.catalog.next_names import SUFFIX, is_next
 from lakehouse.catalog.objects import StoredObject
 from lakehouse.catalog.relations import Relation, directory
 from maintenance.inventory.lake import Lake
@@ -19,6 +21,8 @@ from maintenance.inventory.reachable import reachable_files
 
 # dbt: <model>__dbt_tmp, __dbt_tmp_<batch>, __dbt_tmp_view, __dbt_backup; Trino appends -<uuid> to a location.
 TEMPORARY = re.compile(r"(?P<model>.+?)__dbt_(?:tmp|backup)(?:_[A-Za-z0-9_]*)?(?:-[0-9a-f]{32})?")
+
+BUILT = re.compile(r"(?P<model>[^-]+)(?:-[0-9a-f]{32})?")
 
 
 @dataclass(frozen=True)
@@ -50,11 +54,12 @@ def temporary_relations(lake: Lake) -> dict[TableName, list[Relation]]:
     return dict(found)
 
 
-def leftovers(lake: Lake) -> dict[TableName, list[Leftover]]:
-    """Model → temporary object prefixes without a relation."""
+def leftovers(lake: Lake, warehouse: str) -> dict[TableName, list[Leftover]]:
+    """Model → temporary object prefixes without a relation, and those of builds that were not published."""
+    root = directory(warehouse)
     grouped: dict[tuple[str, TableName], list[StoredObject]] = defaultdict(list)
     for stored in lake.objects:
-        if prefix_and_model := temporary_prefix(stored.path):
+        if prefix_and_model := unpublished_prefix(stored.path, root) or temporary_prefix(stored.path):
             grouped[prefix_and_model].append(stored)
     homes = {relation.location for relation in lake.relations}
     homes |= {directory(table.location()) for table in lake.tables.values()}
@@ -77,6 +82,20 @@ def temporary_prefix(path: str) -> tuple[str, TableName] | None:
             prefix = f"{scheme}://{'/'.join(parts[: depth + 1])}/"
             return prefix, TableName(parts[depth - 1].removesuffix(".db"), match["model"])
     return None
+
+
+def unpublished_prefix(path: str, root: str) -> tuple[str, TableName] | None:
+    """`(prefix/, model)` of a directory in which a model was built beside the one that readers see (`next_tables`).
+
+    A published one is a table's location from then on. One that failed its tests belongs to no table.
+    """
+    schema, _, rest = path.removeprefix(root).partition("/")
+    name, is_folder, _ = rest.partition("/")
+    namespace = schema.removesuffix(".db")
+    if not (is_folder and path.startswith(root) and is_next(namespace) and namespace.endswith(SUFFIX)):
+        return None
+    match = TEMPORARY.fullmatch(name) or BUILT.fullmatch(name)
+    return (f"{root}{schema}/{name}/", TableName(namespace.removesuffix(SUFFIX), match["model"])) if match else None
 
 
 def files_of_all_tables(lake: Lake) -> set[str]:

@@ -11,7 +11,8 @@ from lakehouse.catalog.objects import list_objects
 from lakehouse.catalog.private_pyiceberg import LakeFileIO
 from lakehouse.catalog.relations import Relation, TableName
 from lakehouse.declarations.policies import MaintenancePolicy
-from maintenance.actions.clean_dbt_temporary import clean_dbt_temporary
+from lakehouse.settings import Settings
+from maintenance.actions.clean_dbt_temporary import clean_dbt_temporary, inspect
 from maintenance.inventory.lake import Lake, _group
 from maintenance.inventory.outcome import Outcome
 
@@ -36,7 +37,7 @@ def session_of(folder: Path) -> Any:
         return shared[name]
 
     return SimpleNamespace(
-        io=io, dry_run=False, once=once, lake=lambda: lake,
+        io=io, dry_run=False, settings=Settings(warehouse=f"file://{folder}"), once=once, lake=lambda: lake,
         ago=lambda hours: datetime.now(UTC) - timedelta(hours=hours),
     )  # fmt: skip
 
@@ -73,3 +74,11 @@ def test_a_folder_into_which_something_came_since_it_was_listed_stays(tmp_path: 
     moved = put(tmp_path, f"marts/x{TEMPORARY}/data/moved.parquet")
     assert clean(session, TableName("marts", "x")).reason == "removed 0 relations, 0 objects"
     assert old.exists() and moved.exists()
+
+
+def test_a_build_that_was_not_published_goes_and_counts_until_then(tmp_path: Path) -> None:
+    file = put(tmp_path, f"marts_next/new-{'0' * 32}/data/f.parquet")
+    session, new = session_of(tmp_path), TableName("marts", "new")
+    assert inspect(session, new, None, POLICY) == {"temporary": 1, "temporary_bytes": file.stat().st_size}
+    assert clean(session, new).reason == "removed 0 relations, 1 objects"
+    assert not file.exists()

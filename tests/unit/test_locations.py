@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
-from erasure import proof
+from erasure import proof, steps, tombstones
 from erasure.strays import _folders
 from lakehouse.catalog.locations import parse_location
 from lakehouse.catalog.objects import StoredObject, list_objects
 from lakehouse.catalog.private_pyiceberg import LakeFileIO
 from lakehouse.catalog.relations import Relation, TableName
+from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 from lakehouse_backup.metadata_files import metadata_files
 from lakehouse_backup.objects import save_objects
@@ -22,6 +23,7 @@ from maintenance.inventory import lake as lakes
 from maintenance.inventory import manifest_files, reachable, removed
 from maintenance.inventory.lake import Lake, read_lake
 from maintenance.inventory.temporary import leftovers
+from maintenance.restore import table as restored
 
 OLD = datetime(2026, 1, 1, tzinfo=UTC)
 FCT = TableName("marts", "fct")
@@ -102,7 +104,7 @@ def test_the_files_of_a_table_are_its_own_in_each_spelling(lake: Lake) -> None:
     """A live table counted as a leftover of dbt, and an erasure told people to delete its folder."""
     (live,) = lake.objects_of(FCT)
     assert live.path == f"s3://{HOME}/data/live.parquet" and lake.is_staged(live.path)
-    assert leftovers(lake) == {}
+    assert leftovers(lake, "s3://wh") == {}
     for warehouse in ("s3://wh", "s3a://wh/"):
         assert [trace.table for trace in _folders(lake, warehouse, {"marts"})] == ["marts/gone-1"]
 
@@ -160,3 +162,41 @@ def test_a_manifest_that_spells_a_file_otherwise_names_it(tmp_path: Path) -> Non
 
 def test_a_table_of_the_lake_is_the_exports_own_in_each_spelling() -> None:
     assert plan({}, {FCT: "s3a://wh/marts/fct/metadata/1.json"}, "s3://wh").drop == (FCT,)
+
+
+def test_files_to_delete_that_an_earlier_release_recorded_are_told_in_one_spelling(catalog_settings: Settings) -> None:
+    """What the table refers to was not taken out of them, and went."""
+    with removed.catalog_database(catalog_settings) as connection:
+        tombstones.record_files_to_delete(connection, FCT, ["s3a://wh/f"])
+        assert tombstones.files_to_delete(connection, FCT) == {"s3://wh/f"}
+        tombstones.forget_files_to_delete(connection, FCT)
+
+
+def test_an_orphan_of_which_metadata_spells_the_scheme_otherwise_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The proof of an erasure deletes orphans with rows of the subject: it took live files for some."""
+    path, deleted = "s3a://wh/t/f", list[set[str]]()
+    found = SimpleNamespace(
+        traces=[proof.Trace("marts.fct", path, 1, "")], values=set(), objects=1, bytes=1, values_searched=0, in_common=0
+    )
+    monkeypatch.setattr(steps, "search", lambda *_: found)
+    monkeypatch.setattr(steps, "parts_of", lambda *_: [])
+    monkeypatch.setattr(steps, "strays_of", lambda *_: [])
+    monkeypatch.setattr(steps, "reachable_files", lambda _: {"s3://wh/t/f"})
+    monkeypatch.setattr(steps, "delete_objects", lambda _, paths: deleted.append(paths))
+    erasing: Any = SimpleNamespace(
+        say=lambda _: None, catalog=None, settings=None, plan=None, _load=lambda _: SimpleNamespace(io=None)
+    )
+    steps.Erasing._prove(erasing, None, [], set(), steps.Erasure([]))  # type: ignore[arg-type]
+    assert deleted == [set()]
+
+
+def test_a_restored_state_whose_files_are_spelled_otherwise_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    live: Any = SimpleNamespace(location=lambda: "s3a://wh/t", name=lambda: FCT)
+    moment: Any = SimpleNamespace(table=None, snapshot=None)
+    session: Any = SimpleNamespace(io=None)
+    monkeypatch.setattr(restored, "files_of", lambda *_: {"s3://wh/t/f": 1})
+    monkeypatch.setattr(restored, "list_objects", lambda *_: [stored("s3a://wh/t/f")])
+    restored._check_whole(session, live, moment)
+    monkeypatch.setattr(restored, "list_objects", lambda *_: [])
+    with pytest.raises(LakehouseError, match=r"^marts\.fct: 1 of 1 files of that state are already deleted"):
+        restored._check_whole(session, live, moment)

@@ -326,9 +326,27 @@ def test_objects_below_the_location_of_any_relation_are_not_left_over() -> None:
     renamed = Relation(TableName("marts", "orders"), "table", f"{living}/metadata/1.json")
     objects = (stored(f"{living}/data/x"), stored(f"{dead}/data/y"))
     lake = Lake(objects, (), (renamed,), {}, {})
-    assert list(leftovers(lake)) == [TableName("marts", "items")]
-    assert leftovers(Lake(objects, (f"{dead}/",), (renamed,), {}, {})) == {}
+    assert list(leftovers(lake, "s3://w")) == [TableName("marts", "items")]
+    assert leftovers(Lake(objects, (f"{dead}/",), (renamed,), {}, {}), "s3://w") == {}
     assert temporary_relations(lake) == {}
+
+
+def test_what_was_built_beside_the_tables_of_readers_and_not_published_is_left_over() -> None:
+    """All rows of a mart that failed its tests at its first build stayed for ever."""
+    built, hexes = "s3://w/marts_next", "a" * 32
+    published = Relation(TableName("marts", "dim"), "table", f"{built}/dim-{hexes}/metadata/1.json")
+    other = [
+        "s3://w/marts_next/a.parquet",
+        f"s3://w/marts_next/fct-{hexes}__as_of_20260101/metadata/1",
+        "s3://w/marts/x/y",
+    ]
+    deep = ["s3://w/raw_shop/orders_next/data/a", f"s3://w2/marts_next/fct-{hexes}/data/a", "s3://w/raw_next/x/a"]
+    dead = [f"{built}/fct-{hexes}/data/a", f"{built}/fct-{hexes}/metadata/1", f"{built}/bridge/a"]
+    objects = tuple(map(stored, [f"{built}/dim-{hexes}/data/a", *other, *deep, *dead]))
+    found = leftovers(Lake(objects, (), (published,), {}, {}), "s3a://w/")
+    assert {str(model): [each.prefix for each in prefixes] for model, prefixes in found.items()} == {
+        "marts.fct": [f"{built}/fct-{hexes}/"], "marts.bridge": [f"{built}/bridge/"],
+    }  # fmt: skip
 
 
 def test_views_and_tables_of_the_catalog_are_listed_alike(catalog: SqlCatalog, table: Table) -> None:

@@ -2,7 +2,8 @@
 
 import threading
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 import psycopg
 import pyarrow as pa
@@ -12,8 +13,10 @@ from hypothesis import strategies as st
 
 from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.catalog.next_names import OF_SOURCES, is_next, next_name
+from lakehouse.catalog.objects import list_objects
 from lakehouse.catalog.open import PUBLISHED, unpublished_snapshots
-from lakehouse.catalog.writing.next_tables import begin, building_next
+from lakehouse.catalog.relations import Relation, TableName
+from lakehouse.catalog.writing.next_tables import begin, building_next, delete_unowned
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 
@@ -221,3 +224,53 @@ def test_the_tables_of_a_source_that_is_called_so_are_no_copies(namespace: str) 
 def test_the_copies_of_a_source_are_where_no_source_has_tables(source: str, of: str) -> None:
     namespace, _ = next_name((f"{of}{source}", "orders"))
     assert is_next(namespace) and not namespace.startswith(OF_SOURCES) and not is_next(f"{of}{source}")
+
+
+def test_a_first_build_that_is_not_published_leaves_no_files(catalog: LakeCatalog) -> None:
+    """Each try left all of its rows in a folder that no table owned, which orphan removal did not look at."""
+    with building_next(catalog, {DIM: {}, FACT: {}}) as sound:
+        write(catalog, next_name(DIM), 1, 2)
+        write(catalog, next_name(FACT), 7)
+        place = files(catalog, next_name(FACT))
+        sound.add(DIM)
+    assert rows(catalog, DIM) == [1, 2] and place() == []
+    with pytest.raises(RuntimeError, match="the build"), building_next(catalog, {FACT: {}}):
+        write(catalog, next_name(FACT), 8)
+        place = files(catalog, next_name(FACT))
+        raise RuntimeError("the build")
+    assert place() == []
+    with building_next(catalog, {FACT: {}}) as sound:
+        write(catalog, next_name(FACT), 9)
+        place = files(catalog, next_name(FACT))
+        sound.add(FACT)
+    assert rows(catalog, FACT) == [9] and place()
+
+
+@pytest.mark.parametrize("below", ["", "/part"])
+def test_files_at_which_another_table_is_stay_with_a_first_build_that_is_not_published(
+    catalog: LakeCatalog, below: str
+) -> None:
+    with building_next(catalog, {FACT: {}}):
+        write(catalog, next_name(FACT), 7)
+        table = catalog.load_table(next_name(FACT))
+        if below:
+            catalog.create_table(("marts", "other"), table.schema(), location=f"{table.location()}{below}")
+        else:
+            catalog.register_table(("marts", "other"), table.metadata_location)
+        place = files(catalog, next_name(FACT))
+        before = place()
+    assert place() == before and catalog.load_table(("marts", "other"))
+
+
+def test_a_copy_whose_metadata_does_not_tell_its_place_deletes_nothing(
+    catalog: LakeCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lakehouse.catalog.writing.next_tables.delete_objects", lambda *_: pytest.fail("deleted"))
+    for location in ("", "s3://wh/1.metadata.json"):
+        delete_unowned(catalog, Relation(TableName(*FACT), "table", location))
+
+
+def files(catalog: LakeCatalog, name: tuple[str, str]) -> Callable[[], list[str]]:
+    """What asks for the files at the place where the table is now."""
+    location = catalog.load_table(name).location()
+    return lambda: [stored.path for stored in list_objects(cast(Any, catalog.file_io), location)]

@@ -8,21 +8,25 @@ in one transaction: history stays, and no file is copied.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from lakehouse.catalog.next_names import Name, next_name
+from lakehouse.catalog.objects import list_objects
 from lakehouse.catalog.open import PUBLISHED, PUT_BACK
 from lakehouse.catalog.pins import CUT
 from lakehouse.catalog.private_pyiceberg import Staging
+from lakehouse.catalog.relations import Relation, TableName, list_relations
+from lakehouse.catalog.writing.bulk_delete import delete_objects
 from lakehouse.catalog.writing.commit import enter, move_pointer
 from lakehouse.errors import LakehouseError
 
 if TYPE_CHECKING:
     import psycopg
     from pyiceberg.catalog.sql import SqlCatalog
+    from pyiceberg.io.pyarrow import PyArrowFileIO
     from pyiceberg.table import Table
     from pyiceberg.table.snapshots import Snapshot
 
@@ -62,8 +66,12 @@ def building_next(
             yield sound
             publish(connection, catalog, {name: tables[name] for name in sound}, bases, tested)
         finally:
+            made = _locations(connection, catalog.name, [next_name(table) for table in tables if table not in bases])
             with connection.transaction():
                 drop_next(connection, catalog.name, tables)
+            with suppress(Exception):  # what stays goes with the clean-up of dbt's temporary objects
+                for name, location in made.items():
+                    delete_unowned(catalog, Relation(TableName(*name), "table", location))
 
 
 @contextmanager
@@ -177,9 +185,21 @@ def _finished(catalog: LakeCatalog, table: Table, comments: Comments, noted: Map
 
 
 def drop_next(connection: Connection, catalog: str, tables: Collection[Name]) -> None:
-    """Forgets the copies. Their files stay: orphan removal deletes those that no table names."""
+    """Forgets the copies. Their files stay: below a table's location orphan removal finds those that it does not name,
+    and those of a table that was never published go with the clean-up of dbt's temporary objects."""
     copies = list(map(next_name, tables))
     connection.execute(DROP, (catalog, [namespace for namespace, _ in copies], [name for _, name in copies]))
+
+
+def delete_unowned(catalog: LakeCatalog, gone: Relation) -> None:
+    """Deletes the objects at the place of a copy that the catalog does not name any more, unless another relation is
+    there, above it or below it."""
+    if "/metadata/" not in gone.metadata_location:
+        return  # it does not tell its place
+    places = (relation.location for relation in list_relations(catalog))
+    if not any(place.startswith(gone.location) or gone.location.startswith(place) for place in places):
+        io = cast("PyArrowFileIO", catalog.file_io)
+        delete_objects(io, {stored.path for stored in list_objects(io, gone.location)})
 
 
 def _locations(connection: Connection, catalog: str, tables: Collection[Name]) -> dict[Name, str]:
