@@ -1,8 +1,9 @@
 """Drops what the lake has of a source, or of a table of it, and of nothing else."""
 
 from collections.abc import Collection, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 
+from lakehouse.catalog.next_names import PREFIX, is_next
 from lakehouse.catalog.relations import Relation
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
@@ -58,13 +59,35 @@ def drop(settings: Settings, found: Collection[Relation], dry_run: bool) -> None
     try:
         for each in found:
             if not dry_run:
-                _refuse_pinned(settings, each)
-                with answering(settings):
-                    query(settings, f"DROP {each.kind.upper()} IF EXISTS {relation(*each.name)}")
+                if is_next(each.name.namespace):
+                    _drop_copy(settings, each)
+                else:
+                    _refuse_pinned(settings, each)
+                    with answering(settings):
+                        query(settings, f"DROP {each.kind.upper()} IF EXISTS {relation(*each.name)}")
             say(f"{each.kind} {each.name} {'would be dropped' if dry_run else 'dropped'}", flush=True)
     finally:
         if found and not dry_run and (problem := export_again(settings)):
             say(problem, error=True)
+
+
+def _drop_copy(settings: Settings, copy: Relation) -> None:
+    """Takes the copy that a killed refresh has left out of the catalog, with its files if no mirror is there.
+
+    Trino would delete the mirror's, and cannot drop a table whose files went with the mirror.
+    """
+    from pyiceberg.exceptions import NoSuchTableError
+
+    from lakehouse.catalog.open import open_catalog
+    from lakehouse.catalog.writing.next_tables import delete_unowned
+    from maintenance.inventory.in_use import copies
+
+    mirror = copy.name.namespace.removeprefix(PREFIX), copy.name.name
+    with closing(open_catalog(settings)) as catalog:
+        with suppress(NoSuchTableError):
+            catalog.drop_table(copy.name)
+        if not copies(catalog, mirror):
+            delete_unowned(catalog, copy)
 
 
 def _refuse_pinned(settings: Settings, each: Relation) -> None:

@@ -100,6 +100,17 @@ def strays(session: Session, declared: tuple[MaintainedTable, ...], group: str |
     return tuple(table for table in stray if group in (None, table.policy.schedule_group))
 
 
+def hindrances(session: Session) -> list[Outcome]:
+    """Tables that cannot be read, while there are temporary objects: what these tables refer to is unknown, so the
+    objects of all models stay."""
+    _, prefixes = temporary_leftovers(session)
+    error = (
+        "its metadata cannot be read, so what it refers to is unknown, and temporary objects of dbt stay: bring its "
+        "metadata file back, or drop the table"
+    )
+    return [Outcome(NAME, name, "failed", error=error) for name in session.lake().unreadable if prefixes]
+
+
 def temporary_leftovers(session: Session) -> tuple[dict[TableName, list[Relation]], dict[TableName, list[Leftover]]]:
     """Temporary relations and object prefixes by model, found once for all models."""
     lake = session.lake()

@@ -20,6 +20,7 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from sqlalchemy import text
 
 from lakehouse.catalog.locations import one_spelling
+from lakehouse.catalog.next_names import is_next
 from lakehouse.catalog.objects import StoredObject, list_objects
 from lakehouse.catalog.open import load_table
 from lakehouse.catalog.relations import Relation, directory, list_relations
@@ -86,11 +87,12 @@ def read_lake(catalog: SqlCatalog, io: PyArrowFileIO, warehouse: str) -> Lake:
     """Lists the warehouse, then reads staged prefixes, then all tables; the module explains this order."""
     objects = [replace(stored, path=one_spelling(stored.path)) for stored in list_objects(io, warehouse)]
     staged = staged_prefixes(catalog)
-    relations = list_relations(catalog)
-    names = [relation.name for relation in relations if relation.kind == "table"]
+    listed = list_relations(catalog)
+    names = [relation.name for relation in listed if relation.kind == "table"]
     with ThreadPoolExecutor(READERS) as pool:
         loaded = pool.map(lambda name: _load_or_none(catalog, name), names)
     tables = {name: table for name, table in zip(names, loaded, strict=True) if table is not None}
+    relations = tuple(each for each in listed if each.name in tables or not _is_dead_copy(io, each))
     owners = {directory(table.location()) for table in tables.values()} | {r.location for r in relations}
     return Lake(tuple(objects), staged, relations, tables, _group(objects, owners))
 
@@ -100,6 +102,16 @@ def _load_or_none(catalog: SqlCatalog, name: TableName) -> Table | None:
         return load_table(catalog, *name)
     except UNREADABLE:  # its metadata file is missing or broken, which must not stop the other tables
         return None
+
+
+def _is_dead_copy(io: PyArrowFileIO, relation: Relation) -> bool:
+    """Whether it is a copy that a killed build or refresh has left, whose metadata file went with its original."""
+    if relation.kind != "table" or not is_next(relation.name.namespace):
+        return False
+    try:
+        return not io.new_input(relation.metadata_location).exists()
+    except OSError:
+        return False
 
 
 def staged_prefixes(catalog: SqlCatalog) -> tuple[str, ...]:

@@ -1,10 +1,12 @@
-"""The relations that were made of one source alone: raw, mirrors, parsed tables and current views; pure.
+"""The relations that were made of one source alone: raw, mirrors, copies that a killed refresh of them has left, parsed
+tables and current views; pure.
 
 Hubs, links, satellites and marts hold rows of several sources, and are no source's own.
 """
 
 from collections.abc import Collection, Iterable
 
+from lakehouse.catalog.next_names import next_name
 from lakehouse.catalog.relations import Relation, raw_tables_of
 from lakehouse.errors import LakehouseError
 from maintenance.inventory.outcome import TableName
@@ -28,7 +30,8 @@ def _is_of(
     name: TableName, source: str, others: Collection[str], table: str | None, raw: Collection[TableName]
 ) -> bool:
     """Whether a relation is made of the source, or of that table of it."""
-    if name.namespace in (f"raw_{source}", f"mirror_{source}"):
+    mirror = (f"mirror_{source}", name.name)
+    if name.namespace == f"raw_{source}" or name in (mirror, next_name(mirror)):
         return table in (None, name.name)
     layer, _, rest = name.name.partition("_")
     if name.namespace != "parsed" or layer not in ("parsed", "current"):

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from maintenance.actions.clean_dbt_temporary import NAME as CLEAN
 from maintenance.inventory.outcome import Outcome, TableName, plainly
 from maintenance.inventory.session import Session
 from maintenance.planning.history import record
@@ -21,14 +22,14 @@ from maintenance.planning.plan import Allowance, Plan, Step, allowances, make_pl
 from maintenance.planning.rates import learn
 from maintenance.planning.survey import Survey, survey
 from maintenance.runner.result import Result, sorted_result
-from maintenance.runner.run import ACTIONS, Report, a_few_at_a_time
+from maintenance.runner.run import ACTIONS, Report, a_few_at_a_time, hindrances_for
 
 
 @dataclass(frozen=True)
 class Prepared:
     """A run before its first step: the plan, and the time of each group since `began` (monotonic clock).
 
-    `unmeasured` are failures to measure a table.
+    `unmeasured` are failures to measure a table, and tables that keep an action from all.
     """
 
     plan: Plan
@@ -86,10 +87,12 @@ def prepare(
 ) -> Prepared:
     """Measures the tables and plans; the time budget starts here. Raises what `maintain` raises."""
     began = time.monotonic()
+    names = tuple(names)
     seen = survey(session, names, group)
+    unmeasured = {outcome.table: outcome for outcome in (*hindrances_for(session, CLEAN, names), *_unmeasured(seen))}
     allowed = allowances(seen.project, session.now, budget_minutes)
     plan = make_plan(seen.cases, allowed, learn(seen.acts))
-    return Prepared(plan, allowed, tuple(_unmeasured(seen)), seen.project.max_failed_share, began)
+    return Prepared(plan, allowed, tuple(unmeasured.values()), seen.project.max_failed_share, began)
 
 
 def finish(session: Session, prepared: Prepared, outcomes: Iterable[Outcome]) -> Run:

@@ -51,6 +51,8 @@ def run(
     try:
         for name in actions:
             stray = strays_for(session, name, declared, names, group)
+            for outcome in hindrances_for(session, name, names):
+                keep(outcome)
             run_action(session, name, (*chosen, *stray), keep)
     finally:  # also records the finished actions of an interrupted run
         record(session, outcomes)
@@ -95,6 +97,11 @@ def a_few_at_a_time(work: Callable[[T, threading.Event], None], items: Iterable[
         except BaseException:
             stopped.set()
             raise
+
+
+def hindrances_for(session: Session, name: str, names: tuple[str, ...]) -> list[Outcome]:
+    """What keeps an action from all tables, told once; nothing if the run is restricted to named tables."""
+    return [] if name != clean_dbt_temporary.NAME or names else clean_dbt_temporary.hindrances(session)
 
 
 def strays_for(

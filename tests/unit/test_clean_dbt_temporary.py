@@ -7,14 +7,19 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pyarrow as pa
+import pytest
+
+from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.catalog.objects import list_objects
 from lakehouse.catalog.private_pyiceberg import LakeFileIO
 from lakehouse.catalog.relations import Relation, TableName
 from lakehouse.declarations.policies import MaintenancePolicy
 from lakehouse.settings import Settings
 from maintenance.actions.clean_dbt_temporary import clean_dbt_temporary, inspect
-from maintenance.inventory.lake import Lake, _group
+from maintenance.inventory.lake import Lake, _group, read_lake
 from maintenance.inventory.outcome import Outcome
+from maintenance.runner.run import hindrances_for
 
 FCT = TableName("marts", "fct")
 POLICY = MaintenancePolicy.model_validate(
@@ -82,3 +87,40 @@ def test_a_build_that_was_not_published_goes_and_counts_until_then(tmp_path: Pat
     assert inspect(session, new, None, POLICY) == {"temporary": 1, "temporary_bytes": file.stat().st_size}
     assert clean(session, new).reason == "removed 0 relations, 1 objects"
     assert not file.exists()
+
+
+def test_a_table_that_keeps_the_objects_of_all_models_is_a_failure_and_told_once(tmp_path: Path) -> None:
+    """Each model was skipped, which nothing records, and no clean-up was made any more."""
+    file = put(tmp_path, f"marts/x{TEMPORARY}/data/f.parquet")
+    session = session_of(tmp_path)
+    session.lake().tables.clear()
+    assert clean(session, TableName("marts", "x")).status == "skipped"
+    (told,) = hindrances_for(session, "clean_dbt_temporary", ())
+    assert (told.table, told.status) == (FCT, "failed") and "its metadata cannot be read" in str(told.error)
+    assert hindrances_for(session, "compact", ()) == hindrances_for(session, "clean_dbt_temporary", ("marts.x",)) == []
+    file.unlink()
+    session = session_of(tmp_path)
+    session.lake().tables.clear()
+    assert hindrances_for(session, "clean_dbt_temporary", ()) == [], "it keeps nothing"
+
+
+@pytest.mark.parametrize("namespace", ["next_mirror_shop", "marts_next", "marts"])
+def test_a_copy_whose_metadata_file_is_gone_keeps_nothing(
+    namespace: str, postgres_catalog: LakeCatalog, tmp_path: Path
+) -> None:
+    """A killed refresh left it; `remove` dropped the mirror whose file it named."""
+    postgres_catalog.create_namespace_if_not_exists(namespace)
+    made = postgres_catalog.create_table((namespace, "orders"), pa.schema([("id", pa.int64())]))
+    file, name = Path(made.metadata_location.removeprefix("file://")), TableName(namespace, "orders")
+
+    def lake() -> Lake:
+        fresh = LakeCatalog(postgres_catalog.name, **postgres_catalog.properties)
+        return read_lake(fresh, LakeFileIO({}), f"file://{tmp_path}")
+
+    assert [relation.name for relation in lake().relations] == [name]
+    content = file.read_bytes()
+    file.write_bytes(b"")
+    assert lake().unreadable == [name], "it is there, and may name files"
+    file.unlink()
+    assert lake().unreadable == ([name] if namespace == "marts" else [])
+    file.write_bytes(content)

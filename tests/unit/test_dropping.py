@@ -1,7 +1,9 @@
 """What `lakehouse remove --drop-tables` drops, and what it refuses to."""
 
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 from pydantic import SecretStr
 
 from lakehouse.catalog.lake_catalog import LakeCatalog
-from lakehouse.catalog.relations import Relation, TableName
+from lakehouse.catalog.relations import Relation, TableName, list_relations
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings, SourceSettings
 from lakehouse_cli.source import remove as removing
@@ -134,3 +136,36 @@ def test_what_goes_is_looked_for_again_once_nobody_writes_mirrors(
         removing._remove_source(settings, "shop", drop_tables=True, dry_run=False, yes=True)
         wanted = ["no refresh", "looked", "taken back", "forgotten", "dropped", "refreshes again"]
         assert done == ["declared", "looked", *wanted]
+
+
+@pytest.mark.parametrize("mirror", ["there", "never published", "dropped before"])
+def test_a_copy_that_a_killed_refresh_has_left_goes_with_its_source(
+    mirror: str, postgres_catalog: LakeCatalog, catalog_settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stayed for ever with all rows of the source, or as a row that could not be read."""
+    folder = Path(str(postgres_catalog.properties["warehouse"]).removeprefix("file://")) / "mirror_shop" / "orders"
+    dropped: list[str] = []
+
+    def trino(_: Settings, statement: str) -> None:
+        dropped.append(statement)
+        shutil.rmtree(folder)
+        postgres_catalog.drop_table(("mirror_shop", "orders"))
+
+    monkeypatch.setattr("lakehouse.catalog.open.open_catalog", lambda _: postgres_catalog)
+    monkeypatch.setattr("lakehouse.servers.trino.answering", lambda _: nullcontext())
+    monkeypatch.setattr("lakehouse.servers.trino.query", trino)
+    monkeypatch.setattr("lakehouse_serve.export.export_again", lambda _: None)
+    for namespace in ("mirror_shop", "next_mirror_shop"):
+        postgres_catalog.create_namespace_if_not_exists(namespace)
+    rows = pa.table({"id": [1]})
+    table = postgres_catalog.create_table(("mirror_shop", "orders"), rows.schema, location=f"file://{folder}")
+    table.append(rows)
+    postgres_catalog.register_table(("next_mirror_shop", "orders"), table.metadata_location)
+    if mirror != "there":
+        postgres_catalog.drop_table(("mirror_shop", "orders"))
+    if mirror == "dropped before":
+        shutil.rmtree(folder)
+    drop(catalog_settings, droppable(catalog_settings, "shop", ()), dry_run=False)
+    assert dropped == ['DROP TABLE IF EXISTS "mirror_shop"."orders"'] * (mirror == "there")
+    assert list_relations(postgres_catalog) == ()
+    assert not [path for path in folder.rglob("*") if path.is_file()]

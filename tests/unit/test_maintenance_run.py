@@ -2,6 +2,7 @@
 
 import signal
 import threading
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -12,7 +13,9 @@ from lakehouse.errors import LakehouseError
 from maintenance.command.maintain import _interrupts_told, app
 from maintenance.inventory.declared import MaintainedTable
 from maintenance.inventory.outcome import Outcome, TableName
-from maintenance.planning.plan import Allowance, Plan, Step
+from maintenance.planning.plan import Allowance, Case, Plan, Step
+from maintenance.planning.survey import Survey
+from maintenance.runner import maintain
 from maintenance.runner.maintain import Prepared, act
 from maintenance.runner.probes import probed
 from maintenance.runner.run import ACTIONS, WORKERS, a_few_at_a_time
@@ -99,3 +102,18 @@ def test_an_option_before_the_command_is_refused_rather_than_passed_over(option:
     """`maintain --dry-run compact` compacted every table."""
     result = CliRunner().invoke(app, [*option, "compact"])
     assert result.exit_code == 2 and "options follow the command" in result.output
+
+
+def test_a_table_that_keeps_an_action_from_all_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    known, other = (Outcome("clean_dbt_temporary", TableName("a", name), "failed", error="") for name in ("b", "c"))
+    case = Case(MaintainedTable(known.table, POLICY), None, "its metadata cannot be read")
+    project: Any = SimpleNamespace(groups={}, max_failed_share=0.0)
+    monkeypatch.setattr(maintain, "survey", lambda *_: Survey((case,), (), project))
+    monkeypatch.setattr(maintain, "hindrances_for", lambda session, name, names: [] if names else [known, other])
+    session: Any = SimpleNamespace(now=None)
+    told = maintain.prepare(session).unmeasured
+    assert [(outcome.action, outcome.table.name) for outcome in told] == [
+        ("measure", "b"),
+        ("clean_dbt_temporary", "c"),
+    ]
+    assert [outcome.action for outcome in maintain.prepare(session, ["a.b"]).unmeasured] == ["measure"]

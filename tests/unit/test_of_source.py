@@ -12,7 +12,7 @@ VIEWS = {"parsed.current_shop__orders"}
 ALL = [
     "raw_shop.orders", "raw_shop.lines", "raw_shop_eu.orders", "mirror_shop.orders", "parsed.parsed_shop__orders",
     "parsed.current_shop__orders", "parsed.parsed_shop__eu__orders", "parsed.stg_shop__orders", "vault.hub_order",
-    "marts.raw_shop", "parsed.parsed_shop_eu__orders",
+    "marts.raw_shop", "parsed.parsed_shop_eu__orders", "next_mirror_shop.orders", "next_mirror_shop_eu.orders",
 ]  # fmt: skip
 
 
@@ -25,8 +25,8 @@ def named(*arguments: object, there: Sequence[str] = ALL) -> list[str]:
 
 def test_the_relations_of_a_source_are_those_made_of_it_alone_and_views_come_first() -> None:
     assert named("shop", ["shop_eu", "shop__eu"]) == [
-        "parsed.current_shop__orders", "mirror_shop.orders", "parsed.parsed_shop__orders", "raw_shop.lines",
-        "raw_shop.orders",
+        "parsed.current_shop__orders", "mirror_shop.orders", "next_mirror_shop.orders", "parsed.parsed_shop__orders",
+        "raw_shop.lines", "raw_shop.orders",
     ]  # fmt: skip
 
 
