@@ -54,7 +54,6 @@ class Session:
         self.settings = settings
         self._start_spark = start_spark or (lambda: spark_session(settings, "lakehouse-maintenance"))
         self.dry_run = dry_run
-        self.now = datetime.now(UTC)
         self.locks: dict[TableName, CatalogConnection] = {}  # by table that is locked, the connection that holds it
         self._shared: dict[str, Any] = {}
         self._lock = threading.RLock()
@@ -63,6 +62,12 @@ class Session:
     def catalog(self) -> SqlCatalog:
         """The Iceberg catalog."""
         return self.once("catalog", lambda: _open_catalog(self.settings))
+
+    @property
+    def now(self) -> datetime:
+        """When the run first asked for the time, by the clock of the catalog's database: a machine whose clock is ahead
+        would delete for good what is new, and end pins."""
+        return self.once("now", lambda: _clock(self.catalog))
 
     @property
     def io(self) -> PyArrowFileIO:
@@ -100,7 +105,7 @@ class Session:
             lake.refresh(name, table)
 
     def ago(self, hours: float) -> datetime:
-        """The time `hours` before the run's start."""
+        """The time `hours` before `now`."""
         return self.now - timedelta(hours=hours)
 
     def snapshots_of_cuts(self, table: TableName, hours: float, *, of_now: bool = True) -> frozenset[int]:
@@ -146,6 +151,14 @@ class Session:
                 if name not in self._shared:
                     self._shared[name] = make()
         return cast(T, self._shared[name])
+
+
+def _clock(catalog: SqlCatalog) -> datetime:
+    from sqlalchemy import func, select
+
+    with catalog.engine.connect() as connection:
+        moment: datetime = connection.execute(select(func.clock_timestamp())).scalar_one()
+    return moment.astimezone(UTC)
 
 
 def _open_catalog(settings: Settings) -> SqlCatalog:

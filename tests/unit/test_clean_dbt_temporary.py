@@ -17,6 +17,7 @@ from lakehouse.catalog.relations import Relation, TableName
 from lakehouse.declarations.policies import MaintenancePolicy
 from lakehouse.settings import Settings
 from maintenance.actions.clean_dbt_temporary import clean_dbt_temporary, inspect
+from maintenance.inventory import session as sessions
 from maintenance.inventory.lake import Lake, _group, read_lake
 from maintenance.inventory.outcome import Outcome
 from maintenance.runner.run import hindrances_for
@@ -124,3 +125,15 @@ def test_a_copy_whose_metadata_file_is_gone_keeps_nothing(
     file.unlink()
     assert lake().unreadable == ([name] if namespace == "marts" else [])
     file.write_bytes(content)
+
+
+def test_the_clock_of_the_machine_decides_nothing_that_is_for_good(
+    postgres_catalog: LakeCatalog, catalog_settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it was days ahead, what a run of dbt was writing went at once, and so did pins."""
+    ahead = datetime.now(UTC) + timedelta(days=9)
+    monkeypatch.setattr(sessions, "datetime", SimpleNamespace(now=lambda _: ahead))
+    monkeypatch.setattr(sessions, "_open_catalog", lambda _: postgres_catalog)
+    session = sessions.Session(catalog_settings)
+    assert abs(session.now - datetime.now(UTC)) < timedelta(minutes=1) and session.now.tzinfo == UTC
+    assert session.ago(24) == session.now - timedelta(hours=24), "one time for the whole run"

@@ -51,6 +51,7 @@ def append(table: Table, times: int) -> None:
 def health(table: Table, policy: MaintenancePolicy = POLICY, removed: Collection[RemovedFile] = ()) -> Health:
     """As a run that begins now would see the table, with these files removed before."""
     session = Session(Settings(_env_file=None))
+    session._shared["now"] = datetime.now(UTC)
     location = directory(table.location())
     objects = list_objects(table.io, location)
     relation = Relation(NAME, "table", table.metadata_location)

@@ -244,7 +244,7 @@ def test_what_the_cuts_of_the_retention_time_name_is_kept_of_mirrors_too(catalog
         row = {"source": "shop", "epoch": 1, "cut_lsn": -hours, "published_at": now - timedelta(hours=hours)}
         mirrors.append(pa.Table.from_pylist([{**row, "snapshots": [("sales", snapshot)]}], mirrors.schema().as_arrow()))
     session = Session(Settings(_env_file=None))
-    session._shared["catalog"] = catalog
+    session._shared |= {"catalog": catalog, "now": datetime.now(UTC)}
     sales = TableName("mirror_shop", "sales")
     assert session.snapshots_of_cuts(sales, 24) == {1, 2, 3}
     assert session.snapshots_of_cuts(sales, 1.5) == {2, 3}
