@@ -80,13 +80,13 @@ def _drop_copy(settings: Settings, copy: Relation) -> None:
 
     from lakehouse.catalog.open import open_catalog
     from lakehouse.catalog.writing.next_tables import delete_unowned
-    from maintenance.inventory.in_use import copies
+    from maintenance.inventory.in_use import RESTORED_FROM, all_tables
 
-    mirror = copy.name.namespace.removeprefix(PREFIX), copy.name.name
+    mirror = f"{copy.name.namespace.removeprefix(PREFIX)}.{copy.name.name}"
     with closing(open_catalog(settings)) as catalog:
         with suppress(NoSuchTableError):
             catalog.drop_table(copy.name)
-        if not copies(catalog, mirror):
+        if all(other.properties.get(RESTORED_FROM) != mirror for other in all_tables(catalog).values()):
             delete_unowned(catalog, copy)
 
 
