@@ -177,7 +177,7 @@ class Loaded:
         parsed = [models[name].relation for name in model.reads if name in models]
         if load.newest == NEVER and not any(map(self._had_rows, parsed)):
             return
-        raise LakehouseError(f"{table}: its stage {model.relation} is not in the lake: run its load first")
+        raise LakehouseError(f"{table}: its stage {model.relation} is not loaded: run the load of its source first")
 
     def _had_rows(self, parsed: TableName) -> bool:
         """Whether raw has rows of a parsed table until its source's cut, as of one that was parked there."""

@@ -408,7 +408,7 @@ def test_a_hub_is_checked_by_its_stage_wherever_the_project_has_that() -> None:
     models = {"stg_s__t": Model(elsewhere)}
     assert any('FROM "prepared"."stage_of_t"' in statement for statement in check_hub(kinds, 0, models=models))
     del kinds[elsewhere]
-    with pytest.raises(LakehouseError, match=r"vault\.hub_of_two: its stage prepared\.stage_of_t is not in the lake"):
+    with pytest.raises(LakehouseError, match=r"vault\.hub_of_two: its stage prepared\.stage_of_t is not loaded"):
         check_hub(kinds, 0, models=models)
 
 
@@ -488,14 +488,14 @@ def test_a_stage_that_a_hub_has_never_loaded_from_is_asked_too() -> None:
     with pytest.raises(LakehouseError, match=r"parsed\.parsed_s__t: the cut s=2:0/4D does not cover t"):
         check(kinds_of_hub(), HUB, answers, {one}, models, {"s": Cut("s", 2, 77, {"late": 6})})
     unmade = {name: kind for name, kind in kinds_of_hub().items() if "late" not in name.name or "raw" in name.namespace}
-    with pytest.raises(LakehouseError, match=r"its stage vault\.stg_s__late is not in the lake: run its load first"):
+    with pytest.raises(LakehouseError, match=r"its stage vault\.stg_s__late is not loaded: run the load of its source"):
         check(unmade, HUB, answers, {one}, models, cuts)
     check(unmade, HUB, {**IS_LOADED, '"raw_s"."late"': []}, {one}, models, cuts)
     awaited = Kind(OF_POSITIONS, "SELECT id FROM (SELECT CAST(NULL AS integer) id WHERE false) _lh_awaited")
     waiting = {**unmade, TableName("vault", "stg_s__late"): awaited}
     with pytest.raises(LakehouseError, match=r"vault\.stg_s__late is a stage whose table was never loaded"):
         AsOfCuts(cuts, "lake", waiting.get).rewrite("SELECT * FROM vault.stg_s__late")
-    with pytest.raises(LakehouseError, match=r"its stage vault\.stg_s__late is not in the lake: run its load first"):
+    with pytest.raises(LakehouseError, match=r"its stage vault\.stg_s__late is not loaded: run the load of its source"):
         check(waiting, HUB, answers, {one}, models, cuts)
     check(waiting, HUB, {**IS_LOADED, '"raw_s"."late"': []}, {one}, models, cuts)
 

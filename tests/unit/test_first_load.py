@@ -109,6 +109,20 @@ def test_the_first_load_of_a_source_needs_nothing_of_another_one_that_shares_its
     assert keys(vault) == before
 
 
+def test_the_key_of_a_source_that_was_never_loaded_may_be_declared_otherwise() -> None:
+    """The hub would be built anew from the whole history of the other one, or refuse to lose rows."""
+    vault = TwoSources()
+    vault.load([event(100, 1, "x")], MAY)
+    before = vault.rows("select model, max(snapshot_id) from history group by 1 order by 1")
+    declared = dict(vault.stage)
+    vault.stage = {**declared, "hk_owner": {"columns": ["!erp", "owner"], "blank": "unknown"}}
+    vault.make_other()
+    vault.stage = declared
+    vault.say_stage()
+    vault.load([], JUNE)
+    assert vault.rows("select model, max(snapshot_id) from history group by 1 order by 1") == before
+
+
 @pytest.mark.parametrize("at", [MAY - timedelta(days=9), MAY, JUNE], ids=["before", "at once", "after"])
 def test_what_a_source_brings_that_is_loaded_later_arrives_once(at: Any) -> None:
     """Whenever it was published: also where that was before what the hub has loaded."""

@@ -18,13 +18,13 @@
   {%- set marker = cdc_vault.stage_marker(model.config.meta) ~ marker -%}
 
   {{ run_hooks(pre_hooks) }}
-  {%- set stays = cdc_vault.why_view_stays(existing, marker) -%}
+  {%- set stays = cdc_vault.why_view_stays(existing, marker) or cdc_vault.why_not_awaited(existing, relation, sql) -%}
   {%- if stays -%}
     {%- call noop_statement("main", stays, stays, 0) -%}{%- endcall -%}
   {%- else -%}
     {%- do cdc_vault.drop_for_view(existing) -%}
     {%- call statement("main") -%}
-      create or replace view {{ relation }}
+      create {{ "view" if existing is none and cdc_vault.shows_no_table(sql) else "or replace view" }} {{ relation }}
       {{ cdc_vault.comment_clause(comment ~ " " ~ marker) }}
       security {{ config.get("view_security", "definer") }}
       as {{ sql }}
@@ -50,6 +50,12 @@
     {%- do log(model.name ~ ": the view stays as it is until " ~ model.config.meta.source_model ~ " is loaded with " ~ awaited | join(", "), info=true) -%}
   {%- endif -%}
   {{ return("waits" if awaited else none) }}
+{% endmacro %}
+
+{#- A stage from before the first load of its table does not replace what another run has made of the table meanwhile. -#}
+{% macro why_not_awaited(existing, relation, sql) %}
+  {%- if existing is none or not cdc_vault.shows_no_table(sql) -%}{{ return(none) }}{%- endif -%}
+  {{ return(none if cdc_vault.kind_there(relation) != "VIEW" or cdc_vault.shows_no_table(cdc_vault.view_text(relation)) else "waits") }}
 {% endmacro %}
 
 {#- Why a view is made that shows nothing of its table yet: a worker makes no view twice, but such a one; none of another view. -#}

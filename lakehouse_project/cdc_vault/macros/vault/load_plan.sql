@@ -36,6 +36,7 @@
 {% macro load_plan(inputs, src_ldts="load_date", src_seq="source_seq", src_applied="applied_date", src_source="record_source", ghosts=false, columns=none, hashed=none, keys={}, key_rows="true", keys_only=false) %}
   {%- set loaded = cdc_vault.is_loaded() -%}
   {%- set stages = cdc_vault.without_awaited(cdc_vault.tables_of_stages(inputs)) -%}
+  {%- set keys = cdc_vault.keys_loaded(keys, stages) -%}
   {%- set before = cdc_vault.remembered_loads(loaded, stages) -%}
   {%- set function = var("vault_hash", "md5") -%}
   {%- if loaded and before.hash != function -%}{%- do cdc_vault.check_hash(hashed, function) -%}{%- endif -%}
@@ -234,7 +235,7 @@
     {%- for table in read.tables -%}
       {%- if table.schema ~ "." ~ table.identifier in given or cdc_vault.is_there(table) -%}{%- do there.append(table) -%}{%- else -%}{%- do missing.setdefault(name, table) -%}{%- endif -%}
     {%- endfor -%}
-    {%- do found.update({name: dict(read, tables=there, whole=read.whole and name not in missing)}) -%}
+    {%- do found.update({name: dict(read, tables=there, whole=read.whole and name not in missing, awaited=name in missing)}) -%}
   {%- endfor -%}
   {%- set known = cdc_vault.inputs_known() if missing else [] -%}
   {%- for name, table in missing.items() -%}
@@ -245,6 +246,13 @@
       ) }}
     {%- endif -%}
   {%- endfor -%}
+  {{ return(found) }}
+{% endmacro %}
+
+{#- The keys without those of inputs that were never loaded: what they are made of may be declared otherwise until then. -#}
+{% macro keys_loaded(keys, stages) %}
+  {%- set found = {} -%}
+  {%- for name, columns in keys.items() if not stages.get(name, {}).get("awaited") -%}{%- do found.update({name: columns}) -%}{%- endfor -%}
   {{ return(found) }}
 {% endmacro %}
 
