@@ -113,11 +113,13 @@ def location_of(catalog: LakeCatalog, mirror: Name) -> str:
 class Published:
     """What one refresh makes visible: the mirrors that changed, views that name other states of them, and its row.
 
-    There is none where views alone change. The refresh knows of no publish of the source after `seen`.
+    There is none where views alone change. The refresh knows of no publish of the source after `seen`, whose cut ends
+    at `cut_lsn`.
     """
 
     source: str
     seen: datetime
+    cut_lsn: int
     mirrors: Sequence[Next]
     views: Sequence[NextView]
     row: Mapping[str, object] | None
@@ -178,7 +180,7 @@ def _since(connection: CatalogConnection, made: Published) -> Since:
         return Since(frozenset(), frozenset())
     leases.hold_off(connection, made.source)
     irregular = store.irregular_since(connection, made.source, made.seen)
-    return Since(irregular, store.irregular_since(connection, made.source, made.seen, in_no_cut=True))
+    return Since(irregular, store.irregular_since(connection, made.source, made.seen, made.cut_lsn))
 
 
 def _added(connection: Connection, catalog: str, row: Staged | None) -> bool:

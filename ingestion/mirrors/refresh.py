@@ -227,7 +227,8 @@ def _publish(
     is_listed = not nexts and newest_cut(session.catalog, session.name) == listed
     row = None if is_listed or not snapshots else _row(session, states, stream, snapshots)
     if row or views:
-        made = copies.Published(session.name, seen, nexts, views, row)
+        assert stream.cut_lsn is not None
+        made = copies.Published(session.name, seen, stream.cut_lsn, nexts, views, row)
         copies.publish(session.settings, session.catalog, session.lease, made)
         forget_old(open_io(session.settings), views)
 

@@ -2,8 +2,8 @@
 
 That text takes the newest version that raw has of a key for its row. So it can follow versions that carry all values
 and belong to the publish's own cut, and neither a truncate, nor an update that left values out, nor rows that no cut
-has yet, nor columns that were altered, nor what somebody else has committed since the newest tag was moved. The metrics
-of the files tell, and files without metrics count as irregular.
+has yet, nor rows that were read, as by a repair, nor columns that were altered, nor what somebody else has committed
+since the newest tag was moved. The metrics of the files tell, and files without metrics count as irregular.
 
 A table that comes back into the cuts is irregular too, with rows or without: its long text stays before the cut that
 left it out, so from there on the short one would show more.
@@ -22,7 +22,7 @@ from lakehouse.catalog.open import ROWS
 from lakehouse.catalog.views.regular import newest_tag
 from lakehouse.catalog.views.tags import shows_all
 
-TRUNCATE = "t"
+TRUNCATE, READ = "t", "r"  # a repair reads rows at a cut that readers have seen
 
 
 def irregular(
@@ -39,7 +39,7 @@ def _is_regular(append: TableAppend, cut: Cut | None, metadata: TableMetadata) -
     if not append.data_files:
         return True
     counted = {key.removeprefix(ROWS) for key in append.summary if key.startswith(ROWS)}
-    if cut is None or append.identifier[1] not in cut.tables or not counted or TRUNCATE in counted:
+    if cut is None or append.identifier[1] not in cut.tables or not counted or {TRUNCATE, READ} & counted:
         return False
     schema, below = metadata.schema(), cut.position.commit_bound
     return all(_carries_all(file, schema) and _is_below(file, schema, below) for file in append.data_files)

@@ -413,16 +413,16 @@ def last_publish(connection: CatalogConnection, source: str) -> datetime | None:
 
 
 def irregular_since(
-    connection: CatalogConnection, source: str, seen: datetime, *, in_no_cut: bool = False
+    connection: CatalogConnection, source: str, seen: datetime, until_cut: int | None = None
 ) -> frozenset[str] | None:
     """The tables that publishes after that one brought irregular rows to; None if one of them does not tell.
 
-    Of all publishes, or of those without a cut: what a repair or a replay lands may be of before the newest one.
+    Of all publishes, or of those whose cut is not after one: what a repair or a replay lands may be of before it.
     """
     rows = connection.execute(
-        "SELECT irregular FROM lakehouse.cycles WHERE source = %s AND published_at > %s"
-        " AND (cut_lsn IS NULL OR NOT %s)",
-        (source, seen, in_no_cut),
+        "SELECT irregular FROM lakehouse.cycles WHERE source = %(source)s AND published_at > %(seen)s"
+        " AND (%(until)s::bigint IS NULL OR cut_lsn IS NULL OR cut_lsn <= %(until)s)",
+        {"source": source, "seen": seen, "until": until_cut},
     ).fetchall()
     if any(tables is None for (tables,) in rows):
         return None

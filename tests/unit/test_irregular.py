@@ -108,7 +108,7 @@ class Shop:
         plain = with_version(short, {"trino": PLAIN_TEXT}, {"at": "1", LONG: str(long["current-version-id"])})
         at = Plain(write_view(self.catalog.file_io, plain), RAW, plain_at) if plain_at else None
         view = NextView(VIEW, base, write_view(self.catalog.file_io, short), "items", True, at)
-        copies.publish(self.settings, self.catalog, self.mirrors, copies.Published("shop", seen, (), (view,), None))
+        copies.publish(self.settings, self.catalog, self.mirrors, copies.Published("shop", seen, 0, (), (view,), None))
 
     @property
     def raw_at(self) -> str:

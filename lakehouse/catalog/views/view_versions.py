@@ -63,17 +63,18 @@ class Plain:
 
 @dataclass(frozen=True)
 class Since:
-    """The tables to which publishes have brought irregular rows since a refresh looked, and those of rows in no cut.
+    """The tables to which publishes have brought irregular rows since a refresh looked, and late ones among these: in
+    no cut that is after the refresh's.
 
     None: it is not known which.
     """
 
     irregular: frozenset[str] | None
-    in_no_cut: frozenset[str] | None
+    late: frozenset[str] | None
 
     def holds(self, view: NextView) -> bool:
         """Whether a view stays as it is: its next text may not show what readers have seen."""
-        tables = self.irregular if view.is_short else self.in_no_cut
+        tables = self.irregular if view.is_short else self.late
         return view.table is not None and (tables is None or view.table in tables)
 
 
