@@ -191,7 +191,7 @@ def test_a_pin_keeps_its_state_through_expiry_until_it_is_taken_off(session: Ses
     pin_table(session, "over", table, None, until)
     append(session, table)
     later = look_again(session)
-    later.now = until + timedelta(seconds=1)
+    later.once("now", lambda: until + timedelta(seconds=1))
     expire_snapshots(later, table, KEEP)
     name = f"{table.namespace}.{table.name}"
     assert session.trino(f"SELECT count(*) FROM {name} FOR VERSION AS OF 'pin_audit'") == [[2]]
