@@ -24,4 +24,4 @@ def fitting(properties: Mapping[str, str], size: int, rows: int) -> dict[str, st
         return {}
     wanted = max(LEAST_BYTES, min(DEFAULT_BYTES, size * ROWS // rows)) if rows > ROWS else DEFAULT_BYTES
     now = int(here or DEFAULT_BYTES)
-    return {} if now / 2 <= wanted <= now * 2 else dict.fromkeys((PROPERTY, OURS), str(wanted))
+    return {} if now / 4 <= wanted <= now * 4 else dict.fromkeys((PROPERTY, OURS), str(wanted))
