@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lakehouse.catalog.views.tags import VIEW, left, moved, removal, tags_of
+from lakehouse.catalog.views.tags import VIEW, begun
 
 if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
@@ -26,9 +26,4 @@ def tag_of(snapshot_id: int) -> str:
 
 def next_tag(metadata: TableMetadata, snapshot_id: int) -> tuple[TableUpdate, ...]:
     """What a refresh that has written this snapshot does to the tags; tags that are old go."""
-    if tag_of(snapshot_id) in metadata.refs:
-        return ()
-    tags = tags_of(metadata, VIEW)
-    old = [name for name, _ in tags[: max(0, len(tags) + 1 - KEPT)]]
-    before = [left(metadata, *tag) for tag in tags[-1:]]
-    return (moved(tag_of(snapshot_id), snapshot_id), *before, *map(removal, old))
+    return () if tag_of(snapshot_id) in metadata.refs else begun(metadata, VIEW, snapshot_id, KEPT)

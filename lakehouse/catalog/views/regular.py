@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lakehouse.catalog.views.tags import REGULAR, left, moved, removal, tags_of
+from lakehouse.catalog.views.tags import REGULAR, begun, moved, removal, tags_of
 
 if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
@@ -28,12 +28,9 @@ def newest_tag(metadata: TableMetadata) -> tuple[str, int] | None:
 
 def next_tag(metadata: TableMetadata, snapshot_id: int, is_regular: bool) -> tuple[TableUpdate, ...]:
     """What a publish of this snapshot does to the tags; tags that are old go."""
-    tags = tags_of(metadata, REGULAR)
-    if is_regular and tags:
-        return (moved(tags[-1][0], snapshot_id),)
-    old = [name for name, _ in tags[: max(0, len(tags) + 1 - KEPT)]]
-    before = [left(metadata, *tag) for tag in tags[-1:]]
-    return (moved(f"{REGULAR}{snapshot_id}", snapshot_id), *before, *map(removal, old))
+    if is_regular and (tag := newest_tag(metadata)):
+        return (moved(tag[0], snapshot_id),)
+    return begun(metadata, REGULAR, snapshot_id, KEPT)
 
 
 def only_current(metadata: TableMetadata) -> tuple[TableUpdate, ...]:

@@ -55,7 +55,15 @@ def after_rewrites(metadata: TableMetadata) -> tuple[TableUpdate, ...]:
     return tuple(moved(tag, current) for tag in behind) if current is not None else ()
 
 
-def left(metadata: TableMetadata, tag: str, snapshot_id: int) -> TableUpdate:
+def begun(metadata: TableMetadata, family: str, snapshot_id: int, kept: int) -> tuple[TableUpdate, ...]:
+    """Begins a family's next tag at this snapshot; so many are kept, and older ones go."""
+    tags = tags_of(metadata, family)
+    old = [name for name, _ in tags[: max(0, len(tags) + 1 - kept)]]
+    before = [_left(metadata, *tag) for tag in tags[-1:]]
+    return (moved(f"{family}{snapshot_id}", snapshot_id), *before, *map(removal, old))
+
+
+def _left(metadata: TableMetadata, tag: str, snapshot_id: int) -> TableUpdate:
     """Lets the first expiry after an hour take off a tag that moves no more: no view names it from now on, and the
     files that compactions have replaced since would stay with it. Iceberg counts from the age of the snapshot."""
     snapshot = metadata.snapshot_by_id(snapshot_id)
