@@ -39,7 +39,7 @@ from lakehouse.catalog.views.current_views import view_of
 from lakehouse.catalog.views.view_versions import taken_back
 from lakehouse.catalog.writing.bulk_delete import delete_objects
 from lakehouse.catalog.writing.commit import MAX_CONFLICTS, move_pointer, remove, remove_at
-from lakehouse.declarations.manifest import rebuild
+from lakehouse.declarations.dbt.manifest import rebuild
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import CatalogConnection
 from lakehouse.servers.table_locks import Held, locked

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from lakehouse.declarations import RawTable
-from lakehouse.declarations.lineage import parents
+from lakehouse.declarations.dbt.lineage import parents
 from lakehouse.declarations.vault.names import EVENT
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.presence import ALONE

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from lakehouse.declarations import load_declarations
-from lakehouse.declarations.access import ABOVE, REMEMBERED, read_remembered, write_remembered
+from lakehouse.declarations.access.rules import ABOVE, REMEMBERED, read_remembered, write_remembered
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from lakehouse.declarations.changes import changes_of_settings
+from lakehouse.declarations.dbt.changes import changes_of_settings
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings, connected_now
 from lakehouse_page.contents import Contents, Number

@@ -22,7 +22,7 @@ from sqlalchemy.orm import Session
 
 from lakehouse.catalog.locations import one_spelling
 from lakehouse.catalog.relations import directory
-from lakehouse.declarations.access import OWN, RELATIONS
+from lakehouse.declarations.access.rules import OWN, RELATIONS
 from lakehouse.errors import LakehouseError
 from lakehouse.servers import exports
 from lakehouse.servers.database import unreachable

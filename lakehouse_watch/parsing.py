@@ -9,8 +9,8 @@ import logging
 import threading
 import time
 
-from lakehouse.declarations.changes import changes_of
-from lakehouse.declarations.manifest import ensure_manifest, why_unparsed
+from lakehouse.declarations.dbt.changes import changes_of
+from lakehouse.declarations.dbt.manifest import ensure_manifest, why_unparsed
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings, connected_now
 

@@ -16,7 +16,7 @@ from functools import partial
 
 import psycopg
 
-from lakehouse.declarations.changes import changes_of_settings
+from lakehouse.declarations.dbt.changes import changes_of_settings
 from lakehouse.errors import LakehouseError
 from lakehouse.metrics import METRICS, REGISTRY, Sample, sample
 from lakehouse.migrations import ensure_state, refuse_former_state

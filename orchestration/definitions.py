@@ -8,8 +8,8 @@ import warnings
 import dagster as dg
 
 from lakehouse.declarations import declarations_from
-from lakehouse.declarations.manifest import load_manifest
-from lakehouse.declarations.unread import unread_tables
+from lakehouse.declarations.checks.unread import unread_tables
+from lakehouse.declarations.dbt.manifest import load_manifest
 from lakehouse.settings import Settings, load_settings
 from orchestration.assets.dbt_assets import load_assets, other_sources
 from orchestration.assets.dbt_resource import dbt_resource

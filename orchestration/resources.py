@@ -13,8 +13,8 @@ import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 
 from lakehouse.declarations import Declarations, load_declarations
-from lakehouse.declarations.manifest import load_manifest
-from lakehouse.declarations.project import project_maintenance
+from lakehouse.declarations.dbt.manifest import load_manifest
+from lakehouse.declarations.dbt.project import project_maintenance
 from lakehouse.servers.database import connect_catalog
 from lakehouse.servers.presence import Groups, is_served, writing
 from lakehouse.servers.worker_sessions import Worker, state_of

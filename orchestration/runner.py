@@ -20,7 +20,7 @@ from dagster._core.execution.api import execute_run_iterator
 from dagster._core.remote_origin import RemoteJobOrigin, RemoteRepositoryOrigin
 from dagster._core.workspace.load import location_origins_from_yaml_paths
 
-from lakehouse.declarations.manifest import load_manifest
+from lakehouse.declarations.dbt.manifest import load_manifest
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 from orchestration.assets.blocking_checks import blocking_checks, blocking_tests

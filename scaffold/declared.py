@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from lakehouse.declarations import Declarations, RawTable, declarations_from
+from lakehouse.declarations.dbt.manifest import load_manifest
 from lakehouse.declarations.lines import line_in_source, refuse
-from lakehouse.declarations.manifest import load_manifest
 from lakehouse.files.atomic import write_atomically
 from lakehouse.settings import Settings, check_project
 from scaffold.entities import Entity, entities, key_types

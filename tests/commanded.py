@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import lakehouse.declarations
-import lakehouse.declarations.manifest
+import lakehouse.declarations.dbt.manifest
 import lakehouse.settings
 
 
@@ -23,7 +23,7 @@ def main() -> None:
     lakehouse.settings.load_settings = lambda **_: settings
     lakehouse.declarations.load_declarations = lambda _: declarations
     lakehouse.declarations.declarations_from = lambda *_: declarations
-    lakehouse.declarations.manifest.load_manifest = lambda _: manifest
+    lakehouse.declarations.dbt.manifest.load_manifest = lambda _: manifest
     from lakehouse_cli.main import main as run
 
     run()

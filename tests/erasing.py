@@ -18,7 +18,7 @@ from erasure.run import erase, repeat
 from erasure.steps import Erasure
 from lakehouse.catalog.open import open_catalog
 from lakehouse.declarations import Column, Declarations, declarations_from
-from lakehouse.declarations.manifest import dbt_environment, load_manifest
+from lakehouse.declarations.dbt.manifest import dbt_environment, load_manifest
 from lakehouse.declarations.policies import RawPolicy
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.trino import query

@@ -13,7 +13,7 @@ import psycopg
 
 from ingestion.sources.postgres.setup import prepare
 from lakehouse.declarations import declarations_from
-from lakehouse.declarations.manifest import dbt_environment
+from lakehouse.declarations.dbt.manifest import dbt_environment
 from lakehouse.declarations.policies import RawPolicy
 from lakehouse.servers.trino import query
 from lakehouse.settings import Settings

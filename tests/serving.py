@@ -18,7 +18,7 @@ from urllib.parse import urlencode
 
 from pyiceberg.catalog.rest import RestCatalog
 
-from lakehouse.declarations.access import RELATIONS as RELATIONS_FILE
+from lakehouse.declarations.access.rules import RELATIONS as RELATIONS_FILE
 from lakehouse.servers.logins import ensure_own_logins
 from lakehouse.servers.trino import query
 from lakehouse.settings import Settings

@@ -13,8 +13,8 @@ from trino.auth import BasicAuthentication
 from trino.dbapi import connect
 from trino.exceptions import Error, HttpError, TrinoQueryError
 
-from lakehouse.declarations.access import RULES, Relation, rules
-from lakehouse.declarations.manifest import dbt_environment
+from lakehouse.declarations.access.rules import RULES, Relation, rules
+from lakehouse.declarations.dbt.manifest import dbt_environment
 from lakehouse.errors import LakehouseError
 from lakehouse.files.private_files import write_shared
 from lakehouse.servers.logins import Role

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from lakehouse.catalog.views.tags import VIEW, tags_of
-from lakehouse.declarations.access import RELATIONS, RULES, Relation, rules
+from lakehouse.declarations.access.rules import RELATIONS, RULES, Relation, rules
 from lakehouse.declarations.policies import RawPolicy
 from lakehouse.errors import LakehouseError
 from lakehouse.files.private_files import write_shared

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse.declarations.manifest import dbt_environment
+from lakehouse.declarations.dbt.manifest import dbt_environment
 from lakehouse.servers.trino import query
 from lakehouse.settings import Settings
 from tests.dbt_package import make_project, run_dbt

@@ -16,7 +16,7 @@ from erasure.steps import Erasure
 from ingestion import bring_up, pause, refresh_mirrors, resume
 from ingestion.verify import reconcile
 from lakehouse.declarations import declarations_from
-from lakehouse.declarations.manifest import load_manifest
+from lakehouse.declarations.dbt.manifest import load_manifest
 from lakehouse.declarations.policies import RawPolicy
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.connectors import source_of_connector

@@ -22,7 +22,7 @@ import yaml
 from dagster._grpc.server import DagsterGrpcServer
 from pyarrow import fs
 
-from lakehouse.declarations.access import RULES
+from lakehouse.declarations.access.rules import RULES
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.logins import GROUPS, PASSWORDS, read_logins
 from lakehouse.servers.spark import OVERRIDES

@@ -21,7 +21,7 @@ from ingestion.state import lease as leases
 from ingestion.state import store
 from lakehouse.catalog.open import open_catalog
 from lakehouse.catalog.views.tags import REGULAR
-from lakehouse.declarations.manifest import load_manifest
+from lakehouse.declarations.dbt.manifest import load_manifest
 from lakehouse.declarations.policies import MaintenancePolicy
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings

@@ -19,7 +19,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from lakehouse.catalog.open import file_io_properties
 from lakehouse.catalog.relations import Relation, TableName
-from lakehouse.declarations.access import RELATIONS
+from lakehouse.declarations.access.rules import RELATIONS
 from lakehouse.declarations.policies import RawPolicy
 from lakehouse.errors import LakehouseError
 from lakehouse.files.private_files import write_private

@@ -10,7 +10,7 @@ import pytest
 
 from ingestion.sources.postgres.connection import connect_source, publication_oid
 from ingestion.sources.postgres.setup import check_source, prepare
-from lakehouse.declarations.manifest import load_manifest
+from lakehouse.declarations.dbt.manifest import load_manifest
 from lakehouse.declarations.policies import RawPolicy
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings

@@ -12,7 +12,7 @@ from erasure.run import erase, repeat, verify
 from erasure.steps import Erasure
 from ingestion import pause, recover_source, refresh_mirrors, resume
 from lakehouse.declarations import declarations_from
-from lakehouse.declarations.manifest import load_manifest
+from lakehouse.declarations.dbt.manifest import load_manifest
 from lakehouse.declarations.policies import RawPolicy
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings

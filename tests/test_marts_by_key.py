@@ -14,7 +14,7 @@ import pytest
 import orchestration.worker.marts.marts as module
 from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.catalog.open import newest_data_snapshots, open_catalog
-from lakehouse.declarations.manifest import load_manifest
+from lakehouse.declarations.dbt.manifest import load_manifest
 from lakehouse.declarations.policies import RawPolicy
 from lakehouse.servers.trino import query
 from lakehouse.settings import Settings

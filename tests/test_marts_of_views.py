@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lakehouse.catalog.open import newest_data_snapshots, open_catalog
-from lakehouse.declarations.manifest import load_manifest
+from lakehouse.declarations.dbt.manifest import load_manifest
 from lakehouse.declarations.policies import RawPolicy
 from lakehouse.servers.trino import query
 from lakehouse.settings import Settings

@@ -9,7 +9,7 @@ import pytest
 
 from lakehouse.catalog.open import open_catalog
 from lakehouse.catalog.views.view_versions import definitions
-from lakehouse.declarations.manifest import dbt_environment
+from lakehouse.declarations.dbt.manifest import dbt_environment
 from lakehouse.servers.trino import query
 from lakehouse.settings import DBT_PACKAGE, Settings
 from tests.dbt_package import FILES, run_dbt

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lakehouse.declarations.access import OWN, RULES, Relation, rules
+from lakehouse.declarations.access.rules import OWN, RULES, Relation, rules
 from lakehouse.files.private_files import write_shared
 from lakehouse.servers.reads import not_for_readers
 from lakehouse.servers.trino import query

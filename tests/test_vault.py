@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from lakehouse.declarations.manifest import dbt_environment
+from lakehouse.declarations.dbt.manifest import dbt_environment
 from lakehouse.servers.trino import query
 from lakehouse.settings import Settings
 from lakehouse_cli.lake.rehash import rebuild_vault

@@ -20,7 +20,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from ingestion.sink.publish import ensure_cuts
 from lakehouse.catalog.open import open_catalog
-from lakehouse.declarations.manifest import dbt_environment
+from lakehouse.declarations.dbt.manifest import dbt_environment
 from lakehouse.servers.trino import query
 from lakehouse.settings import Settings
 from tests.histories import Row, TableHistory

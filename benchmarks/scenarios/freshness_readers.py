@@ -24,7 +24,7 @@ from benchmarks.scenarios.freshness import SIZES, TABLES, WARM_UP, commit_rows, 
 from benchmarks.scenarios.mirrors import declaring_columns, paced, refreshed, verify
 from benchmarks.workloads import SOURCE
 from lakehouse.catalog.open import file_io_properties
-from lakehouse.declarations.access import RELATIONS
+from lakehouse.declarations.access.rules import RELATIONS
 from lakehouse.declarations.policies import MirrorPolicy
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.trino import connect

@@ -14,7 +14,7 @@ from benchmarks.processes import Trees, running
 from benchmarks.samples import load_samples, without_mirrors
 from benchmarks.scenarios.commit_to_fact import processes, sales
 from benchmarks.scenarios.idle import idle_minutes
-from lakehouse.declarations.manifest import ensure_manifest, load_manifest
+from lakehouse.declarations.dbt.manifest import ensure_manifest, load_manifest
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.presence import is_served
 from lakehouse.settings import Settings, load_settings

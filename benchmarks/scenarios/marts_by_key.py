@@ -14,7 +14,7 @@ from benchmarks.processes import lakehouse, servers
 from benchmarks.samples import SALE, load_samples
 from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.catalog.open import newest_data_snapshots, open_catalog
-from lakehouse.declarations.manifest import load_manifest
+from lakehouse.declarations.dbt.manifest import load_manifest
 from lakehouse.settings import Settings, load_settings
 from orchestration.worker.dbt.warm_dbt import NodeResult, WarmDbt
 from orchestration.worker.marts import marts

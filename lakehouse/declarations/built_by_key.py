@@ -12,8 +12,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from lakehouse.declarations.dbt.models import APPENDED, REBUILT, is_view, table_of_model
 from lakehouse.declarations.lines import line_in_model, mistakes_in
-from lakehouse.declarations.models import APPENDED, REBUILT, is_view, table_of_model
 from lakehouse.declarations.policies import BuiltByKey
 
 Manifest = Mapping[str, Any]

@@ -262,7 +262,7 @@ class ModelPolicy(Policy):
 
 
 class AccessPolicy(Policy):
-    """Who reads a model's relation in Trino; see `lakehouse.declarations.access` for what holds without it."""
+    """Who reads a model's relation in Trino; see `lakehouse.declarations.access.rules` for what holds without it."""
 
     access: Literal["reader", "privacy", "writer"] | None = Field(None, description="the least role that reads it")
     personal: tuple[str, ...] = Field((), description="personal columns that are called otherwise in the raw table")

@@ -10,15 +10,15 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from lakehouse.declarations.access import write_rules
-from lakehouse.declarations.aliases import alias_problems
+from lakehouse.declarations.access.rules import write_rules
+from lakehouse.declarations.checks.aliases import alias_problems
+from lakehouse.declarations.checks.elsewhere import declared_elsewhere, is_raw
+from lakehouse.declarations.checks.jobs import called_like_marts, job_of, of_one_name, triggered_apart
+from lakehouse.declarations.dbt.lineage import meta_of
+from lakehouse.declarations.dbt.manifest import load_manifest
 from lakehouse.declarations.declared import Column, Declarations, RawTable, Source
-from lakehouse.declarations.elsewhere import declared_elsewhere, is_raw
-from lakehouse.declarations.jobs import called_like_marts, job_of, of_one_name, triggered_apart
 from lakehouse.declarations.kinds import kind_problems
-from lakehouse.declarations.lineage import meta_of
 from lakehouse.declarations.lines import OF_SOURCE, OF_TABLE, line_in_source, mistakes_in, refuse
-from lakehouse.declarations.manifest import load_manifest
 from lakehouse.declarations.policies import LoadPolicy, MirrorPolicy, RawPolicy
 from lakehouse.declarations.table_meta import TableMeta
 from lakehouse.declarations.vault.problems import Problem, problems_among, problems_of

@@ -1,8 +1,9 @@
 """Who may log in to our Trino, and in which role: its password file and its group file, which it reads again by itself.
 
 Trino keeps PBKDF2 (SHA-1) or bcrypt; the former needs no package. What a role may read is made in
-`lakehouse.declarations.access`. A login that reads some namespaces only is in no group of its role, but in one for each
-namespace: `reader@marts`. So it reads nothing by rules that know no namespaces, as those of an earlier release.
+`lakehouse.declarations.access.rules`. A login that reads some namespaces only is in no group of its role, but in one
+for each namespace: `reader@marts`. So it reads nothing by rules that know no namespaces, as those of an earlier
+release.
 """
 
 import fcntl

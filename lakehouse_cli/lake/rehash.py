@@ -7,8 +7,8 @@ from typing import Any
 from erasure.targets import is_snapshot, unique_key
 from lakehouse.catalog.open import open_catalog
 from lakehouse.declarations import load_declarations
-from lakehouse.declarations.manifest import load_manifest, rebuild
-from lakehouse.declarations.models import APPENDED, table_of_model
+from lakehouse.declarations.dbt.manifest import load_manifest, rebuild
+from lakehouse.declarations.dbt.models import APPENDED, table_of_model
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import connect_catalog
 from lakehouse.settings import Settings, load_settings

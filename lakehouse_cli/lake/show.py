@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lakehouse.catalog.open import newest_data_snapshot, open_catalog
-from lakehouse.declarations.yaml_files import declared_sources
+from lakehouse.declarations.dbt.yaml_files import declared_sources
 from lakehouse.migrations import refuse_former_state
 from lakehouse.settings import Settings, load_settings
 from lakehouse.text.shown import console, say, say_json, table

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from lakehouse.declarations.changes import Changes
+from lakehouse.declarations.dbt.changes import Changes
 from lakehouse_cli.machine.foreground import Command
 
 PATIENCE = 180  # seconds that loading the code may take

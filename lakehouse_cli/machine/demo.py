@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from lakehouse.declarations.manifest import load_manifest
+from lakehouse.declarations.dbt.manifest import load_manifest
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings, load_settings
 from lakehouse.text.shown import say

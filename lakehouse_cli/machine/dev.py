@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from lakehouse.declarations.changes import changes_of
+from lakehouse.declarations.dbt.changes import changes_of
 from lakehouse.errors import LakehouseError
 from lakehouse.extras import need
 from lakehouse.files.private_files import privately

@@ -12,10 +12,10 @@ from urllib.parse import urlsplit
 import typer
 
 from lakehouse.declarations import Declarations, load_declarations
-from lakehouse.declarations.manifest import load_manifest
-from lakehouse.declarations.model_policies import policies_of
-from lakehouse.declarations.project import project_pins
-from lakehouse.declarations.unread import unread_tables
+from lakehouse.declarations.access.model_policies import policies_of
+from lakehouse.declarations.checks.unread import unread_tables
+from lakehouse.declarations.dbt.manifest import load_manifest
+from lakehouse.declarations.dbt.project import project_pins
 from lakehouse.errors import LakehouseError
 from lakehouse.extras import installed, missing_extra
 from lakehouse.migrations import refuse_former_state

@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 
-from lakehouse.declarations.manifest import dbt_environment
-from lakehouse.declarations.yaml_files import declared_sources
+from lakehouse.declarations.dbt.manifest import dbt_environment
+from lakehouse.declarations.dbt.yaml_files import declared_sources
 from lakehouse.errors import LakehouseError
 from lakehouse.extras import need
 from lakehouse.files.logs import rotate_all

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from lakehouse.declarations.profiles import other_timezones
+from lakehouse.declarations.checks.profiles import other_timezones
 from lakehouse.extras import installed
 from lakehouse.servers.database import connect_catalog
 from lakehouse.servers.retry import Unreachable

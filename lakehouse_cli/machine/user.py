@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from lakehouse.declarations.access import namespaces_read
+from lakehouse.declarations.access.rules import namespaces_read
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.logins import Namespaces, add_login, change_login, read_logins, remove_login
 from lakehouse.settings import load_settings

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lakehouse.declarations import Declarations, Source, load_declarations, source_and_table
-from lakehouse.declarations.changes import Changes, changes_of
-from lakehouse.declarations.manifest import load_manifest
+from lakehouse.declarations.dbt.changes import Changes, changes_of
+from lakehouse.declarations.dbt.manifest import load_manifest
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings, load_settings
 from lakehouse.text.shown import console, say, say_json

@@ -64,7 +64,7 @@ def show(settings: Settings, found: Undeclared) -> None:
 def readers(settings: Settings, source: str, gone: Iterable["Change"], table: str | None = None) -> list[str]:
     """The files of models that people have written and that read what goes: raw tables of the source, or that one, and
     models that are `gone`. Raises LakehouseError where the project does not parse."""
-    from lakehouse.declarations.manifest import load_manifest
+    from lakehouse.declarations.dbt.manifest import load_manifest
     from scaffold import is_own
 
     project, manifest = settings.dbt_project_dir, load_manifest(settings)
@@ -130,7 +130,7 @@ def undeclare(settings: Settings, found: Undeclared) -> None:
 
 def refuse_readers(settings: Settings, removed: str) -> None:
     """Raises LakehouseError where models that stay read what was removed."""
-    from lakehouse.declarations.manifest import ensure_manifest
+    from lakehouse.declarations.dbt.manifest import ensure_manifest
 
     try:
         with waiting(f"asking dbt whether the project goes together without {removed}"):

@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import Lock
 from typing import NamedTuple
 
-from lakehouse.declarations.access import RELATIONS, Relation, read_relations
+from lakehouse.declarations.access.rules import RELATIONS, Relation, read_relations
 from lakehouse.servers.logins import GROUPS, PASSWORDS, Login, Rights, Role, hash_password, matches, read_logins
 from lakehouse_serve.access.tokens import Grant
 

@@ -14,9 +14,9 @@ from lakehouse.catalog.loads.remembered import MADE_ANEW, LoadedInput, loaded_in
 from lakehouse.catalog.open import history, load_table, open_catalog
 from lakehouse.catalog.relations import TableName, begun_at
 from lakehouse.catalog.views.current_views import past_of
-from lakehouse.declarations.access import read_relations
-from lakehouse.declarations.manifest import load_manifest, parsed_last
-from lakehouse.declarations.models import APPENDED, is_view, table_of_model
+from lakehouse.declarations.access.rules import read_relations
+from lakehouse.declarations.dbt.manifest import load_manifest, parsed_last
+from lakehouse.declarations.dbt.models import APPENDED, is_view, table_of_model
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.logins import Role
 from lakehouse.servers.trino import query

@@ -5,7 +5,7 @@ Host names are service names, ports are the defaults, and each secret stays in t
 
 from pathlib import Path
 
-from lakehouse.declarations.access import ensure_rules
+from lakehouse.declarations.access.rules import ensure_rules
 from lakehouse.errors import LakehouseError
 from lakehouse.files.private_files import write_private
 from lakehouse.servers.logins import ROLES, ensure_own_logins

@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 
 from lakehouse.declarations import load_declarations
-from lakehouse.declarations.manifest import manifest_path
+from lakehouse.declarations.dbt.manifest import manifest_path
 from lakehouse.errors import LakehouseError
 from lakehouse.files.logs import rotate
 from lakehouse.settings import CONFIG_FILE, Settings, load_settings

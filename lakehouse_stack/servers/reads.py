@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
-from lakehouse.declarations.access import RULES
+from lakehouse.declarations.access.rules import RULES
 from lakehouse.errors import LakehouseError
 from lakehouse.files.private_files import private_dir
 from lakehouse.servers.reads import Record, details, ended_queries, instance_of, record_of

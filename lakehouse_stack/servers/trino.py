@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from lakehouse.catalog.open import LOST_CONNECTION
-from lakehouse.declarations.access import ensure_rules
+from lakehouse.declarations.access.rules import ensure_rules
 from lakehouse.files.private_files import write_shared
 from lakehouse.servers.logins import OWN, WRITER, ensure_own_logins
 from lakehouse.servers.trino import connect_to, reason_of

@@ -12,8 +12,8 @@ from typing import Any
 
 from lakehouse.declarations import Declarations, RawTable, Source, declarations_from
 from lakehouse.declarations.built_by_key import built_by_key
-from lakehouse.declarations.manifest import manifest_path, why_unparsed
-from lakehouse.declarations.models import APPENDED, is_view
+from lakehouse.declarations.dbt.manifest import manifest_path, why_unparsed
+from lakehouse.declarations.dbt.models import APPENDED, is_view
 from lakehouse.declarations.policies import LagPolicy
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings, check_project

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from lakehouse.declarations import Declarations, RawTable, Source
-from lakehouse.declarations.project import project_pins
-from lakehouse.declarations.unread import unread_tables
+from lakehouse.declarations.checks.unread import unread_tables
+from lakehouse.declarations.dbt.project import project_pins
 
 BUILD = "build_marts"
 OF_PROJECT = ("load_", "mirror_", "reconcile_", "verify_erasures_", "pin_", BUILD)  # how its jobs begin

@@ -3,7 +3,7 @@ the sensors, which are slower. One that hangs keeps them away."""
 
 from __future__ import annotations
 
-from lakehouse.declarations.manifest import why_unparsed
+from lakehouse.declarations.dbt.manifest import why_unparsed
 from lakehouse.metrics import sample
 from lakehouse.servers.presence import at_work_for
 from lakehouse.servers.worker_sessions import RESTART_SECONDS, state_of

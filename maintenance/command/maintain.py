@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from lakehouse.declarations.project import project_maintenance
+from lakehouse.declarations.dbt.project import project_maintenance
 from lakehouse.migrations import refuse_former_state
 from lakehouse.settings import Settings, load_settings
 from lakehouse.text.shown import console, say, say_json

@@ -13,11 +13,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from lakehouse.declarations import RESERVED_BY_ICEBERG
-from lakehouse.declarations.lineage import meta_of
+from lakehouse.declarations.dbt.lineage import meta_of
+from lakehouse.declarations.dbt.project import project_maintenance
 from lakehouse.declarations.lines import line_in_model, line_in_source, mistakes_in, refuse
 from lakehouse.declarations.metadata_columns import OF_KINDS
 from lakehouse.declarations.policies import AgePolicy, MaintenancePolicy, ProjectMaintenance
-from lakehouse.declarations.project import project_maintenance
 from lakehouse.errors import LakehouseError
 from maintenance.inventory.outcome import TableName
 

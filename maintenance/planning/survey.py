@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
-from lakehouse.declarations.manifest import load_manifest
+from lakehouse.declarations.dbt.manifest import load_manifest
+from lakehouse.declarations.dbt.project import project_maintenance
 from lakehouse.declarations.policies import MaintenancePolicy, ProjectMaintenance
-from lakehouse.declarations.project import project_maintenance
 from lakehouse.errors import LakehouseError
 from maintenance.actions.clean_dbt_temporary import strays
 from maintenance.inventory.declared import MaintainedTable, maintained_tables, select

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from lakehouse.declarations.manifest import load_manifest
+from lakehouse.declarations.dbt.manifest import load_manifest
 from maintenance.actions import clean_dbt_temporary, registry
 from maintenance.actions.need import Body
 from maintenance.inventory.declared import MaintainedTable, maintained_tables, select

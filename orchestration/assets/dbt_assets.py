@@ -12,7 +12,7 @@ import dagster as dg
 from dagster_dbt import DbtCliInvocation, dbt_assets
 from dagster_dbt.errors import DagsterDbtCliRuntimeError
 
-from lakehouse.declarations.models import is_view
+from lakehouse.declarations.dbt.models import is_view
 from orchestration.assets.after_checks import after_checks
 from orchestration.assets.blocking_checks import check_keys, tell_tests_without_checks
 from orchestration.assets.dbt_resource import Dbt, clean_up, environment, run_environment

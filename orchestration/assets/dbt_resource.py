@@ -13,7 +13,7 @@ from typing import Any
 from dagster_dbt import DbtCliResource
 from packaging.version import Version
 
-from lakehouse.declarations.manifest import dbt_environment, manifest_path
+from lakehouse.declarations.dbt.manifest import dbt_environment, manifest_path
 from lakehouse.settings import Settings
 from orchestration.runs.partitions import DayRange
 from orchestration.runs.processes.workers import RUN_VARIABLE

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from lakehouse.declarations.models import REBUILT, is_view, table_of_model
+from lakehouse.declarations.dbt.models import REBUILT, is_view, table_of_model
 from orchestration.resources import TableKey
 
 Manifest = Mapping[str, Any]

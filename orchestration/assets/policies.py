@@ -8,7 +8,7 @@ from typing import Any
 import dagster as dg
 from pydantic import ValidationError
 
-from lakehouse.declarations.lineage import meta_of
+from lakehouse.declarations.dbt.lineage import meta_of
 from lakehouse.declarations.lines import line_in_model, line_in_source, mistakes_in, refuse
 from lakehouse.declarations.policies import AccessPolicy, ModelPolicy
 from lakehouse.text.spelling import close, unknown

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from lakehouse.catalog.next_names import is_next
+from lakehouse.declarations.checks.profiles import other_timezones
+from lakehouse.declarations.dbt.models import APPENDED, REBUILT, is_view, table_of_model
 from lakehouse.declarations.lines import PROJECT_FILE, configures, refuse
-from lakehouse.declarations.models import APPENDED, REBUILT, is_view, table_of_model
-from lakehouse.declarations.profiles import other_timezones
 from lakehouse.settings import DBT_PACKAGE
 from orchestration.assets.groups import STORED
 from orchestration.assets.next_tables import built_nodes, hidden

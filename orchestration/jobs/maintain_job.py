@@ -12,8 +12,8 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
+from lakehouse.declarations.dbt.project import project_maintenance
 from lakehouse.declarations.policies import ScheduleGroup
-from lakehouse.declarations.project import project_maintenance
 from maintenance.inventory.declared import maintained_tables, schedule_groups
 from orchestration.jobs.config import ScopedConfig, scoped
 from orchestration.jobs.maintainer import Maintainer

@@ -10,7 +10,7 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
-from lakehouse.declarations.project import project_maintenance
+from lakehouse.declarations.dbt.project import project_maintenance
 from maintenance.actions.registry import ACTIONS, Action
 from maintenance.inventory.declared import maintained_tables, schedule_groups
 from orchestration.jobs.config import ScopedConfig, scoped

@@ -7,7 +7,7 @@ import dagster as dg
 
 from lakehouse.catalog.views.current_views import view_of
 from lakehouse.declarations import Declarations
-from lakehouse.declarations.models import is_view
+from lakehouse.declarations.dbt.models import is_view
 from orchestration.assets.blocking_checks import blocking_tests
 from orchestration.assets.dbt_assets import marts_assets
 from orchestration.assets.next_tables import built_whole

@@ -14,8 +14,8 @@ from zoneinfo import ZoneInfo
 
 import dagster as dg
 
+from lakehouse.declarations.dbt.project import project_pins
 from lakehouse.declarations.policies import PinPolicy
-from lakehouse.declarations.project import project_pins
 from orchestration.resources import Lake
 from orchestration.runs import tags
 

@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from lakehouse.declarations.manifest import project_fingerprint
+from lakehouse.declarations.dbt.manifest import project_fingerprint
 from lakehouse.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,8 +9,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from lakehouse.declarations.access import read_relations
-from lakehouse.declarations.lineage import place
+from lakehouse.declarations.access.rules import read_relations
+from lakehouse.declarations.dbt.lineage import place
 from lakehouse.errors import LakehouseError
 from lakehouse.text.shown import visible
 from lakehouse.text.sql import literal

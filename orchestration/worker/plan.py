@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lakehouse.declarations import Declarations
-from lakehouse.declarations.models import is_view
+from lakehouse.declarations.dbt.models import is_view
 from orchestration.assets.groups import STORED
 from orchestration.assets.next_tables import built_whole
 from orchestration.assets.translator import MARTS, layer

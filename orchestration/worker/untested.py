@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from lakehouse.declarations.models import is_view
+from lakehouse.declarations.dbt.models import is_view
 from orchestration.resources import TableKey
 from orchestration.runs.state.evaluations import newest_evaluations
 from orchestration.worker.plan import Graph, table_of

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 import dagster as dg
 
 from lakehouse.declarations import declarations_from
-from lakehouse.declarations.manifest import load_manifest
+from lakehouse.declarations.dbt.manifest import load_manifest
 from lakehouse.errors import LakehouseError
 from lakehouse.metrics import REGISTRY, sample
 from lakehouse.servers.presence import serve, withdraw, writing_if_free

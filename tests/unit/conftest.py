@@ -10,7 +10,7 @@ from throwaway_postgres import throwaway_postgres
 
 from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.declarations import declarations_from
-from lakehouse.declarations.manifest import load_manifest
+from lakehouse.declarations.dbt.manifest import load_manifest
 from lakehouse.settings import Settings, load_settings
 from orchestration.worker.plan import Task, tasks
 

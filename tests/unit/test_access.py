@@ -12,7 +12,8 @@ import yaml
 
 from ingestion.sink.meta_tables import known_schemas
 from lakehouse.declarations import Declarations, declarations_from
-from lakehouse.declarations.access import (
+from lakehouse.declarations.access.model_policies import policies_of
+from lakehouse.declarations.access.rules import (
     OWN,
     REMEMBERED,
     RULES,
@@ -25,8 +26,7 @@ from lakehouse.declarations.access import (
     rules,
     write_rules,
 )
-from lakehouse.declarations.manifest import load_manifest
-from lakehouse.declarations.model_policies import policies_of
+from lakehouse.declarations.dbt.manifest import load_manifest
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import PROJECT_DIR, load_settings
 from lakehouse.text.generated import stamped

@@ -21,7 +21,7 @@ from lakehouse import extras
 from lakehouse.catalog.objects import StoredObject, list_objects
 from lakehouse.catalog.relations import Relation
 from lakehouse.catalog.writing.next_tables import BUILT_FROM
-from lakehouse.declarations.access import ABOVE, REMEMBERED, read_remembered, write_remembered
+from lakehouse.declarations.access.rules import ABOVE, REMEMBERED, read_remembered, write_remembered
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings, TrinoSettings
 from lakehouse_backup import dump, run

@@ -18,7 +18,7 @@ import orchestration.worker.marts.marts as module
 from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.catalog.next_names import next_name
 from lakehouse.declarations.built_by_key import ByKey, Lead, built_by_key
-from lakehouse.declarations.manifest import manifest_path
+from lakehouse.declarations.dbt.manifest import manifest_path
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 from lakehouse_watch.probes.models import read_models

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse.declarations import changes
-from lakehouse.declarations.changes import EVERY_SECONDS, STILL_SECONDS, Changes, changes_of
-from lakehouse.declarations.manifest import project_fingerprint
+from lakehouse.declarations.dbt import changes
+from lakehouse.declarations.dbt.changes import EVERY_SECONDS, STILL_SECONDS, Changes, changes_of
+from lakehouse.declarations.dbt.manifest import project_fingerprint
 from lakehouse.settings import Settings, load_settings
 
 

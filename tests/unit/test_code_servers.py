@@ -4,7 +4,7 @@ from pathlib import Path
 
 import yaml
 
-from lakehouse.declarations.changes import Changes
+from lakehouse.declarations.dbt.changes import Changes
 from lakehouse_cli.machine.code_servers import code_servers, reload_of
 
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from lakehouse.declarations import declarations_from
-from lakehouse.declarations.manifest import project_fingerprint
+from lakehouse.declarations.dbt.manifest import project_fingerprint
 from lakehouse.settings import load_settings
 from orchestration.assets.translator import demand
 from scaffold import diagram, models_of, plan

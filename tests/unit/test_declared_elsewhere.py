@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from lakehouse.declarations import declarations_from
-from lakehouse.declarations.elsewhere import declared_elsewhere
+from lakehouse.declarations.checks.elsewhere import declared_elsewhere
 from lakehouse.errors import LakehouseError
 
 RAW = {"raw": {"relation": "public.orders", "key": ["id"]}}

@@ -16,8 +16,8 @@ import typer.main
 import yaml
 from sqlglot import exp
 
+from lakehouse.declarations.dbt.project import ProjectPins
 from lakehouse.declarations.policies import MaintenancePolicy, RawPolicy
-from lakehouse.declarations.project import ProjectPins
 from lakehouse.declarations.vault.policy import VaultPolicy
 from lakehouse.settings import PROJECT_DIR, load_settings
 from lakehouse_cli.commands import command_line

@@ -12,7 +12,7 @@ from erasure.subjects import parse_key
 from erasure.targets import derived_targets, raw_target
 from lakehouse.catalog.objects import StoredObject
 from lakehouse.declarations import Column, Declarations, RawTable, declarations_from
-from lakehouse.declarations.manifest import load_manifest
+from lakehouse.declarations.dbt.manifest import load_manifest
 from lakehouse.declarations.policies import LoadPolicy, RawPolicy
 from lakehouse.declarations.vault.policy import VaultPolicy
 from lakehouse.declarations.vault.problems import problems_of

@@ -17,7 +17,7 @@ from sqlalchemy import event
 
 from erasure.steps import Erasure
 from lakehouse.catalog.relations import Relation, TableName
-from lakehouse.declarations.access import RELATIONS
+from lakehouse.declarations.access.rules import RELATIONS
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.exports import followed
 from lakehouse.settings import Settings, load_settings

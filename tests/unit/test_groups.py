@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from dagster_dbt.utils import select_unique_ids
 
-from lakehouse.declarations.manifest import load_manifest
+from lakehouse.declarations.dbt.manifest import load_manifest
 from lakehouse.servers.presence import ALONE
 from lakehouse.settings import load_settings
 from orchestration.assets.dbt_assets import load_assets

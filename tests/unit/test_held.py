@@ -24,7 +24,7 @@ from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.catalog.live_tables import POSITION, SNAPSHOT, only_rewritten
 from lakehouse.catalog.pins import TAG
 from lakehouse.catalog.relations import TableName
-from lakehouse.declarations.access import RELATIONS
+from lakehouse.declarations.access.rules import RELATIONS
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.logins import ROLES, Rights, ensure_own_logins
 from lakehouse.settings import Settings

@@ -11,7 +11,7 @@ import yaml
 from typer.testing import CliRunner
 
 from lakehouse.declarations import Declarations, load_declarations
-from lakehouse.declarations.manifest import load_manifest
+from lakehouse.declarations.dbt.manifest import load_manifest
 from lakehouse.errors import LakehouseError
 from lakehouse.files.atomic import write_atomically
 from lakehouse.settings import DBT_PACKAGE, PROJECT_DIR, is_project, load_settings

@@ -182,7 +182,7 @@ def test_a_rehash_that_is_ended_leaves_no_dbt_behind(number: signal.Signals) -> 
 
 KILLED = """
 import sys
-from lakehouse.declarations.manifest import rebuild
+from lakehouse.declarations.dbt.manifest import rebuild
 from lakehouse.settings import load_settings
 
 rebuild(load_settings(), ["hub_customer"])

@@ -226,7 +226,7 @@ def test_whoever_is_killed_can_run_it_again(
     at: list[Made] = []
     monkeypatch.setattr("scaffold.declared_alone", declares)
     monkeypatch.setattr("lakehouse.servers.trino.query", dropped_by_trino)
-    monkeypatch.setattr("lakehouse.declarations.manifest.ensure_manifest", lambda settings: None)
+    monkeypatch.setattr("lakehouse.declarations.dbt.manifest.ensure_manifest", lambda settings: None)
     monkeypatch.setattr(undeclaring, "readers", lambda *_: [])
     monkeypatch.setattr(removing, "write_models", lambda *_: orders_unmodelled(at[-1]))
     monkeypatch.setattr(start_stop, "down", lambda settings: at[-1].stopped.touch() or ["postgres"])

@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from lakehouse.declarations import Column, RawTable, Source
+from lakehouse.declarations.dbt.project import project_maintenance
 from lakehouse.declarations.policies import Cron, LoadPolicy, RawPolicy
-from lakehouse.declarations.project import project_maintenance
 from lakehouse.settings import PROJECT_DIR
 from lakehouse_stack.home.instance import dagster_yaml
 from maintenance.actions.registry import ACTIONS, BY_NAME

@@ -9,8 +9,8 @@ import dagster as dg
 import pytest
 
 from lakehouse.declarations import Declarations, Source
+from lakehouse.declarations.dbt.project import project_pins
 from lakehouse.declarations.policies import LoadPolicy, PinPolicy
-from lakehouse.declarations.project import project_pins
 from lakehouse.errors import LakehouseError
 from maintenance.inventory.outcome import TableName
 from maintenance.inventory.pins import Pin

@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from lakehouse.declarations import declarations_from
+from lakehouse.declarations.dbt.project import project_maintenance
 from lakehouse.declarations.policies import MaintenancePolicy
-from lakehouse.declarations.project import project_maintenance
 from lakehouse.declarations.times import Window, check_cron
 from lakehouse.errors import LakehouseError
 from maintenance.inventory.declared import maintained_tables

@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import pytest
 from typer.testing import CliRunner
 
-from lakehouse.declarations.profiles import other_timezones
+from lakehouse.declarations.checks.profiles import other_timezones
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import DBT_PACKAGE
 from lakehouse_cli.commands import command_line

@@ -82,7 +82,7 @@ def dropped(shop: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[st
     monkeypatch.setattr("scaffold.declared_alone", declared)
     monkeypatch.setattr(command, "droppable", lambda _, source, others, table: [Shown(f"raw_{source}.{table}")])
     monkeypatch.setattr(command, "drop", lambda _, found, dry_run: done.extend(found))
-    monkeypatch.setattr("lakehouse.declarations.manifest.ensure_manifest", lambda settings: None)
+    monkeypatch.setattr("lakehouse.declarations.dbt.manifest.ensure_manifest", lambda settings: None)
     monkeypatch.setattr(undeclaring, "readers", lambda *_: [])
     yield done
 
@@ -202,7 +202,7 @@ def test_a_removal_of_a_source_that_is_killed_can_be_repeated(shop: Settings, mo
     monkeypatch.setattr(command, "load_settings", lambda: shop)
     monkeypatch.setattr("scaffold.declared_alone", declared)
     monkeypatch.setattr(command, "take_back", lambda *_: Kept())
-    monkeypatch.setattr("lakehouse.declarations.manifest.ensure_manifest", lambda settings: None)
+    monkeypatch.setattr("lakehouse.declarations.dbt.manifest.ensure_manifest", lambda settings: None)
     monkeypatch.setattr(undeclaring, "readers", lambda *_: [])
 
     def killed(changes: tuple[Change, ...]) -> None:
@@ -276,7 +276,7 @@ def test_models_that_read_a_table_which_is_gone_are_told(
     def refusing(settings: Settings) -> None:
         raise LakehouseError("mart_orders depends on a source named 'shop.orders' which was not found")
 
-    monkeypatch.setattr("lakehouse.declarations.manifest.ensure_manifest", refusing)
+    monkeypatch.setattr("lakehouse.declarations.dbt.manifest.ensure_manifest", refusing)
     with pytest.raises(LakehouseError, match=r"^shop\.orders: removed; models of yours still read it, .*mart_orders"):
         command.remove("shop.orders", drop_tables=True, yes=True)
     assert dropped == ["raw_shop.orders"] and "start the follower again" in capsys.readouterr().out
@@ -358,7 +358,7 @@ def web(cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
         command, "droppable", lambda _, source, others, table=None: [Shown(f"raw_{source}.{table or '*'}")]
     )
     monkeypatch.setattr(command, "drop", lambda _, found, dry_run: None if dry_run else done.extend(found))
-    monkeypatch.setattr("lakehouse.declarations.manifest.ensure_manifest", lambda settings: None)
+    monkeypatch.setattr("lakehouse.declarations.dbt.manifest.ensure_manifest", lambda settings: None)
     monkeypatch.setattr(undeclaring, "readers", lambda *_: [])
     yield made, done
 
@@ -493,7 +493,7 @@ def test_a_source_is_kept_from_being_ingested_until_its_declaration_is_gone(
         with store.connect_catalog(settings) as states:
             free.append(leases.acquire(states, "web", 60, "follow") is not None)
 
-    monkeypatch.setattr("lakehouse.declarations.manifest.ensure_manifest", beside)
+    monkeypatch.setattr("lakehouse.declarations.dbt.manifest.ensure_manifest", beside)
     command.remove("web", drop_tables=True, yes=True)
     assert free == [False]
     with store.connect_catalog(settings) as states:

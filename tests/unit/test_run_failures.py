@@ -11,8 +11,8 @@ import dagster as dg
 import pytest
 from dagster._core.utils import make_new_run_id
 
-from lakehouse.declarations.access import RELATIONS, Relation
-from lakehouse.declarations.manifest import load_manifest
+from lakehouse.declarations.access.rules import RELATIONS, Relation
+from lakehouse.declarations.dbt.manifest import load_manifest
 from lakehouse.settings import load_settings
 from orchestration.assets.after_checks import after_checks
 from orchestration.assets.blocking_checks import check_keys

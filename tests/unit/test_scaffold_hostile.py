@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from lakehouse.declarations import Declarations, declarations_from
-from lakehouse.declarations.manifest import load_manifest
+from lakehouse.declarations.dbt.manifest import load_manifest
 from lakehouse.declarations.policies import split_relation
 from lakehouse.settings import Settings, load_settings
 from lakehouse.text.names import NAME

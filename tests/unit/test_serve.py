@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from lakehouse.declarations.access import RELATIONS, Relation
+from lakehouse.declarations.access.rules import RELATIONS, Relation
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.logins import ROLES, Login, Rights, add_login, ensure_own_logins, read_logins
 from lakehouse.settings import ServeSettings, load_settings

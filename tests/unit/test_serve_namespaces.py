@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import pytest
 
-from lakehouse.declarations.access import RELATIONS
+from lakehouse.declarations.access.rules import RELATIONS
 from lakehouse.servers.logins import add_login, change_login, ensure_own_logins
 from lakehouse_serve.past.moments import prefix_of
 from lakehouse_serve.past.snapshots import Chosen

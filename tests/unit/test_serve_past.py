@@ -19,7 +19,7 @@ from pyiceberg.table import Table
 from ingestion.sink.cuts import CUTS, CUTS_SCHEMA
 from ingestion.sink.meta_tables import ensure_mirrors
 from lakehouse.catalog.lake_catalog import LakeCatalog
-from lakehouse.declarations.access import RELATIONS
+from lakehouse.declarations.access.rules import RELATIONS
 from lakehouse.servers.logins import ensure_own_logins
 from lakehouse.settings import load_settings
 from lakehouse_serve.access.grants import Grants

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lakehouse.declarations.access import RULES
+from lakehouse.declarations.access.rules import RULES
 from lakehouse.servers.retry import Unreachable
 from lakehouse_stack.servers import reads
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from lakehouse.declarations import declarations_from
-from lakehouse.declarations.unread import unread_tables
+from lakehouse.declarations.checks.unread import unread_tables
 from lakehouse.errors import LakehouseError
 
 YAML = """sources:

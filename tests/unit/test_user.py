@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from lakehouse.declarations.access import RELATIONS
+from lakehouse.declarations.access.rules import RELATIONS
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.logins import Rights, ensure_own_logins, matches, read_logins
 from lakehouse_cli.machine.user import app

@@ -9,7 +9,7 @@ import dagster as dg
 import pytest
 
 from lakehouse.catalog.open import SnapshotFact
-from lakehouse.declarations.manifest import load_manifest
+from lakehouse.declarations.dbt.manifest import load_manifest
 from lakehouse.settings import Settings, load_settings
 from lakehouse_watch.probes import built
 from lakehouse_watch.probes.built import Read, data_snapshots, read_built, waiting_since

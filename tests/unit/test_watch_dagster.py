@@ -21,7 +21,7 @@ from dagster_shared.error import SerializableErrorInfo
 
 from lakehouse.catalog.open import SnapshotFact
 from lakehouse.declarations import Declarations
-from lakehouse.declarations.manifest import load_manifest
+from lakehouse.declarations.dbt.manifest import load_manifest
 from lakehouse.metrics import REGISTRY
 from lakehouse.settings import Settings, load_settings
 from lakehouse_stack.home.instance import with_driver

@@ -20,8 +20,8 @@ from held_topics import make_lake
 
 from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.catalog.open import ERASURE
-from lakehouse.declarations import manifest
-from lakehouse.declarations.manifest import load_manifest, manifest_path
+from lakehouse.declarations.dbt import manifest
+from lakehouse.declarations.dbt.manifest import load_manifest, manifest_path
 from lakehouse.errors import LakehouseError
 from lakehouse.migrations import ensure_state
 from lakehouse.servers.database import connect_catalog

@@ -16,8 +16,8 @@ import pytest
 from dbt.adapters.base.impl import DEFAULT_BASE_BEHAVIOR_FLAGS
 
 from lakehouse.catalog.open import SnapshotFact
-from lakehouse.declarations.manifest import load_manifest
-from lakehouse.declarations.models import is_view
+from lakehouse.declarations.dbt.manifest import load_manifest
+from lakehouse.declarations.dbt.models import is_view
 from lakehouse.errors import LakehouseError
 from lakehouse.metrics import REGISTRY
 from lakehouse.servers.outage import expected

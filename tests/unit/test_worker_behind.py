@@ -13,7 +13,7 @@ from dagster._core.events import AssetMaterializationPlannedData, DagsterEvent, 
 from dagster._core.utils import make_new_run_id
 
 from lakehouse.catalog.open import SnapshotFact
-from lakehouse.declarations.models import is_view
+from lakehouse.declarations.dbt.models import is_view
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import load_settings
 from orchestration.runs import tags

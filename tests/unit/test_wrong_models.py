@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lakehouse.declarations.manifest import load_manifest
+from lakehouse.declarations.dbt.manifest import load_manifest
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 from lakehouse_project.new_project import create_project

@@ -7,11 +7,11 @@ from string import Template
 
 import pytest
 
-from lakehouse.declarations import manifest
-from lakehouse.declarations.folders import project_folders
-from lakehouse.declarations.manifest import load_manifest, project_fingerprint
-from lakehouse.declarations.yaml_files import check_yaml, mistakes
-from lakehouse.declarations.yaml_keys import COLUMN_KEYS, CONFIG_KEYS, PLACES, SOURCE_KEYS, TABLE_KEYS
+from lakehouse.declarations.dbt import manifest
+from lakehouse.declarations.dbt.folders import project_folders
+from lakehouse.declarations.dbt.manifest import load_manifest, project_fingerprint
+from lakehouse.declarations.dbt.yaml_files import check_yaml, mistakes
+from lakehouse.declarations.dbt.yaml_keys import COLUMN_KEYS, CONFIG_KEYS, PLACES, SOURCE_KEYS, TABLE_KEYS
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from lakehouse.declarations.manifest import ensure_manifest, manifest_path
+from lakehouse.declarations.dbt.manifest import ensure_manifest, manifest_path
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 from orchestration.assets.dbt_resource import environment, run_environment

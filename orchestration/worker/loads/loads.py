@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from psycopg.rows import dict_row
 
 from lakehouse.catalog.trino_types import trino_type
-from lakehouse.declarations.models import is_view
+from lakehouse.declarations.dbt.models import is_view
 from orchestration.assets.translator import layer
 from orchestration.resources import TableKey
 from orchestration.worker.dbt.warm_dbt import NodeResult, WarmDbt

@@ -21,10 +21,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lakehouse.declarations.access.keys_alone import keys_alone
+from lakehouse.declarations.access.model_policies import Policies, described, making, policies_of
+from lakehouse.declarations.dbt.lineage import parents, place
 from lakehouse.declarations.declared import Declarations, RawTable
-from lakehouse.declarations.keys_alone import keys_alone
-from lakehouse.declarations.lineage import parents, place
-from lakehouse.declarations.model_policies import Policies, described, making, policies_of
 from lakehouse.errors import LakehouseError
 from lakehouse.files.private_files import write_shared
 from lakehouse.servers.logins import WRITER, Role

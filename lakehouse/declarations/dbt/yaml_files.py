@@ -8,9 +8,8 @@ from pathlib import Path
 
 import yaml
 
-from lakehouse.declarations.folders import project_folders
-from lakehouse.declarations.lines import PROJECT_FILE, refuse
-from lakehouse.declarations.yaml_keys import (
+from lakehouse.declarations.dbt.folders import project_folders
+from lakehouse.declarations.dbt.yaml_keys import (
     Mistake,
     metas,
     misplaced,
@@ -19,6 +18,7 @@ from lakehouse.declarations.yaml_keys import (
     pairs,
     unknown_keys,
 )
+from lakehouse.declarations.lines import PROJECT_FILE, refuse
 
 
 def check_yaml(project_dir: Path) -> None:

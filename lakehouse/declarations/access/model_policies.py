@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from lakehouse.declarations.lineage import MAKING, meta_of
+from lakehouse.declarations.dbt.lineage import MAKING, meta_of
 from lakehouse.declarations.lines import PROJECT_FILE, line_in_model, mistakes_in, refuse
 from lakehouse.declarations.policies import AccessPolicy
 from lakehouse.text.spelling import MISSPELLED, close

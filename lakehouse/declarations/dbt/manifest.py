@@ -18,9 +18,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from lakehouse.declarations.folders import project_folders
+from lakehouse.declarations.dbt.folders import project_folders
+from lakehouse.declarations.dbt.yaml_files import check_yaml
 from lakehouse.declarations.lines import PROJECT_FILE
-from lakehouse.declarations.yaml_files import check_yaml
 from lakehouse.errors import LakehouseError
 from lakehouse.files.atomic import write_atomically
 from lakehouse.files.private_files import private_dir

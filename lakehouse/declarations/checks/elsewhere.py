@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
-from lakehouse.declarations.lineage import meta_of
+from lakehouse.declarations.dbt.lineage import meta_of
 from lakehouse.declarations.lines import line_in_source
 
 FOLDER = "models/sources/"

@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 from time import monotonic
 
-from lakehouse.declarations.manifest import project_fingerprint
+from lakehouse.declarations.dbt.manifest import project_fingerprint
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import CONFIG_FILE, ENDPOINTS_FILE, Settings, config_file
 

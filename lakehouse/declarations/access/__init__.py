@@ -1,0 +1,1 @@
+"""Who reads what in Trino: what models and declarations say of it, and the rules that follow."""
