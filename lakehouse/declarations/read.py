@@ -4,7 +4,7 @@ Ingestion, maintenance and orchestration read only these models. What is wrong i
 the file and line it stands on.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +12,14 @@ from pydantic import ValidationError
 
 from lakehouse.declarations.access.rules import write_rules
 from lakehouse.declarations.checks.aliases import alias_problems
+from lakehouse.declarations.checks.among_tables import mistakes_among
 from lakehouse.declarations.checks.elsewhere import declared_elsewhere, is_raw
-from lakehouse.declarations.checks.jobs import called_like_marts, job_of, of_one_name, triggered_apart
 from lakehouse.declarations.dbt.lineage import meta_of
 from lakehouse.declarations.dbt.manifest import load_manifest
 from lakehouse.declarations.declared import Column, Declarations, RawTable, Source
 from lakehouse.declarations.kinds import kind_problems
 from lakehouse.declarations.lines import OF_SOURCE, OF_TABLE, line_in_source, mistakes_in, refuse
-from lakehouse.declarations.policies import LoadPolicy, MirrorPolicy, RawPolicy
+from lakehouse.declarations.policies import LoadPolicy, RawPolicy
 from lakehouse.declarations.table_meta import TableMeta
 from lakehouse.declarations.vault.problems import Problem, problems_among, problems_of
 from lakehouse.settings import Settings
@@ -65,48 +65,8 @@ def declarations_from(manifest: dict[str, Any], project_dir: Path) -> Declaratio
     for table, (path, text) in problems_among(table for tables in grouped.values() for table in tables):
         assert isinstance(table, RawTable)
         problems.append(f"{line_in_source(project_dir, nodes[table.source, table.name], path)}: {text}")
-    for table in _declared_again(table for tables in grouped.values() for table in tables):
-        key = "relation" if table.raw.relation else "topic"
-        where = line_in_source(project_dir, nodes[table.source, table.name], ("raw", key))
-        problems.append(
-            f"{where}: meta.raw.{key}: {table.raw.origin} is declared as another table of source {table.source!r} "
-            "too; each change of it lands once: declare it once"
-        )
-    for table, other in _called_alike(table for tables in grouped.values() for table in tables):
-        where = line_in_source(project_dir, nodes[table.source, table.name], (OF_TABLE, "name"))
-        problems.append(
-            f"{where}: table {table.name!r} of source {table.source!r} and {other.name!r} of {other.source!r} are both "
-            f"called {table.source}__{table.name} in parsed: rename one"
-        )
-    for table, other in of_one_name(table for tables in grouped.values() for table in tables):
-        where = line_in_source(project_dir, nodes[table.source, table.name], ("load", "job"))
-        problems.append(
-            f"{where}: meta.load.job: table {table.name!r} of source {table.source!r} and {other.name!r} of "
-            f"{other.source!r} have two jobs of the name {job_of(table)}: rename one, or leave out `job: own`"
-        )
-    for table in called_like_marts(grouped, manifest):
-        where = line_in_source(project_dir, nodes[table.source, table.name], ())
-        problems.append(
-            f"{where}: source {table.source!r} would have the sensor of the marts, new_data_marts: rename it"
-        )
-    for table in triggered_apart(grouped):
-        where = line_in_source(project_dir, nodes[table.source, table.name], ("load", "trigger"))
-        problems.append(
-            f"{where}: meta.load.trigger: tables that share the job {job_of(table)} declare different triggers: give "
-            "them one, or `job: own`"
-        )
-    for table, text in _mirrored_apart(grouped):
-        where = line_in_source(project_dir, nodes[table.source, table.name], ("mirror", "refresh_seconds"))
-        problems.append(f"{where}: meta.mirror.refresh_seconds: {text}")
-    for table in _of_another_kind(grouped):
-        where = line_in_source(project_dir, nodes[table.source, table.name], ("kind",))
-        problems.append(f"{where}: meta.kind: the tables of a source are of one kind: declare it once, at the source")
-    for table in _flushed_apart(grouped):
-        where = line_in_source(project_dir, nodes[table.source, table.name], ("flush",))
-        problems.append(
-            f"{where}: meta.flush: the tables of source {table.source!r} are published together: declare it once, at "
-            "the source"
-        )
+    for table, path, text in mistakes_among(grouped, manifest):
+        problems.append(f"{line_in_source(project_dir, nodes[table.source, table.name], path)}: {text}")
     refuse(problems)
     return Declarations(
         sources=tuple(
@@ -114,41 +74,6 @@ def declarations_from(manifest: dict[str, Any], project_dir: Path) -> Declaratio
             for name, tables in sorted(grouped.items())
         )
     )
-
-
-def _declared_again(tables: Iterable[RawTable]) -> Iterator[RawTable]:
-    seen = set()
-    for table in tables:
-        if (place := (table.source, *table.relation)) in seen:
-            yield table
-        seen.add(place)
-
-
-def _called_alike(tables: Iterable[RawTable]) -> Iterator[tuple[RawTable, RawTable]]:
-    """Tables that have the name of one before them in parsed, where source and table are one name."""
-    seen: dict[str, RawTable] = {}
-    for table in tables:
-        name = f"{table.source}__{table.name}"
-        if name in seen:
-            yield table, seen[name]
-        seen[name] = table
-
-
-def _mirrored_apart(tables: Mapping[str, Sequence[RawTable]]) -> Iterator[tuple[RawTable, str]]:
-    """Tables that ask for another interval than one before them: the mirrors of a source stand at one cut."""
-    for source, declared in tables.items():
-        paced = [table for table in declared if table.is_mirrored and isinstance(table.mirror, MirrorPolicy)]
-        for table in paced:
-            if table.mirror != paced[0].mirror:
-                yield table, f"the mirrors of source {source!r} are refreshed together: declare it once, at the source"
-
-
-def _of_another_kind(tables: Mapping[str, Sequence[RawTable]]) -> Iterator[RawTable]:
-    return (table for declared in tables.values() for table in declared if table.kind != declared[0].kind)
-
-
-def _flushed_apart(tables: Mapping[str, Sequence[RawTable]]) -> Iterator[RawTable]:
-    return (table for declared in tables.values() for table in declared if table.flush != declared[0].flush)
 
 
 def _raw_nodes(manifest: dict[str, Any]) -> Iterator[dict[str, Any]]:
