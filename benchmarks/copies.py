@@ -21,7 +21,7 @@ from lakehouse.text.sql import ident
 from lakehouse_samples.loading import SAMPLES
 from orchestration.worker.dbt.warm_dbt import NodeResult
 from orchestration.worker.loop import open_worker
-from orchestration.worker.reports import report_tables, report_tests
+from orchestration.worker.reports.events import report_tables, report_tests
 
 SOURCE, DAYS = "retail", "control_snap"
 OTHERS = ("dim_user", "dim_account")  # marts of other sources
@@ -109,12 +109,13 @@ def _tell(settings: Settings) -> None:
     """Tells Dagster that all is loaded as it is now, and that each test has passed."""
     with open_worker(settings, Event()) as (worker, _, _):
         worker.read_project()
-        for task in worker._tasks:
-            tables = worker._graph.tables_of(task)
-            newest = worker._newest(sorted({*tables, *task.watched}))
+        project = worker._project
+        for task in project.tasks:
+            tables = project.graph.tables_of(task)
+            newest = worker._lake.newest(sorted({*tables, *task.watched}))
             facts = {table: newest[".".join(table)] for table in tables if ".".join(table) in newest}
             loaded = {name: newest[name].snapshot_id for name in map(".".join, task.watched) if name in newest}
             by_day = () if task.marts else facts.keys() - set(task.tables)
             report_tables(worker._instance, task.job, facts, {}, loaded, by_day)
-        passed = [NodeResult(test, "pass", 0.0, 0, "") for test in worker._checks]
-        report_tests(worker._instance, worker._checks, passed)
+        passed = [NodeResult(test, "pass", 0.0, 0, "") for test in project.checks]
+        report_tests(worker._instance, project.checks, passed)

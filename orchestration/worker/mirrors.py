@@ -9,7 +9,7 @@ import dagster as dg
 
 from orchestration.assets.dbt_assets import snapshot_metadata
 from orchestration.resources import TableKey
-from orchestration.worker.reports import told_snapshots
+from orchestration.worker.reports.events import told_snapshots
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table

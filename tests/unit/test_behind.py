@@ -19,7 +19,7 @@ from orchestration.runs.state.behind import (
     runs_from_the_graph,
 )
 from orchestration.runs.state.load_state import HeldTable, LoadState, pack_state
-from orchestration.worker.reports import report_tables
+from orchestration.worker.reports.events import report_tables
 
 JOB = "load_shop"
 RAW, GOOD, BAD = (dg.AssetKey(path) for path in (["raw_shop", "bad"], ["parsed", "good"], ["parsed", "bad"]))

@@ -7,7 +7,7 @@ from typing import Any
 import duckdb
 import pytest
 
-from orchestration.worker.worker import NOT_MADE
+from orchestration.worker.loader import NOT_MADE
 from tests.unit.dbt_macros import Refused, macro
 from tests.unit.embedded_vault import INSERT, START, Event, Vault
 

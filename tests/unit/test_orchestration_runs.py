@@ -25,7 +25,7 @@ from orchestration.runs.state import load_state
 from orchestration.runs.state.history import read_history
 from orchestration.runs.state.loaded import last_worker_load, with_worker
 from orchestration.sensors.new_data import CannotInspectError
-from orchestration.worker.reports import report_tables
+from orchestration.worker.reports.events import report_tables
 
 FIRST_DAY = datetime.now(UTC).date() - timedelta(days=2)
 NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)

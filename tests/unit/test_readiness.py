@@ -12,7 +12,8 @@ from ingestion.state import progress, store
 from lakehouse.servers.database import CatalogConnection, connect_catalog
 from lakehouse.settings import load_settings
 from orchestration.worker.plan import Task
-from orchestration.worker.worker import Worker, _State
+from orchestration.worker.state import TaskState
+from tests.unit.some_worker import some_worker
 
 LIMIT = 1800.0
 
@@ -53,10 +54,10 @@ def test_a_follower_whose_cycle_or_load_hangs_is_not_ready(
         assert stuck(states, "shop", LIMIT) == "its load has made no progress for 40 minutes"
 
 
-def test_a_worker_whose_load_hangs_is_ready_for_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    worker, seen = object.__new__(Worker), list[dict[str, str]]()
+def test_a_worker_whose_load_hangs_is_ready_for_no_job() -> None:
+    seen = list[dict[str, str]]()
     task = Task("load_shop", (("raw_shop", "sales"),))
-    jobs = {name: _State(served=name != "load_bank") for name in ("load_shop", "build_marts", "load_bank")}
+    jobs = {name: TaskState(served=name != "load_bank") for name in ("load_shop", "build_marts", "load_bank")}
 
     def load(*_: object) -> bool:
         job, begun = worker._at or ("", 0.0)
@@ -65,9 +66,7 @@ def test_a_worker_whose_load_hangs_is_ready_for_no_job(monkeypatch: pytest.Monke
         seen.append(worker.ready())
         return False
 
-    settings = load_settings()
-    for name, value in {"_away": False, "_state": jobs, "_load": load, "_settings": settings}.items():
-        monkeypatch.setattr(worker, name, value, raising=False)
+    worker = some_worker(states=jobs, _load=load, _settings=load_settings())
     worker._attend(task, jobs["load_shop"])
     left = {"load_bank": "it is left to Dagster"}
     at_it = "the worker has been at load_shop for 45 minutes"

@@ -15,7 +15,7 @@ from lakehouse_watch.probes import built
 from lakehouse_watch.probes.built import Read, data_snapshots, read_built, waiting_since
 from lakehouse_watch.probes.limits import Stored, stored_models
 from orchestration.runs import tags
-from orchestration.worker.reports import report_tables
+from orchestration.worker.reports.events import report_tables
 from tests.unit import test_watch_dagster
 from tests.unit.test_watch_loads import rows, table
 

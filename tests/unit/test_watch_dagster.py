@@ -44,7 +44,7 @@ from orchestration.runs.processes.cancel import cancel_runs_of
 from orchestration.runs.state.evaluations import newest_evaluations
 from orchestration.runs.state.load_state import HeldTable, LoadState, pack_state
 from orchestration.runs.subset import failing_checks
-from orchestration.worker.reports import report_tables
+from orchestration.worker.reports.events import report_tables
 from tests.unit.throwaway_postgres import throwaway_postgres
 
 BROKEN = {"orders": True, "check": True}

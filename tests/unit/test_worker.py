@@ -1,11 +1,9 @@
 """What the worker decides without a server: which models a change reaches, which tests run, and who serves a job."""
 
 import time
-from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
-from math import inf
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -32,23 +30,21 @@ from orchestration.runs.subset import failing_checks
 from orchestration.worker.budget import AGAIN_SECONDS, MOST_SECONDS, SHARE, TestBudget
 from orchestration.worker.dbt.many_tests import counts_rows, one_query
 from orchestration.worker.dbt.warm_dbt import NodeResult, WarmDbt
+from orchestration.worker.lake import Lake
 from orchestration.worker.plan import Graph, Task, table_of
-from orchestration.worker.reports import (
+from orchestration.worker.quiet import Quiet
+from orchestration.worker.readiness import AWAY
+from orchestration.worker.reports.events import (
     red_tables,
     report_arrivals,
     report_tables,
     report_tests,
 )
-from orchestration.worker.telling import Telling
+from orchestration.worker.reports.untold import Untold
+from orchestration.worker.state import BUSY_SECONDS, Load, TaskState
 from orchestration.worker.untested import untested
-from orchestration.worker.worker import (
-    AWAY,
-    AWAY_SECONDS,
-    BUSY_SECONDS,
-    LATE_TESTS_SECONDS,
-    Worker,
-    _State,
-)
+from orchestration.worker.worker import AWAY_SECONDS, LATE_TESTS_SECONDS
+from tests.unit.some_worker import some_loader, some_project, some_worker
 
 
 def models(graph: Graph, task: Task, *changed: tuple[str, str]) -> set[str]:
@@ -91,8 +87,7 @@ def test_the_views_of_each_table_are_made_once_and_again_where_that_failed(
     [retail] = [task for task in found if task.job == "load_retail"]
     snapshots, failing, ran = dict.fromkeys(retail.tables, 1), set[str](), list[set[str]]()
     waiting = {"stg_retail__transactions": "waits"}  # until its own parsed table has the columns that are declared
-    worker, graph = object.__new__(Worker), Graph(manifest)
-    state = _State(loaded={".".join(table): 1 for table in retail.tables})
+    graph, state = Graph(manifest), TaskState(loaded={".".join(table): 1 for table in retail.tables})
 
     class Loads:
         def run(self, models: Sequence[str]) -> list[NodeResult]:
@@ -107,21 +102,12 @@ def test_the_views_of_each_table_are_made_once_and_again_where_that_failed(
     def views_made(table: str) -> set[str]:
         snapshots["raw_retail", table] += 1
         with suppress(LakehouseError):
-            worker._load_alone(retail, state)
+            loader.load(retail, state)
         return ran[-1]
 
-    told: list[object] = []
-    for name, value in {
-        "_graph": graph,
-        "_loads": Loads(),
-        "_newest": newest,
-        "_untold": told,
-        "_instance": None,
-        "_reads": dict.fromkeys(graph.nodes, frozenset()),
-        "_last_loads": deque[float](maxlen=2),
-    }.items():
-        monkeypatch.setattr(worker, name, value, raising=False)
-    monkeypatch.setattr("orchestration.worker.worker.left_by_runs", lambda *_, **__: ([], set()))
+    reads = dict.fromkeys(graph.nodes, frozenset[str]())
+    loader = some_loader(graph=graph, loads=Loads(), newest=newest, reads=reads, quiet=Quiet(), untold=Untold())
+    monkeypatch.setattr("orchestration.worker.loader.left_by_runs", lambda *_, **__: ([], set()))
     hub_reads = "stg_retail__transactions"  # the other view of which stores get their hub
     assert {"current_retail__stores", "stg_retail__stores", hub_reads} <= views_made("stores")
     assert views_made("stores") == {hub_reads}, "it was not made"
@@ -198,23 +184,23 @@ def test_a_test_that_does_more_than_count_rows_is_left_to_dbt(
 
 def test_a_load_waits_for_trino_and_is_not_left_to_dagster(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its jobs could not load either; the worker came back after a pause that doubled, minutes after Trino had."""
-    worker, told, there, ended = object.__new__(Worker), list[dict[str, int]](), [False], list[str]()
+    told, there, ended = list[dict[str, int]](), [False], list[str]()
     task = Task("load_shop", (("raw_shop", "sales"),))
-    state = _State(loaded={"raw_shop.sales": 1}, served=True)
+    state = TaskState(loaded={"raw_shop.sales": 1}, served=True)
 
     def load(*_: object) -> bool:
         state.loaded = {}
-        worker._untold.append(lambda: told.append(state.loaded))
+        worker._untold.add(lambda: told.append(state.loaded))
         raise LakehouseError("model.shop.sales: Trino does not answer")
 
-    quiet: dict[str, Any] = {"refresh": lambda: False, "report": lambda: None}
-    for name, value in {
-        "_dbt": SimpleNamespace(**quiet), "_mirrors": SimpleNamespace(**quiet), "_untold": [], "_away": False,
-        "_tasks": (task,), "_state": {task.job: state}, "_load": load, "_settings": None,
-        "_leave": lambda *_: told.append({"left": 1}), "_instance": None, "_session": "worker/lake/1",
-        "_may_have_left": True,
-    }.items():  # fmt: skip
-        monkeypatch.setattr(worker, name, value, raising=False)
+    worker = some_worker(
+        tasks=(task,),
+        states={task.job: state},
+        _load=load,
+        _leave=lambda *_: told.append({"left": 1}),
+        _session="worker/lake/1",
+        _may_have_left=True,
+    )
     monkeypatch.setattr("orchestration.worker.worker.answers", lambda _: there[0])
     monkeypatch.setattr("orchestration.worker.worker.end_abandoned_queries", lambda *given: ended.append(given[-1]))
     worker.load_what_is_due()
@@ -231,21 +217,15 @@ def test_a_load_waits_for_trino_and_is_not_left_to_dagster(monkeypatch: pytest.M
 
 def test_all_jobs_are_served_before_the_first_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     """While the first was loaded, a sensor launched a run of the second, for which the worker then waited."""
-    worker, done = object.__new__(Worker), list[str]()
+    done = list[str]()
     tasks = tuple(Task(f"load_{source}", ((f"raw_{source}", "sales"),)) for source in ("bank", "shop"))
 
     def load(task: Task, _: object) -> bool:
         done.append(f"{task.job} is loaded")
         return False
 
-    quiet: dict[str, Any] = {"refresh": lambda: False, "report": lambda: None}
-    for name, value in {
-        "_dbt": SimpleNamespace(**quiet), "_mirrors": SimpleNamespace(**quiet), "_untold": [], "_away": False,
-        "_tasks": tasks, "_state": {task.job: _State() for task in tasks}, "_load": load, "_exist": lambda _: True,
-        "_recorded": lambda _: {}, "_unloaded": lambda _: set(), "_connection": None, "_instance": None,
-        "_catalog": SimpleNamespace(name="lake"), "_may_have_left": False,
-    }.items():  # fmt: skip
-        monkeypatch.setattr(worker, name, value, raising=False)
+    states = {task.job: TaskState() for task in tasks}
+    worker = some_worker(tasks=tasks, states=states, has=lambda _: True, recorded=lambda _: {}, _load=load)
     monkeypatch.setattr("orchestration.worker.worker.serve", lambda *given: not done.append(f"{given[-1]} is served"))
     monkeypatch.setattr("orchestration.worker.worker.in_cuts", lambda *_: {})
     monkeypatch.setattr("orchestration.worker.worker.report_arrivals", lambda *_: None)
@@ -253,18 +233,13 @@ def test_all_jobs_are_served_before_the_first_is_loaded(monkeypatch: pytest.Monk
     assert done == ["load_bank is served", "load_shop is served", "load_bank is loaded", "load_shop is loaded"]
 
 
-def test_tests_wait_for_trino_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tests_wait_for_trino_too() -> None:
     """The worker began anew each time, and read the project again."""
-    worker = object.__new__(Worker)
 
     def unless_rung(work: object) -> None:
         raise Unreachable("Trino does not answer")
 
-    for name, value in {
-        "_graph": SimpleNamespace(tests={"one": {}}, nodes={}), "_settings": None, "_dbt": None, "_away": False,
-        "_yield_until": float("inf"), "_tests": TestBudget(), "_unless_rung": unless_rung,
-    }.items():  # fmt: skip
-        monkeypatch.setattr(worker, name, value, raising=False)
+    worker = some_worker(graph=SimpleNamespace(tests={"one": {}}, nodes={}), _unless_rung=unless_rung)
     worker._test(["one"])
     assert worker._dues() == [AWAY_SECONDS] and list(worker._tests.due) == ["one"]
 
@@ -285,23 +260,25 @@ class TwoSources:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.ran, self.free = list[str](), {"bank"}
-        self.worker, now = object.__new__(Worker), time.monotonic()
-        self.payroll = _State(served=True, loaded={"raw_payroll.salaries": 1})
+        now = time.monotonic()
+        self.payroll = TaskState(served=True, loaded={"raw_payroll.salaries": 1})
         tests = TestBudget(at=now)
         tests.changed(["of_payroll", "of_both", "of_bank", "of_none"], now)
         read = {"of_payroll": {"payroll"}, "of_both": {"bank", "payroll"}, "of_bank": {"bank"}, "of_none": set[str]()}
         task = Task("load_payroll", (("raw_payroll", "salaries"),))
-        for name, value in {
-            "_connection": None, "_catalog": SimpleNamespace(name="lake"), "_tests": tests, "_away": False,
-            "_sources": {"bank": ["bank"], "payroll": ["payroll"]}, "_quiet_from": 0.0, "_yield_until": inf,
-            "_state": {"load_payroll": self.payroll, "load_bank": _State(served=True)}, "_tasks": (task,),
-            "_is_looked_for_untested": True, "_telling": Telling(*[None] * 6), "_is_told_late": False,
-            "_tested": {test: frozenset(groups) for test, groups in read.items()}, "_test": self.ran.extend,
-            "_reads": {"m": frozenset({"payroll"})}, "_graph": SimpleNamespace(models_of=lambda *_: ["m"]),
-            "_newest": lambda _: {"raw_payroll.salaries": SnapshotFact(2, datetime.now(UTC), 1, 1)},
-            "_unpublished": lambda _: {}, "_load_alone": lambda *_: None,
-        }.items():  # fmt: skip
-            monkeypatch.setattr(self.worker, name, value, raising=False)
+        self.worker = some_worker(
+            tests=tests,
+            states={"load_payroll": self.payroll, "load_bank": TaskState(served=True)},
+            tasks=(task,),
+            sources={"bank": ["bank"], "payroll": ["payroll"]},
+            reads={"m": frozenset({"payroll"})},
+            tested={test: frozenset(groups) for test, groups in read.items()},
+            graph=SimpleNamespace(models_of=lambda *_: ["m"]),
+            newest=lambda _: {"raw_payroll.salaries": SnapshotFact(2, datetime.now(UTC), 1, 1)},
+            _is_looked_for_untested=True,
+            _test=self.ran.extend,
+        )
+        monkeypatch.setattr(self.worker._loader, "load", lambda *_: None)
         monkeypatch.setattr("orchestration.worker.worker.writing_if_free", self.writing_if_free)
 
     @contextmanager
@@ -312,7 +289,7 @@ class TwoSources:
 def test_tests_of_a_source_that_is_being_loaded_hold_up_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """During a backfill of hours no test of any source ran, and its marts were published of a vault without tests."""
     tested = TwoSources(monkeypatch)
-    worker, [task] = tested.worker, tested.worker._tasks
+    worker, [task] = tested.worker, tested.worker._project.tasks
     for _ in range(2):
         assert not worker._load(task, tested.payroll), "it has news, and somebody else writes it"
         assert worker.run_tests() <= BUSY_SECONDS
@@ -351,13 +328,11 @@ def test_a_check_that_has_failed_runs_again_though_nothing_changes() -> None:
 
 def test_a_test_that_the_project_has_no_more_is_not_run(home: Path) -> None:
     """A failed one that was mended under another name ended the worker."""
-    worker = Worker.__new__(Worker)
-    worker._settings, worker._tests, worker._state = load_settings(home=home), TestBudget(), {}
-    worker._catalog = worker._connection = worker._dbt = worker._instance = None  # type: ignore[assignment]
+    worker = some_worker(_settings=load_settings(home=home), states={}, _catalog=None, _dbt=None)
     worker._tests.changed(["test.lakehouse.gone.1"], 0.0)
     worker._tests.failing(["test.lakehouse.gone.2"])
     worker._read_project()
-    kept = next(iter(worker._graph.tests))
+    kept = next(iter(worker._project.graph.tests))
     worker._tests.changed([kept], 0.0)
     assert worker._tests.next(2 * AGAIN_SECONDS, most=9) == [kept]
 
@@ -372,14 +347,13 @@ def test_nothing_is_loaded_of_a_project_that_is_refused_and_a_worker_begins_anew
         "name": "plain", "raw_code": "select 1", "depends_on": {"macros": [], "nodes": []}, "patch_path": None,
     }  # fmt: skip
     manifest["nodes"]["model.lakehouse.plain"] = plain
-    worker = Worker.__new__(Worker)
-    worker._settings = load_settings(home=home)
-    worker._dbt = SimpleNamespace(refresh=lambda: True)  # type: ignore[assignment]
-    monkeypatch.setattr("orchestration.worker.worker.load_manifest", lambda _: manifest)
+    worker = some_worker(_settings=load_settings(home=home), _dbt=SimpleNamespace(refresh=lambda: True))
+    del worker._project
+    monkeypatch.setattr("orchestration.worker.project.load_manifest", lambda _: manifest)
     monkeypatch.setattr(worker, "take_jobs", lambda: pytest.fail("it serves jobs"))
     with pytest.raises(LakehouseError, match=r"hub_store.sql: plain is append_only") as refused:
         worker.load_what_is_due()
-    assert expected(refused.value) is not None and not hasattr(worker, "_graph")
+    assert expected(refused.value) is not None and not hasattr(worker, "_project")
 
 
 def test_tables_that_a_failed_run_has_left_red_are_told_of_after_the_next_load(tmp_path: Path) -> None:
@@ -472,25 +446,21 @@ def test_a_load_is_told_once_its_tests_are(
 ) -> None:
     """A worker that was killed between the two left a mart's check as it was, and the next one had nothing to tell."""
     manifest, (*_, marts) = demo_tasks
-    worker, table = object.__new__(Worker), ("marts", "dim_store")
+    table = ("marts", "dim_store")
     facts = {"marts.dim_store": SnapshotFact(1, datetime.now(UTC), 1, 1)}
 
     def is_killed(*_: object) -> None:
         raise KeyboardInterrupt
 
     with dg.DagsterInstance.ephemeral() as instance:
-        for name, value in {
-            "_graph": Graph(manifest), "_newest": lambda _: facts, "_red": lambda _: ([], True), "_instance": instance,
-            "_connection": None, "_mart_checks": {},
-        }.items():  # fmt: skip
-            monkeypatch.setattr(worker, name, value, raising=False)
-        monkeypatch.setattr("orchestration.worker.worker.in_cuts", lambda *_: [])
-        given = marts, _State(loaded={"vault.hub_store": 1}), ["model.lakehouse.dim_store"], {}, [], []
+        loader = some_loader(graph=Graph(manifest), newest=lambda _: facts, instance=instance, mart_checks={})
+        monkeypatch.setattr("orchestration.worker.reports.load.in_cuts", lambda *_: [])
+        given = Load(marts, ["model.lakehouse.dim_store"]), TaskState(loaded={"vault.hub_store": 1}), list[NodeResult]()
         with monkeypatch.context() as killed, pytest.raises(KeyboardInterrupt):
-            killed.setattr("orchestration.worker.worker.report_tests", is_killed)
-            worker._report(*given)
+            killed.setattr("orchestration.worker.reports.load.report_tests", is_killed)
+            loader.report(*given)
         assert last_worker_load(instance, marts.job, [dg.AssetKey(table)]) is None
-        worker._report(*given)
+        loader.report(*given)
         assert last_worker_load(instance, marts.job, [dg.AssetKey(table)]) is not None
 
 
@@ -500,16 +470,13 @@ def test_a_load_makes_the_tests_due_that_read_its_raw_tables(
     """What a declaration demands of a raw table was tested by runs alone, and while a worker lives there are none."""
     manifest, found = demo_tasks
     [retail] = [task for task in found if task.job == "load_retail"]
-    worker, graph = object.__new__(Worker), Graph(manifest)
-    for name, value in {
-        "_graph": graph, "_newest": lambda _: {}, "_instance": None, "_connection": None,
-        "_tests": TestBudget(), "_mart_checks": {},
-    }.items():  # fmt: skip
-        monkeypatch.setattr(worker, name, value, raising=False)
-    monkeypatch.setattr("orchestration.worker.worker.in_cuts", lambda *_: [])
-    worker._report(retail, _State(loaded={"raw_retail.stores": 1}), [], {}, [], [("raw_retail", "stores")])
-    due = {graph.tests[test]["test_metadata"]["name"] for test in worker._tests.due}
-    assert due == {"raw_log_is_sound", "parsed_matches_raw"} and len(worker._tests.due) == 2
+    graph, tests = Graph(manifest), TestBudget()
+    loader = some_loader(graph=graph, newest=lambda _: {}, tests=tests, mart_checks={})
+    monkeypatch.setattr("orchestration.worker.reports.load.in_cuts", lambda *_: [])
+    load = Load(retail, changed=[("raw_retail", "stores")])
+    loader.report(load, TaskState(loaded={"raw_retail.stores": 1}), [])
+    due = {graph.tests[test]["test_metadata"]["name"] for test in tests.due}
+    assert due == {"raw_log_is_sound", "parsed_matches_raw"} and len(tests.due) == 2
 
 
 def test_what_reads_a_seed_or_a_snapshot_of_dbt_is_reached_and_a_snapshot_is_left_to_runs(
@@ -561,14 +528,12 @@ def test_a_mart_of_a_source_that_is_no_raw_table_is_built_for_its_news(
     task, graph = Task("build_marts", tables_read(changed), marts=True), Graph(changed)
     assert dim in graph.models_of(task, [("other", "noted")])
 
-    worker, views = object.__new__(Worker), dict[tuple[str, str], str]()
-    there = dict.fromkeys(before | {("raw_retail", "stores")})
-    for name, value in {
-        "_graph": graph, "_catalog": SimpleNamespace(locations=lambda _: there), "_connection": None, "_raw": (),
-    }.items():  # fmt: skip
-        monkeypatch.setattr(worker, name, value, raising=False)
-    monkeypatch.setattr("orchestration.worker.worker.never_arrived", lambda *_: [])
+    views, there = dict[tuple[str, str], str](), dict.fromkeys(before | {("raw_retail", "stores")})
+    catalog: Any = SimpleNamespace(locations=lambda _: there)
+    nowhere: Any = None
+    lake = Lake(nowhere, catalog, nowhere, some_project(graph=graph, raw=()))
+    monkeypatch.setattr("orchestration.worker.lake.never_arrived", lambda *_: [])
     monkeypatch.setattr("lakehouse.catalog.relations.list_views", lambda _, names: views)
-    assert dim in worker._unloaded(task), "it is not there yet"
+    assert dim in lake.without_load(task), "it is not there yet"
     views["other", "noted"] = "a view of somebody else"
-    assert not worker._unloaded(task)
+    assert not lake.without_load(task)

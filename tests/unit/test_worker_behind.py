@@ -1,6 +1,6 @@
 """A load that fails in the worker holds the marts of the tables that it has left behind, and no others."""
 
-from collections import Counter, defaultdict, deque
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -20,11 +20,11 @@ from orchestration.runs import tags
 from orchestration.runs.dependencies import name_of
 from orchestration.runs.state.behind import FROM_THE_GRAPH, left_behind
 from orchestration.runs.state.load_state import HeldTable, LoadState, pack_state
-from orchestration.worker.budget import TestBudget
 from orchestration.worker.dbt.warm_dbt import NodeResult
 from orchestration.worker.marts.marts import Marts
 from orchestration.worker.plan import Graph, Task, table_of
-from orchestration.worker.worker import Worker, _State
+from orchestration.worker.state import TaskState
+from tests.unit.some_worker import some_worker
 
 PRICES = "model.lakehouse.sat_product_price"
 
@@ -43,30 +43,33 @@ class Shop:
         self.loaded: list[str] = []
         self.freed: list[bool] = []
         patch.setattr("orchestration.worker.worker.writing_if_free", self.writing_if_free)
-        patch.setattr("orchestration.worker.worker.in_cuts", lambda *_: [])
+        patch.setattr("orchestration.worker.reports.load.in_cuts", lambda *_: [])
         patch.setattr("orchestration.worker.worker.withdraw", lambda *_: None)
         patch.setattr("orchestration.worker.worker.answers", lambda _: True)
         self.start()
 
     def start(self) -> None:
         """A worker that knows nothing but what Dagster was told."""
-        self.worker = object.__new__(Worker)
         self.states = {
-            task.job: _State(day=datetime.now(UTC).date(), served=True) for task in (*self.loads, self.marts)
+            task.job: TaskState(day=datetime.now(UTC).date(), served=True) for task in (*self.loads, self.marts)
         }
         marts = Marts(load_settings(), None, None, self.manifest, self.graph)  # type: ignore[arg-type]
         self.patch.setattr(marts, "_build_next", self.build)
-        for name, value in {
-            "_graph": self.graph, "_loads": self, "_marts": marts, "_newest": self.newest, "_untold": [],
-            "_reads": dict.fromkeys(self.graph.nodes, frozenset({"retail"})), "_sources": {"retail": ["retail"]},
-            "_instance": self.instance,
-            "_state": self.states, "_all_loads": self.loads, "_checks": {}, "_mart_checks": {}, "_tests": TestBudget(),
-            "_unloaded": lambda _: set(), "_unpublished": lambda _: {}, "_connection": None,
-            "_catalog": SimpleNamespace(name="lake"),
-            "_telling": SimpleNamespace(tell=lambda *_: None), "_last_loads": deque[float](maxlen=2), "_away": False,
-            "_settings": None, "_unless_rung": lambda work, seconds=0.0: work(),
-        }.items():  # fmt: skip
-            self.patch.setattr(self.worker, name, value, raising=False)
+        self.worker = some_worker(
+            instance=self.instance,
+            states=self.states,
+            graph=self.graph,
+            loads=self,
+            marts=marts,
+            newest=self.newest,
+            reads=dict.fromkeys(self.graph.nodes, frozenset({"retail"})),
+            sources={"retail": ["retail"]},
+            all_loads=self.loads,
+            checks={},
+            mart_checks={},
+            unless_rung=lambda work, seconds=0.0: work(),
+            _telling=SimpleNamespace(tell=lambda *_: None),
+        )
 
     @contextmanager
     def writing_if_free(self, *given: Any) -> Iterator[frozenset[str]]:
@@ -133,7 +136,7 @@ class Shop:
             self.snapshots[f"raw_retail.{table}"] += 1
         for task in (self.retail, self.marts) if with_load else (self.marts,):
             self.worker._attend(task, self.states[task.job])
-        self.worker._tell()
+        self.worker._untold.tell()
         return self.built
 
 

@@ -1,7 +1,6 @@
 """Which marts the worker builds when: those of readers before the others, and none of what is not sound."""
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
@@ -18,17 +17,13 @@ from orchestration.assets.groups import groups_read, load_groups
 from orchestration.sensors.new_data import INTERVAL_SECONDS
 from orchestration.worker.dbt.statements import Interrupted
 from orchestration.worker.dbt.warm_dbt import NodeResult, WarmDbt
+from orchestration.worker.loader import FIRST_SECONDS
 from orchestration.worker.marts.marts import Marts
 from orchestration.worker.plan import Graph, Task, table_of
-from orchestration.worker.telling import Telling
-from orchestration.worker.worker import (
-    BUSY_SECONDS,
-    FIRST_SECONDS,
-    LATEST_SECONDS,
-    QUIET_SECONDS,
-    Worker,
-    _State,
-)
+from orchestration.worker.quiet import QUIET_SECONDS, Quiet
+from orchestration.worker.reports.untold import Untold
+from orchestration.worker.state import BUSY_SECONDS, LATEST_SECONDS, TaskState, changed_tables, of_a_new_day
+from tests.unit.some_worker import some_loader, some_worker
 
 
 def test_the_tests_of_a_mart_read_also_marts_that_do_not_change(
@@ -140,7 +135,7 @@ def test_a_task_that_fails_on_is_left_for_longer_than_its_sensor_sleeps_whoever_
     demo_tasks: tuple[dict[str, Any], tuple[Task, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run tells what fails. Where somebody else writes at the next look, nothing says that it is mended."""
-    (*_, marts), worker, state = demo_tasks[1], object.__new__(Worker), _State()
+    (*_, marts), state = demo_tasks[1], TaskState()
     looks: Iterator[bool | LakehouseError] = iter([LakehouseError("no"), False, LakehouseError("no"), True])
 
     def load(*_: object) -> bool:
@@ -149,11 +144,7 @@ def test_a_task_that_fails_on_is_left_for_longer_than_its_sensor_sleeps_whoever_
         return look
 
     monkeypatch.setattr("orchestration.worker.worker.withdraw", lambda *_: None)
-    for name, value in {
-        "_load": load, "_untold": [], "_trino_is_away": lambda: False, "_connection": None,
-        "_catalog": SimpleNamespace(name="lake"), "_telling": SimpleNamespace(tell=print),
-    }.items():  # fmt: skip
-        monkeypatch.setattr(worker, name, value, raising=False)
+    worker = some_worker(_load=load, _trino_is_away=lambda: False, _telling=SimpleNamespace(tell=print))
     failures = []
     for _ in range(4):
         worker._attend(marts, state)
@@ -166,23 +157,25 @@ def test_marts_of_a_source_that_is_being_loaded_wait_and_no_others(
     demo_tasks: tuple[dict[str, Any], tuple[Task, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manifest, (*_, marts) = demo_tasks
-    worker, built = object.__new__(Worker), list[str]()
-    graph, state = Graph(manifest), _State(day=datetime.now(UTC).date())
+    built, graph, state = list[str](), Graph(manifest), TaskState(day=datetime.now(UTC).date())
 
     building = recording(manifest, graph, built, monkeypatch)
     reads = groups_read(manifest, graph.nodes, load_groups(manifest))
     facts = {".".join(table): SnapshotFact(1, datetime.now(UTC), 1, 1) for table in marts.tables}
-    for name, value in {
-        "_graph": graph, "_marts": building, "_reads": reads, "_newest": lambda _: facts, "_untold": [],
-        "_held": lambda _: set(), "_unloaded": lambda _: set(), "_last_loads": deque[float](maxlen=2),
-        "_unpublished": lambda _: {},
-        "_unless_rung": lambda work, seconds: work(),
-    }.items():  # fmt: skip
-        monkeypatch.setattr(worker, name, value, raising=False)
-    worker._load_alone(marts, state, frozenset({"bank"}))
+    loader = some_loader(
+        graph=graph,
+        marts=building,
+        reads=reads,
+        newest=lambda _: facts,
+        held=lambda _: set(),
+        quiet=Quiet(),
+        untold=Untold(),
+        unless_rung=lambda work, seconds: work(),
+    )
+    loader.load(marts, state, frozenset({"bank"}))
     assert "fct_transactions" in built and "dim_account" not in built
     assert 0 < state.due - time.monotonic() <= BUSY_SECONDS
-    worker._load_alone(marts, state, frozenset())
+    loader.load(marts, state, frozenset())
     assert "dim_account" in built and built.count("fct_transactions") == 1, "what waited, and nothing twice"
 
 
@@ -192,20 +185,22 @@ def test_marts_of_a_table_that_arrives_without_rows_are_built_as_soon_as_it_is_t
 ) -> None:
     """Nothing that they read has another snapshot then: they were not built until something else changed."""
     manifest, (*_, marts) = demo_tasks
-    worker, built, absent = object.__new__(Worker), list[str](), {"model.lakehouse.dim_account"}
-    graph, state = Graph(manifest), _State(day=datetime.now(UTC).date())
+    built, absent = list[str](), {"model.lakehouse.dim_account"}
+    graph, state = Graph(manifest), TaskState(day=datetime.now(UTC).date())
 
     building = recording(manifest, graph, built, monkeypatch)
     facts = {".".join(table): SnapshotFact(1, datetime.now(UTC), 1, 1) for table in marts.tables}
-    for name, value in {
-        "_graph": graph, "_marts": building, "_newest": lambda _: facts, "_untold": [], "_held": lambda _: set(),
-        "_unpublished": lambda _: {},
-        "_unloaded": lambda _: set(absent), "_reads": dict.fromkeys(graph.nodes, frozenset()), "_exist": lambda _: True,
-        "_recorded": lambda _: dict.fromkeys(facts, 1) if has_begun_anew else {}, "_telling": Telling(*[None] * 6),
-        "_last_loads": deque[float](maxlen=2), "_connection": None, "_catalog": SimpleNamespace(name="lake"),
-        "_unless_rung": lambda work, seconds: work(),
-    }.items():  # fmt: skip
-        monkeypatch.setattr(worker, name, value, raising=False)
+    worker = some_worker(
+        graph=graph,
+        marts=building,
+        newest=lambda _: facts,
+        held=lambda _: set(),
+        without_load=lambda _: set(absent),
+        reads=dict.fromkeys(graph.nodes, frozenset()),
+        has=lambda _: True,
+        recorded=lambda _: dict.fromkeys(facts, 1) if has_begun_anew else {},
+        unless_rung=lambda work, seconds: work(),
+    )
     monkeypatch.setattr("orchestration.worker.worker.serve", lambda *_: True)
     monkeypatch.setattr("orchestration.worker.worker.writing_if_free", lambda *found: nullcontext(frozenset(found[-1])))
 
@@ -227,22 +222,23 @@ def test_a_mart_that_somebody_has_replaced_is_built_again_with_what_is_made_of_i
 ) -> None:
     """A dbt by hand began before the last load, and set the mart back: it stayed so until the next new row."""
     manifest, (*_, marts) = demo_tasks
-    worker, built, in_place = object.__new__(Worker), list[str](), dict[str, SnapshotFact]()
+    built, in_place = list[str](), dict[str, SnapshotFact]()
     graph, facts = (
         Graph(manifest),
         {".".join(table): SnapshotFact(1, datetime.now(UTC), 1, 1) for table in marts.tables},
     )
     graph._children = {**graph._children, "model.lakehouse.dim_account": ["model.lakehouse.dim_user"]}
-    state = _State(day=datetime.now(UTC).date(), loaded=dict.fromkeys(facts, 1))
+    state = TaskState(day=datetime.now(UTC).date(), loaded=dict.fromkeys(facts, 1))
     building = recording(manifest, graph, built, monkeypatch)
-    for name, value in {
-        "_graph": graph, "_marts": building, "_newest": lambda _: facts, "_untold": [], "_held": lambda _: set(),
-        "_unloaded": lambda _: set(), "_reads": dict.fromkeys(graph.nodes, frozenset()),
-        "_telling": Telling(*[None] * 6), "_last_loads": deque[float](maxlen=2), "_connection": None,
-        "_catalog": SimpleNamespace(name="lake"), "_unless_rung": lambda work, seconds: work(),
-    }.items():  # fmt: skip
-        monkeypatch.setattr(worker, name, value, raising=False)
-    monkeypatch.setattr(worker, "_unpublished", lambda _: {**in_place})
+    worker = some_worker(
+        graph=graph,
+        marts=building,
+        newest=lambda _: facts,
+        in_place=lambda _: {**in_place},
+        held=lambda _: set(),
+        reads=dict.fromkeys(graph.nodes, frozenset()),
+        unless_rung=lambda work, seconds: work(),
+    )
     monkeypatch.setattr("orchestration.worker.worker.writing_if_free", lambda *found: nullcontext(frozenset(found[-1])))
 
     def attend() -> list[str]:
@@ -280,8 +276,8 @@ def test_pits_wait_for_a_pause_between_cuts_and_not_for_ever(
 ) -> None:
     """A sale that came while they were built waited for them."""
     manifest, (*_, marts) = demo_tasks
-    worker, built, cuts = object.__new__(Worker), list[set[str]](), [1]
-    graph, state = Graph(manifest), _State(day=datetime.now(UTC).date(), served=True)
+    built, cuts = list[set[str]](), [1]
+    graph, state = Graph(manifest), TaskState(day=datetime.now(UTC).date(), served=True)
 
     def build(models: Sequence[str], without: object, newest: object) -> list[NodeResult]:
         built.append({graph.nodes[model]["name"] for model in models})
@@ -296,16 +292,22 @@ def test_pits_wait_for_a_pause_between_cuts_and_not_for_ever(
             raise Interrupted
         work()
 
-    rings, loads, patience = list[bool](), deque[float](maxlen=2), list[float]()
+    rings, quiet, patience = list[bool](), Quiet(), list[float]()
     building = Marts(load_settings(), None, None, manifest, graph)  # type: ignore[arg-type]
     monkeypatch.setattr(building, "_build_next", build)
-    for name, value in {
-        "_graph": graph, "_marts": building, "_newest": newest, "_untold": [], "_held": lambda _: set(),
-        "_unloaded": lambda _: set(), "_reads": dict.fromkeys(graph.nodes, frozenset()),
-        "_state": {marts.job: state}, "_unless_rung": unless_rung, "_telling": Telling(*[None] * 6), "_away": False,
-        "_last_loads": loads, "_unpublished": lambda _: {},
-    }.items():  # fmt: skip
-        monkeypatch.setattr(worker, name, value, raising=False)
+    worker = some_worker(
+        graph=graph,
+        marts=building,
+        newest=newest,
+        held=lambda _: set(),
+        reads=dict.fromkeys(graph.nodes, frozenset()),
+        states={marts.job: state},
+        quiet=quiet,
+        unless_rung=unless_rung,
+    )
+
+    def is_due() -> bool:
+        return state.is_due_again(time.monotonic())
 
     def pause(seconds: float) -> None:
         """Of the share of time that PITs have used up, so much is still to come."""
@@ -314,7 +316,7 @@ def test_pits_wait_for_a_pause_between_cuts_and_not_for_ever(
     def rounds() -> list[str]:
         """Of each build since: whether it was of facts or of PITs."""
         built.clear()
-        worker._load_alone(marts, state)
+        worker._loader.load(marts, state)
         return ["facts" if "fct_transactions" in names else "pits" for names in built if names]
 
     assert rounds() == ["facts"] and "pit_store" in {graph.nodes[model]["name"] for model in state.held}
@@ -338,7 +340,7 @@ def test_pits_wait_for_a_pause_between_cuts_and_not_for_ever(
     pause(0.0)
     assert rounds() == ["pits"] and 0 < len(state.held) < waiting, "some of them, so that a cut waits for no others"
     pause(10.0)
-    assert worker._dues()[0] > 9 and not worker._due(state) and rounds() == [], "they take their share of the time"
+    assert worker._dues()[0] > 9 and not is_due() and rounds() == [], "they take their share of the time"
     cuts[0] += 1
     assert rounds() == ["facts"], "which a cut need not wait for"
     assert state.later_since is not None
@@ -351,14 +353,14 @@ def test_pits_wait_for_a_pause_between_cuts_and_not_for_ever(
     while state.held:
         pause(0.0)
         assert rounds() == ["pits"]
-    assert not worker._dues() and not worker._due(state)
+    assert not worker._dues() and not is_due()
     pause(0.0)
     cuts[0] += 1
     assert rounds() == ["facts"] and worker._dues()[0] <= QUIET_SECONDS, "since the last ones nothing has waited"
-    loads += [time.monotonic() - 10, time.monotonic()]
+    quiet.loads += [time.monotonic() - 10, time.monotonic()]
     pause(0.0)
     cuts[0] += 1
-    assert rounds() == ["facts"] and worker._dues()[0] > 10 and not worker._due(state), "cuts follow one another"
+    assert rounds() == ["facts"] and worker._dues()[0] > 10 and not is_due(), "cuts follow one another"
     state.later_since = time.monotonic() - LATEST_SECONDS + 5
     pause(0.0)
     cuts[0] += 1
@@ -403,24 +405,23 @@ def test_what_is_made_of_a_mart_that_was_refused_is_not_built_of_its_former_stat
 def test_what_is_made_of_the_day_is_built_anew_once_a_day(demo_tasks: tuple[dict[str, Any], tuple[Task, ...]]) -> None:
     """The sales after midnight were in no PIT: nothing that a sale changes is upstream of the control snapshot."""
     manifest, (load, *_, marts) = demo_tasks
-    worker = Worker.__new__(Worker)
-    worker._graph, state = Graph(manifest), _State()
-    found = {worker._graph.nodes[model]["name"] for model in worker._of_a_new_day(marts, state)}
+    graph, state, today = Graph(manifest), TaskState(), datetime.now(UTC).date()
+    found = {graph.nodes[model]["name"] for model in of_a_new_day(graph, marts, state, today)}
     assert found >= {"control_snap", "pit_transaction", "bridge_sale"} and "fct_transactions" not in found
-    assert not worker._of_a_new_day(load, state)
-    state.day = datetime.now(UTC).date()
-    assert not worker._of_a_new_day(marts, state)
+    assert not of_a_new_day(graph, load, state, today)
+    state.day = today
+    assert not of_a_new_day(graph, marts, state, today)
     state.day -= timedelta(days=1)
-    assert worker._of_a_new_day(marts, state)
+    assert of_a_new_day(graph, marts, state, today)
 
 
 def test_a_refresh_that_shows_more_is_news_for_the_marts_of_its_view() -> None:
     mirror, view = ("mirror_shop", "items"), ("parsed", "current_shop__items")
     task = Task("build_marts", (("parsed", "shop__items"),), marts=True, mirrors={mirror: view})
-    worker, state = object.__new__(Worker), _State(loaded={"parsed.shop__items": 1})
+    state = TaskState(loaded={"parsed.shop__items": 1})
     newest = {"parsed.shop__items": SnapshotFact(1, datetime.now(UTC), 1, 1)}
-    assert worker._changed(task, state, newest) == []
+    assert changed_tables(task, state, newest) == []
     newest["mirror_shop.items"] = SnapshotFact(7, datetime.now(UTC), 0, 0)
-    assert worker._changed(task, state, newest) == [view]
+    assert changed_tables(task, state, newest) == [view]
     state.loaded["mirror_shop.items"] = 7
-    assert worker._changed(task, state, newest) == []
+    assert changed_tables(task, state, newest) == []

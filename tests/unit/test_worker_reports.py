@@ -24,8 +24,8 @@ from orchestration.runs.state.loaded import last_worker_load
 from orchestration.runs.tags import BEGUN, INCREMENTAL, MODE, pack_begun
 from orchestration.worker.mirrors import Mirrors
 from orchestration.worker.plan import Task
-from orchestration.worker.reports import days_left_failed, report_days, report_tables, told_snapshots
-from orchestration.worker.telling import Telling, Told
+from orchestration.worker.reports.events import days_left_failed, report_days, report_tables, told_snapshots
+from orchestration.worker.reports.telling import Telling, Told
 
 TABLE, OTHER = ("parsed", "orders"), ("parsed", "current_orders")
 KEY, OTHER_KEY = dg.AssetKey(TABLE), dg.AssetKey(OTHER)
@@ -143,7 +143,7 @@ def telling(instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> Te
     )
     newest = {".".join(TABLE): FACT}
     monkeypatch.setattr("lakehouse.catalog.open.newest_data_snapshots", lambda catalog, tables: newest)
-    monkeypatch.setattr("orchestration.worker.telling.in_cuts", lambda connection, tables: list(tables))
+    monkeypatch.setattr("orchestration.worker.reports.telling.in_cuts", lambda connection, tables: list(tables))
     settings, nothing = load_settings(dagster={"first_day": "2026-11-20"}), cast(Any, None)
     return Telling(settings, instance, nothing, nothing, graph, [])
 
@@ -207,7 +207,7 @@ def test_no_day_is_told_of_what_is_made_of_a_parked_table(
     """Its days were green, and none of the source's rows of these days was in raw. They are told once it is back."""
     covered: list[tuple[str, str]] = []
     monkeypatch.setattr("ingestion.source_status", lambda settings, source: SimpleNamespace(lag_seconds=0.0))
-    monkeypatch.setattr("orchestration.worker.telling.in_cuts", lambda connection, tables: covered)
+    monkeypatch.setattr("orchestration.worker.reports.telling.in_cuts", lambda connection, tables: covered)
     graph: Any = telling._graph
     graph.models_of = lambda task, changed, with_views=False: sorted((TABLE[1], OTHER[1])) if covered else [TABLE[1]]
     monkeypatch.setattr(

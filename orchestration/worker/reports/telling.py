@@ -17,7 +17,7 @@ from orchestration.runs.partitions import daily_partitions
 from orchestration.runs.state.behind import left_behind
 from orchestration.runs.subset import failing_checks
 from orchestration.worker.plan import Graph, Task, table_of
-from orchestration.worker.reports import report_days, report_tables, told_snapshots
+from orchestration.worker.reports.events import report_days, report_tables, told_snapshots
 
 if TYPE_CHECKING:
     from lakehouse.catalog.lake_catalog import LakeCatalog

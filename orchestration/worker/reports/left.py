@@ -8,7 +8,7 @@ import dagster as dg
 from orchestration.resources import TableKey
 from orchestration.runs.state.behind import find_behind, runs_from_the_graph
 from orchestration.worker.plan import Graph, Task, table_of
-from orchestration.worker.reports import red_tables
+from orchestration.worker.reports.events import red_tables
 
 
 def left_red(instance: dg.DagsterInstance, graph: Graph, task: Task) -> tuple[list[TableKey], bool]:
