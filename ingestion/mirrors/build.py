@@ -207,7 +207,9 @@ def _passes(session: Session, states: CatalogConnection, item: Mirror) -> bool:
     if item.state is None:
         return item.mirror is not None
     before = item.state.seen or BEGINNING
-    since = store.irregular_since(states, session.name, before) if before > datetime.now(UTC) - TOLD_FOR else None
+    if before <= datetime.now(UTC) - TOLD_FOR:
+        return True
+    since = store.irregular_since(states, session.name, before).irregular
     return since is None or item.table.name in since
 
 

@@ -179,8 +179,7 @@ def _since(connection: CatalogConnection, made: Published) -> Since:
     if all(view.table is None for view in made.views):
         return Since(frozenset(), frozenset())
     leases.hold_off(connection, made.source)
-    irregular = store.irregular_since(connection, made.source, made.seen)
-    return Since(irregular, store.irregular_since(connection, made.source, made.seen, made.cut_lsn))
+    return store.irregular_since(connection, made.source, made.seen, made.cut_lsn)
 
 
 def _added(connection: Connection, catalog: str, row: Staged | None) -> bool:

@@ -177,7 +177,7 @@ def _regular(
     one that has a newer tag: a publish before the refresh knew of any left the older one behind, and what came after it
     has been seen.
     """
-    since = store.irregular_since(states, session.name, seen)
+    since = store.irregular_since(states, session.name, seen).irregular
     if since is None:
         return {}
     now = {item.table.name: _tag_now(item.raw) for item in items}

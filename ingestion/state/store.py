@@ -18,6 +18,7 @@ from ingestion.state import described, stored
 from ingestion.state.described import Known
 from ingestion.state.transitions import ACTORS, STATES, Mover, moved_by, sources_of
 from ingestion.state.transitions import TableState as TableState
+from lakehouse.catalog.views.view_versions import Since
 from lakehouse.errors import LakehouseError
 from lakehouse.migrations import ensure_state as ensure_state
 from lakehouse.servers.database import CUTS_CHANNEL, CatalogConnection
@@ -412,21 +413,22 @@ def last_publish(connection: CatalogConnection, source: str) -> datetime | None:
     return row[0]
 
 
-def irregular_since(
-    connection: CatalogConnection, source: str, seen: datetime, until_cut: int | None = None
-) -> frozenset[str] | None:
-    """The tables that publishes after that one brought irregular rows to; None if one of them does not tell.
-
-    Of all publishes, or of those whose cut is not after one: what a repair or a replay lands may be of before it.
-    """
+def irregular_since(connection: CatalogConnection, source: str, seen: datetime, cut_lsn: int | None = None) -> Since:
+    """The tables that publishes after that one brought irregular rows to, and those whose cut is not after this one:
+    what a repair or a replay lands may be of before it."""
     rows = connection.execute(
-        "SELECT irregular FROM lakehouse.cycles WHERE source = %(source)s AND published_at > %(seen)s"
-        " AND (%(until)s::bigint IS NULL OR cut_lsn IS NULL OR cut_lsn <= %(until)s)",
-        {"source": source, "seen": seen, "until": until_cut},
+        "SELECT irregular, %(cut)s::bigint IS NULL OR cut_lsn IS NULL OR cut_lsn <= %(cut)s FROM lakehouse.cycles"
+        " WHERE source = %(source)s AND published_at > %(seen)s",
+        {"source": source, "seen": seen, "cut": cut_lsn},
     ).fetchall()
-    if any(tables is None for (tables,) in rows):
-        return None
-    return frozenset(table for (tables,) in rows for table in tables)
+    every, late = [tables for tables, _ in rows], [tables for tables, is_late in rows if is_late]
+    return Since(_together(every), _together(late))
+
+
+def _together(brought: Sequence[Sequence[str] | None]) -> frozenset[str] | None:
+    """The tables of these publishes; None if one of them does not tell."""
+    told = [tables for tables in brought if tables is not None]
+    return frozenset(table for tables in told for table in tables) if len(told) == len(brought) else None
 
 
 def register_staged(

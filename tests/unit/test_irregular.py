@@ -196,7 +196,7 @@ def test_a_publish_of_what_a_short_text_cannot_follow_gives_the_view_its_long_te
     assert shop.text == LONG_TEXT
     seen = shop.seen
     shop.publish(shop.append("u"))
-    assert store.irregular_since(shop.states, "shop", seen) == frozenset()
+    assert store.irregular_since(shop.states, "shop", seen).irregular == frozenset()
     shop.shortened(seen)
     assert shop.text == SHORT_TEXT, "the next refresh has read what was irregular"
 
@@ -269,7 +269,7 @@ def test_a_refresh_gives_no_short_text_after_an_irregular_publish_that_it_knows_
     seen = shop.seen
     shop.publish(shop.append("t"))
     shop.publish(shop.append("u"))
-    assert store.irregular_since(shop.states, "shop", seen) == {"items"}
+    assert store.irregular_since(shop.states, "shop", seen).irregular == {"items"}
     shop.shortened(seen)
     assert shop.text == LONG_TEXT
 
@@ -320,7 +320,7 @@ def test_a_short_text_waits_for_the_publish_that_is_in_its_transaction(shop: Sho
 def test_nobody_gets_a_short_text_beside_a_release_that_does_not_tell(shop: Shop) -> None:
     seen = shop.seen
     shop.states.execute("INSERT INTO lakehouse.cycles (cycle_id, source, epoch) VALUES ('old', 'shop', 1)")
-    assert store.irregular_since(shop.states, "shop", seen) is None
+    assert store.irregular_since(shop.states, "shop", seen).irregular is None
     shop.shortened(seen)
     assert shop.text == LONG_TEXT
 
