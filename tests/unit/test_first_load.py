@@ -248,6 +248,33 @@ def test_a_table_that_another_run_has_made_is_asked_for_in_trino() -> None:
     assert not is_awaited(SimpleNamespace(is_cte=True), relation("stg_erp")), "what a unit test gives"
 
 
+def test_a_load_asks_once_of_a_stage_that_waits_however_many_keys_it_has() -> None:
+    """Each of the keys asked whether the table is there and what the view shows, in every load until it was."""
+    vault, asked = TwoSources(), list[str]()
+    other = {"src_pk": "hk_other", "src_nk": ["owner", "order"]}
+    third = {"src_pk": "hk_third", "src_nk": ["order", "a"]}
+    vault.stage["hk_third"] = [["order", "a"]]
+    vault.make_stage()
+    vault.views["stg"] = vault.view_text
+    vault.make_other()
+    sources = ["stg", "stg_erp", {"model": "stg_erp", **other}, {"model": "stg_erp", **third}]
+    vault.models = {"hub_pair": ("hub", {"src_pk": "hk_pair", "src_nk": ["owner", "a"], "source_model": sources})}
+    for name in ("kind_there", "view_text"):
+        ask = vault.context[name]
+
+        def counted(relation: str, name: str = name, ask: Any = ask) -> Any:
+            asked.append(f"{name} {relation}")
+            return ask(relation)
+
+        vault.context[name] = counted
+        setattr(vault.context["cdc_vault"], name, counted)
+    vault.load([event(100, 1, "x")], MAY)
+    assert sorted(asked) == ["kind_there parsed_erp", "view_text stg", "view_text stg_erp"]
+    asked.clear()
+    vault.load([event(110, 2, "y")], JUNE)
+    assert sorted(asked) == ["kind_there parsed_erp", "view_text stg_erp"]
+
+
 def test_no_rows_are_typed_as_they_are_declared() -> None:
     columns = [
         {"name": "id", "type": "integer", "is_key": True}, {"name": 'a "b"', "type": "decimal(8,2)", "is_key": False},

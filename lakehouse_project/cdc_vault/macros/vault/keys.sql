@@ -136,12 +136,12 @@
   Refuses to load from a stage whose view in Trino has other hashes than the project says, as one from before a declaration was
   changed: a table would be made of it, and remembered as made by the project. A view that dbt-trino made does not say.
 -#}
-{% macro check_stages(inputs) %}
+{% macro check_stages(inputs, seen={}) %}
   {%- set names = [] -%}
   {%- for input in inputs -%}{%- do names.append(input.split(".")[0]) -%}{%- endfor -%}
   {%- for id in model.depends_on.nodes if id.split(".")[-1] in names and id in graph.nodes and graph.nodes[id].config.materialized == "view" -%}
     {%- set name, marker = id.split(".")[-1], cdc_vault.stage_marker(graph.nodes[id].config.meta) -%}
-    {%- set there = cdc_vault.view_text(ref(name)) if marker else "" -%}
+    {%- set there = cdc_vault.view_seen(name, seen) if marker else "" -%}
     {%- if "definition " in there and marker not in there -%}
       {%- set awaited = cdc_vault.columns_awaited(graph.nodes[id]) -%}
       {%- if awaited -%}

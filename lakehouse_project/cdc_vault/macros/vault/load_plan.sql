@@ -35,7 +35,8 @@
 -#}
 {% macro load_plan(inputs, src_ldts="load_date", src_seq="source_seq", src_applied="applied_date", src_source="record_source", ghosts=false, columns=none, hashed=none, keys={}, key_rows="true", keys_only=false) %}
   {%- set loaded = cdc_vault.is_loaded() -%}
-  {%- set stages = cdc_vault.without_awaited(cdc_vault.tables_of_stages(inputs)) -%}
+  {%- set seen = {} -%}
+  {%- set stages = cdc_vault.without_awaited(cdc_vault.tables_of_stages(inputs), seen) -%}
   {%- set keys = cdc_vault.keys_loaded(keys, stages) -%}
   {%- set before = cdc_vault.remembered_loads(loaded, stages) -%}
   {%- set function = var("vault_hash", "md5") -%}
@@ -46,7 +47,7 @@
   {%- set signatures = cdc_vault.key_signatures(keys) -%}
   {%- set may_fit = loaded and (not redeclared or (before.columns in (none, "of another state", former) and cdc_vault.has_columns(columns) and cdc_vault.has_doubles(floats))) -%}
   {%- set anew = redeclared and not (may_fit and before.columns == former) and (before.columns is not none or (loaded and not may_fit)) -%}
-  {%- if not loaded or redeclared or (signatures and before.get("keys") != signatures) -%}{%- do cdc_vault.check_stages(inputs) -%}{%- endif -%}
+  {%- if not loaded or redeclared or (signatures and before.get("keys") != signatures) -%}{%- do cdc_vault.check_stages(inputs, seen) -%}{%- endif -%}
   {%- set unseen = before.revised_now.items() | reject("in", before.revised.items()) | list -%}
   {%- set revised = loaded and unseen | length > 0 -%}
   {%- set keys_unknown = before.get("keys") is none -%}
@@ -109,7 +110,7 @@
 
 {#- Adds to the plan what each input has to load, and returns what is to be remembered of it, and whether that is new. -#}
 {% macro plan_inputs(plan, inputs, before, loaded, src_ldts, src_seq, stages) %}
-  {%- set asked, marks = [], {} -%}
+  {%- set asked, marks, seen = [], {}, {} -%}
   {%- for name in inputs -%}
     {%- set mark = before.inputs.get(name) -%}
     {%- if mark and before.states.get(name) and mark[3] == before.states[name] -%}
@@ -122,7 +123,7 @@
   {%- for row in cdc_vault.facts_of_stages(asked, before.inputs, before.states, src_ldts, src_seq) if asked -%}
     {%- set mark, state = before.inputs.get(row[0]), before.states.get(row[0], "") -%}
     {%- set newest, at_newest, later, at_mark, first_later, highest = row[1], row[2], row[3], row[4], row[5], row[6] -%}
-    {%- if newest is none -%}{%- do cdc_vault.check_awaited(row[0], stages.get(row[0], {}).tables) -%}{%- endif -%}
+    {%- if newest is none -%}{%- do cdc_vault.check_awaited(row[0], stages.get(row[0], {}).tables, seen) -%}{%- endif -%}
     {%- set steady = mark is not none and at_mark == mark[1] | int -%}
     {%- set late = not steady or (later > 0 and first_later <= mark[2]) if loaded else false -%}
     {%- set after = src_ldts ~ (" > " if steady else " >= ") ~ "timestamp '" ~ mark[0] ~ "' and " if mark else "" -%}
@@ -223,24 +224,33 @@
   {{ return(found) }}
 {% endmacro %}
 
+{#- The text of a stage's view in Trino. `seen` keeps it by stage: a hub takes several keys of one, and one plan asks several things of it. -#}
+{% macro view_seen(stage, seen) %}
+  {%- if stage not in seen -%}{%- do seen.update({stage: cdc_vault.view_text(ref(stage))}) -%}{%- endif -%}
+  {{ return(seen[stage]) }}
+{% endmacro %}
+
 {#-
   The same without the tables that are not there, where their stages wait for the first load of these (`is_awaited`): nothing is
   remembered of such an input, and all that it brings later is loaded. Refused is what was loaded from such a table, which
   somebody has dropped: it would go on without its rows, and nobody would be told. So is what has nothing to be loaded from.
 -#}
-{% macro without_awaited(stages) %}
-  {%- set found, missing, given = {}, {}, fromjson(env_var("LAKEHOUSE_TABLE_STATES", "{}")) -%}
+{% macro without_awaited(stages, seen={}) %}
+  {%- set found, missing, given, known = {}, {}, fromjson(env_var("LAKEHOUSE_TABLE_STATES", "{}")), {} -%}
+  {%- for table in stages.values() | sum(attribute="tables", start=[]) if table | string not in known -%}
+    {%- do known.update({table | string: table.schema ~ "." ~ table.identifier in given or cdc_vault.is_there(table)}) -%}
+  {%- endfor -%}
   {%- for name, read in stages.items() -%}
     {%- set there = [] -%}
     {%- for table in read.tables -%}
-      {%- if table.schema ~ "." ~ table.identifier in given or cdc_vault.is_there(table) -%}{%- do there.append(table) -%}{%- else -%}{%- do missing.setdefault(name, table) -%}{%- endif -%}
+      {%- if known[table | string] -%}{%- do there.append(table) -%}{%- else -%}{%- do missing.setdefault(name, table) -%}{%- endif -%}
     {%- endfor -%}
     {%- do found.update({name: dict(read, tables=there, whole=read.whole and name not in missing, awaited=name in missing)}) -%}
   {%- endfor -%}
   {%- set known = cdc_vault.inputs_known() if missing else [] -%}
   {%- for name, table in missing.items() -%}
     {%- set stage = name.split(".")[0] -%}
-    {%- if missing | length == stages | length or stage in known or stages[name].tables | length > 1 or not cdc_vault.waits_for_table(stage) -%}
+    {%- if missing | length == stages | length or stage in known or stages[name].tables | length > 1 or not cdc_vault.waits_for_table(stage, seen) -%}
       {{ exceptions.raise_compiler_error(
         this ~ ": " ~ table ~ ", which " ~ stage ~ " reads, is not there: run the load job of its raw table, which makes it of raw, then load this again"
       ) }}
@@ -257,9 +267,9 @@
 {% endmacro %}
 
 {#- Whether the view of a stage in Trino is one from before the first load of its table. -#}
-{% macro waits_for_table(stage) %}
+{% macro waits_for_table(stage, seen={}) %}
   {%- for id in model.depends_on.nodes if id.split(".")[-1] == stage and id in graph.nodes and graph.nodes[id].config.materialized == "view" -%}
-    {{ return(cdc_vault.said_by_stage(stage).hashed_keys is defined and cdc_vault.shows_no_table(cdc_vault.view_text(ref(stage)))) }}
+    {{ return(cdc_vault.said_by_stage(stage).hashed_keys is defined and cdc_vault.shows_no_table(cdc_vault.view_seen(stage, seen))) }}
   {%- endfor -%}
   {{ return(false) }}
 {% endmacro %}
@@ -278,9 +288,9 @@
   Refuses to load from a stage without rows whose view is still that of before the first load, though its table is there: the load of that
   makes the view, and may have been killed in between.
 -#}
-{% macro check_awaited(name, tables) %}
+{% macro check_awaited(name, tables, seen={}) %}
   {%- set stage = name.split(".")[0] -%}
-  {%- if tables and cdc_vault.waits_for_table(stage) -%}
+  {%- if tables and cdc_vault.waits_for_table(stage, seen) -%}
     {{ exceptions.raise_compiler_error(
       this ~ ": the view " ~ ref(stage) ~ " is of before the first load of " ~ tables[0] ~ ", and shows none of its rows. Make it first, by the load job or"
       ~ " `dbt run --select " ~ stage ~ "`, then load this again"
