@@ -20,7 +20,7 @@ LOAD_LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('lakehouse sample', 0
 
 @dataclass(frozen=True)
 class LoadReport:
-    """The row counts of a sample; `loaded` is false if it existed before."""
+    """The row counts of a sample, or of its topics the events; `loaded` is false if it existed before."""
 
     source: str
     loaded: bool

@@ -51,7 +51,7 @@ def load_samples(
     if unknown := sorted(set(wanted) - {*SAMPLES, clicks.SOURCE}):
         raise LakehouseError(f"there is no sample {unknown[0]!r}: choose from {', '.join((*SAMPLES, clicks.SOURCE))}")
     urls = {source: owner_url(settings, source) for source in wanted if source in SAMPLES}
-    reports: list[LoadReport | clicks.LoadReport] = [load(url, source) for source, url in urls.items()]
+    reports: list[LoadReport] = [load(url, source) for source, url in urls.items()]
     if clicks.SOURCE in wanted:
         reports.append(clicks.load(settings))
     if as_json:
@@ -100,6 +100,6 @@ def _through_debezium(settings: Settings, connect_url: str, owner_url: str) -> N
     say(f"then: `lakehouse simulate bank`, `lakehouse ingest --once {NAME}`, `lakehouse run load_{NAME}`")
 
 
-def _line(report: LoadReport | clicks.LoadReport) -> str:
+def _line(report: LoadReport) -> str:
     counts = ", ".join(f"{table} {rows:,}" for table, rows in report.rows.items())
     return f"{report.source}: {'loaded' if report.loaded else 'already there'} ({counts})"

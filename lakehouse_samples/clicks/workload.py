@@ -4,7 +4,6 @@ import json
 import random
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,20 +11,12 @@ from lakehouse.errors import LakehouseError
 from lakehouse.servers.embedded import refuse_namesake
 from lakehouse.servers.kafka import client_properties
 from lakehouse.settings import Settings
+from lakehouse_samples.loading import LoadReport
 
 SOURCE, TOPIC, PARTITIONS = "clicks", "clicks.page_views", 3
 FIRST_EVENTS, PRODUCTS, VISITS = 1_000, 200, 50
 ANSWER_SECONDS = 15.0
 Event = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class LoadReport:
-    """How many events the topic has; `loaded` is false if it had some before."""
-
-    source: str
-    loaded: bool
-    rows: dict[str, int]
 
 
 def load(settings: Settings) -> LoadReport:

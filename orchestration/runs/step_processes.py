@@ -61,21 +61,13 @@ class StepProcesses(StepHandler):
         """Interrupts the process, as the run's own is interrupted, and waits for it."""
         process = self._processes[_step_of(step_handler_context)]
         process.send_signal(signal.SIGINT)
-        try:
-            process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        _await_end(process)
         yield from ()
 
     def wait(self) -> None:
         """A step that has told its end takes a moment to go, and may be releasing locks."""
         for process in self._processes.values():
-            try:
-                process.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            _await_end(process)
 
 
 def execute_in_processes(
@@ -96,6 +88,15 @@ def execute_in_processes(
 def is_step_of(run_id: str) -> bool:
     """Whether this process is a step of the run, which another process has signed."""
     return os.environ.get(RUN_VARIABLE) == run_id
+
+
+def _await_end(process: subprocess.Popen[bytes]) -> None:
+    """Kills one that does not end in time."""
+    try:
+        process.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _step_of(context: StepHandlerContext) -> str:
