@@ -20,6 +20,7 @@ from ingestion.pipeline.session import (
     begin_cycle,
     meta_appends,
     meta_metadata,
+    publication_of,
     register,
     target,
 )
@@ -28,7 +29,7 @@ from ingestion.pipeline.table_plans import Course, conclude, covered, plan_cours
 from ingestion.schema.positions import Position
 from ingestion.schema.problem import TableProblem
 from ingestion.sink.meta_tables import ensure_meta
-from ingestion.sink.publication import Cut, Publication
+from ingestion.sink.publication import Cut
 from ingestion.sink.publish import Outdated, publish
 from ingestion.sink.raw_tables import follow_source, is_under_way, keys_renamed
 from ingestion.sink.rows import TableTarget
@@ -240,15 +241,12 @@ def _publish(
     if written or files or in_cut != tuple(stream.cut_tables):
         joining = {name for name in in_cut if name not in stream.cut_tables}
         landing = (*written, *_without_rows(joining, written))
-        publication = Publication(
-            cycle_id=cycle.id,
-            source=session.name,
-            epoch=stream.epoch,
-            ingested_at=cycle.ingested_at,
-            appends=(
-                *(replace(append_of(session, cycle, w), joins=w.name in joining) for w in landing),
-                *meta_appends(session, cycle, files),
-            ),
+        appends = (
+            *(replace(append_of(session, cycle, w), joins=w.name in joining) for w in landing),
+            *meta_appends(session, cycle, files),
+        )
+        publication = replace(
+            publication_of(session, cycle, appends),
             revision=stream.revision,
             cut=Cut(stream.epoch, now.position, now.at, in_cut),
             advance_to=now.position,

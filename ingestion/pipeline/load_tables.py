@@ -22,6 +22,7 @@ from ingestion.pipeline.session import (
     appends_of,
     begin_cycle,
     meta_metadata,
+    publication_of,
     register,
     settle,
     target,
@@ -33,7 +34,6 @@ from ingestion.schema.evolve import changes, steps
 from ingestion.schema.facts import TableFacts
 from ingestion.schema.positions import Position
 from ingestion.schema.problem import TableProblem
-from ingestion.sink.publication import Publication
 from ingestion.sink.publish import publish
 from ingestion.sink.raw_tables import ensure_raw_table, follow_source, landed_facts
 from ingestion.sink.writer import Written, merge
@@ -332,14 +332,8 @@ def _snapshot(
                 for item, joins_as in joining:
                     _finish(connection, session, item, joins_as, point)
 
-            publication = Publication(
-                cycle_id=cycle.id,
-                source=session.name,
-                epoch=stream.epoch,
-                ingested_at=cycle.ingested_at,
-                appends=tuple(appends_of(session, cycle, [part for part in parts if part.operations or last])),
-                record=record,
-            )
+            appends = appends_of(session, cycle, [part for part in parts if part.operations or last])
+            publication = replace(publication_of(session, cycle, appends), record=record)
             publish(session.settings, session.catalog, session.lease, publication)
         landed = {part.name: part.operations for part in parts}
         progress.advance(states, session.name, len(wave), total_rows(landed))
@@ -391,12 +385,8 @@ def _repair(session: Session, source: OpenSource, states: CatalogConnection, ite
         register(states, session, cycle, [item.iceberg])
         written = stage_repair(session, cycle, item.table, item.iceberg.refresh(), item.facts, point)
         point.check()
-        publication = Publication(
-            cycle_id=cycle.id,
-            source=session.name,
-            epoch=stream.epoch,
-            ingested_at=cycle.ingested_at,
-            appends=tuple(appends_of(session, cycle, [written])),
+        publication = replace(
+            publication_of(session, cycle, appends_of(session, cycle, [written])),
             record=lambda connection: _finish(connection, session, item, "streaming", point),
         )
         publish(session.settings, session.catalog, session.lease, publication)

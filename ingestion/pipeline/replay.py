@@ -16,6 +16,7 @@ from ingestion.pipeline.session import (
     begin_cycle,
     meta_appends,
     meta_metadata,
+    publication_of,
     register,
     settle,
     target,
@@ -25,7 +26,6 @@ from ingestion.pipeline.table_plans import Course, conclude, plan_course
 from ingestion.schema.problem import TableProblem
 from ingestion.sink.aside import of_table
 from ingestion.sink.meta_tables import ensure_meta
-from ingestion.sink.publication import Publication
 from ingestion.sink.publish import publish
 from ingestion.sink.raw_tables import follow_source
 from ingestion.sources.base import ChecksTogether, OpenSource
@@ -125,18 +125,11 @@ def _land(
             store.put_position(connection, session.name, course.position, by)
             store.revise(connection, session.name)
 
-        publication = Publication(
-            cycle_id=cycle.id,
-            source=session.name,
-            epoch=stream.epoch,
-            ingested_at=cycle.ingested_at,
-            appends=(
-                *(replace(append_of(session, cycle, written), properties=late) for written in result.written),
-                *meta_appends(session, cycle, files, leaving={kept_in: all_mine} if plans or let_go else {}),
-            ),
-            record=record,
-            revision=stream.revision,
+        appends = (
+            *(replace(append_of(session, cycle, written), properties=late) for written in result.written),
+            *meta_appends(session, cycle, files, leaving={kept_in: all_mine} if plans or let_go else {}),
         )
+        publication = replace(publication_of(session, cycle, appends), record=record, revision=stream.revision)
         publish(session.settings, session.catalog, session.lease, publication)
         tell_dead_letters(session.name, {} if kept_in == "quarantine" else files)
         for says in result.let_go:

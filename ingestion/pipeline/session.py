@@ -21,7 +21,7 @@ from ingestion.schema.facts import TableFacts
 from ingestion.schema.positions import Position
 from ingestion.sink.irregular import ROWS
 from ingestion.sink.meta_tables import ensure_meta
-from ingestion.sink.publication import TableAppend
+from ingestion.sink.publication import Publication, TableAppend
 from ingestion.sink.raw_tables import keyed_as_declared
 from ingestion.sink.rows import TableTarget
 from ingestion.sink.writer import Written, staged_prefix, writable_metadata
@@ -198,6 +198,11 @@ def meta_metadata(session: Session, states: CatalogConnection, cycle: Cycle, *na
     tables = {name: ensure_meta(session.catalog, name) for name in names}
     register(states, session, cycle, tables.values())
     return {name: writable_metadata(table, cycle.id) for name, table in tables.items()}
+
+
+def publication_of(session: Session, cycle: Cycle, appends: Iterable[TableAppend]) -> Publication:
+    """What publishes the files of a cycle, and does nothing more: `replace` says what else."""
+    return Publication(cycle.id, session.name, cycle.epoch, tuple(appends), cycle.ingested_at)
 
 
 def append_of(session: Session, cycle: Cycle, written: Written) -> TableAppend:

@@ -16,14 +16,14 @@ from ingestion.pipeline.cycle import MAX_REPLANS, connections, run_cycle
 from ingestion.pipeline.load_changes import load_changes
 from ingestion.pipeline.repair.compare import Comparison, Wanted, compare, plain_errors
 from ingestion.pipeline.repair.stage import write_repair
-from ingestion.pipeline.session import Session, appends_of, begin_cycle, register
+from ingestion.pipeline.session import Session, appends_of, begin_cycle, publication_of, register
 from ingestion.pipeline.survey import survey
 from ingestion.pipeline.together import HELD_SECONDS
 from ingestion.run.api import bring_up
 from ingestion.run.mirrors import mirrors_held
 from ingestion.schema.compared import KeyRange, stand_ins
 from ingestion.schema.facts import TableFacts
-from ingestion.sink.publication import Cut, Publication
+from ingestion.sink.publication import Cut
 from ingestion.sink.publish import Outdated, publish
 from ingestion.sink.writer import Written, pack, unpack
 from ingestion.sources.base import Point
@@ -282,12 +282,8 @@ def _publish_repair(
             register(states, session, cycle, [iceberg])
             written = write_repair(session, cycle, table, iceberg, position.facts, point, found)
             point.check()
-            publication = Publication(
-                cycle_id=cycle.id,
-                source=session.name,
-                epoch=stream.epoch,
-                ingested_at=cycle.ingested_at,
-                appends=tuple(appends_of(session, cycle, [written])),
+            publication = replace(
+                publication_of(session, cycle, appends_of(session, cycle, [written])),
                 cut=Cut(stream.epoch, stream.position, point.at, tuple(stream.cut_tables)),
             )
             publish(session.settings, session.catalog, session.lease, publication)
