@@ -10,7 +10,7 @@ import json
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -20,6 +20,7 @@ from lakehouse.servers.logins import Rights
 from lakehouse_serve.access.tokens import Tokens
 from lakehouse_serve.past.cuts import Cut, Cuts, NoCut, is_exactly
 from lakehouse_serve.past.moments import Moment, parse_warehouse, prefix_of, warehouse_of
+from lakehouse_serve.past.reads import Read, refuse_unread, said_of_unread, unread
 from lakehouse_serve.past.snapshots import AsOf, Chosen, NoSnapshot, at_snapshot, has_snapshot, kept_since
 from lakehouse_serve.past.states import positions_of
 from lakehouse_serve.reading import OF_SOURCES, Document, Kind
@@ -42,6 +43,9 @@ READS: tuple[tuple[str, str], ...] = (
     ("HEAD", f"{NAMESPACE}/views/{{view}}"),
 )
 """Clients learn from this list what they may ask for. They compare it with the specification letter by letter."""
+NOT_IN_STATE = (
+    " in that state: no cut of its source has it, or the source was not read until then; ask for the source's position"
+)
 
 
 class Refused(Exception):
@@ -89,7 +93,8 @@ class Answers:
         moment = self._moment(warehouse)
         prefix = self.catalog if moment is None else prefix_of(f"{self.catalog}@{self._fixed(caller, moment)}")
         if moment is not None and not self._has_any(caller, prefix):
-            instead = self._oldest(caller, self._readable(caller))
+            late = self._late(moment, self._cuts(caller, moment)) if moment.pin is None else {}
+            instead = f"; {_said_of_late(late)}" if late else self._oldest(caller, self._readable(caller))
             raise Refused(
                 404, "NotFoundException", f"{warehouse} has nothing for the role {caller.rights.role}{instead}"
             )
@@ -163,7 +168,9 @@ class Answers:
             raise Refused(403, "ForbiddenException", text) from None
         if document is None:
             what = "table" if kind == "TABLE" else "view"
-            raise Refused(404, f"NoSuch{what.title()}Exception", f"there is no {what} {namespace}.{name}")
+            is_of_then = covered is not None and caller.rights.namespaces is None and namespace.startswith(OF_SOURCES)
+            why = NOT_IN_STATE if is_of_then else ""
+            raise Refused(404, f"NoSuch{what.title()}Exception", f"there is no {what} {namespace}.{name}{why}")
         return document
 
     def _snapshots(self, caller: Caller, prefix: str) -> Snapshots | None:
@@ -187,7 +194,7 @@ class Answers:
     def _fixed(self, caller: Caller, moment: Moment) -> str:
         """What names the same state also when newer cuts have been published."""
         if moment.pin is None:
-            cuts = self._cuts(caller, moment)
+            cuts = self._read(moment, self._cuts(caller, moment))
             return f"{positions_of(cuts)}!{positions_of(self._mirrored(moment, cuts))}"
         return f"pin:{moment.pin}!{_told(self._pinned(moment.pin))}"
 
@@ -211,6 +218,30 @@ class Answers:
             return self.cuts.at(moment, datetime.now(UTC))
         except NoCut as error:
             raise Refused(404, "NotFoundException", str(error)) from None
+
+    def _read(self, moment: Moment, cuts: tuple[Cut, ...]) -> tuple[Cut, ...]:
+        """The cuts of those sources that were read until the moment. Raises Refused if there is none.
+
+        No client shows a remark, so a source that was not read until then has no tables there. Those of the others are
+        what was asked for. A client that asks for now gets what a follower has read by its pace.
+        """
+        try:
+            refuse_unread(moment, cuts, self.relations.rows.reads())
+        except NoCut as error:
+            raise Refused(404, "NotFoundException", str(error)) from None
+        late = self._late(moment, cuts)
+        if known := tuple(cut for cut in cuts if cut.source not in late):
+            return known
+        latest = max(read.until for read in late.values()).astimezone(UTC)
+        ask = f"ask for {self.catalog}@{latest:%Y-%m-%dT%H:%M:%S} or earlier, or for a cut by its position"
+        raise Refused(404, "NotFoundException", f"{_said_of_late(late)}; {ask}")
+
+    def _late(self, moment: Moment, cuts: tuple[Cut, ...]) -> dict[str, Read]:
+        """The sources that were not read until the moment."""
+        if moment.at is None:
+            return {}
+        rows = self.relations.rows
+        return unread(replace(moment, at=moment.at - rows.pace), cuts, rows.reads())
 
     def _mirrored(self, moment: Moment, cuts: tuple[Cut, ...]) -> tuple[Cut, ...]:
         """The cuts at which the mirrors of these sources stand: the newest until theirs, unless the moment names them.
@@ -289,6 +320,10 @@ def _credential(document: Document, keys: Mapping[str, str]) -> dict[str, Any]:
 
 def _expired(namespace: str, name: str) -> str:
     return f"{namespace}.{name} has no snapshot of that cut any more: its retention has passed"
+
+
+def _said_of_late(late: Mapping[str, Read]) -> str:
+    return "; ".join(said_of_unread(source, read) for source, read in sorted(late.items()))
 
 
 def _listed_no_more() -> Refused:

@@ -21,6 +21,7 @@ from lakehouse.catalog.pins import TAG, properties_of
 from lakehouse.settings import Settings
 from lakehouse.text.urls import parse_url
 from lakehouse_serve.past.moments import Position, parse_warehouse
+from lakehouse_serve.past.reads import READS, Read, pace, reads_of
 from lakehouse_serve.past.snapshots import Chosen
 from lakehouse_serve.store import Store
 
@@ -60,6 +61,7 @@ class CatalogRows:
 
     def __init__(self, settings: Settings, store: Store) -> None:
         self._catalog = settings.catalog_name
+        self.pace = pace(settings)
         self._store = store
         self._documents: LRUCache[str, Document] = LRUCache(CACHED_BYTES, getsizeof=lambda found: len(found.content))
         self._pins: TTLCache[str, dict[tuple[str, str], Chosen]] = TTLCache(KNOWN_PINS, KNOWN_SECONDS)
@@ -130,6 +132,10 @@ class CatalogRows:
             with self._lock:
                 self._pins[pin] = known
         return known
+
+    def reads(self) -> dict[str, Read]:
+        """How far each source was read."""
+        return reads_of(self._ask(READS), self.pace)
 
     def read(self, location: str) -> Document:
         """A metadata file; they are never written twice. Raises FileNotFoundError."""

@@ -136,6 +136,7 @@ def test_every_moment_is_answered_as_the_source_was(
             if step % 3 == 1:
                 refreshed(mirrored, spark)
             copies.append(copied(world))
+            world.ingest(spark)  # a position beyond what was read is refused
             if step in loaded_at:
                 project.load()
             elif step == loaded_at[0] + 1:
@@ -260,6 +261,7 @@ def assert_told_of_what_is_in_a_later_cut_alone(
     count, name = f"SELECT count(*) AS n FROM raw_{world.source.name}.visits", world.source.name
     world.ingest(spark)
     at_cut = copied(world)
+    world.ingest(spark)
     capsys.readouterr()  # what was said before
     sql(count, json=True, role="writer", as_of_lsn=[f"{name}={at_cut.lsn}"])
     before = capsys.readouterr()

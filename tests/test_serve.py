@@ -66,6 +66,7 @@ def test_each_cut_is_a_warehouse_that_holds_all_tables_of_then(settings: Setting
         )
         moments.append((lsn, at, {name: states(world, name) for name in TABLES}))
         time.sleep(0.05)
+    world.ingest(spark)  # a position beyond what was read is refused
     namespace = f"raw_{world.source.name}"
     for lsn, at, copies in moments:
         for warehouse in (f"lake@{world.source.name}={lsn}", f"lake@{at}"):

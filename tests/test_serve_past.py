@@ -161,19 +161,20 @@ def number(lsn: str) -> int:
     return (int(high, 16) << 32) + int(low, 16)
 
 
-def test_a_moment_that_newer_cuts_belong_to_is_not_remembered(settings: Settings, spark: Any, service: Served) -> None:
-    """The answer to a position that no cut had reached was kept, and clients read that state for good."""
+def test_a_moment_that_newer_cuts_belong_to_is_refused(settings: Settings, spark: Any, service: Served) -> None:
+    """A position that was not read yet was answered from the cut before it, and kept."""
     world = make_world(settings, DDL, TABLES)
     world.ingest(spark)
-    [(now,)] = world.rows("SELECT pg_current_wal_lsn()::text")
-    later = f"{now.split('/')[0]}/FFFFFFFF"
-    warehouse, namespace = f"lake@{world.source.name}={later}", f"raw_{world.source.name}"
-    first = service.client("writer", warehouse)
-    assert state_of(first, namespace)["steps"] == [(1, 0)]
+    [(first,)] = world.rows("SELECT pg_current_wal_lsn()::text")
     world.sql("UPDATE steps SET step = 1", "UPDATE accounts SET balance = 0 WHERE id = 1")
+    [(second,)] = world.rows("SELECT pg_current_wal_lsn()::text")
+    source, namespace = world.source.name, f"raw_{world.source.name}"
+    with pytest.raises(Exception, match=f"{source}={second} is not in the lake yet: {source} has been read until"):
+        service.client("writer", f"lake@{source}={second}")
     world.ingest(spark)
-    assert state_of(service.client("writer", warehouse), namespace)["steps"] == [(1, 1)]
-    assert state_of(first, namespace)["steps"] == [(1, 0)], "a client stays at the cut that it was led to"
+    stays = service.client("writer", f"lake@{source}={first}")
+    assert state_of(service.client("writer", f"lake@{source}={second}"), namespace)["steps"] == [(1, 1)]
+    assert state_of(stays, namespace)["steps"] == [(1, 0)], "a client stays at the cut that it was led to"
 
 
 @pytest.mark.slow
@@ -191,6 +192,7 @@ def test_each_cut_of_mirrors_is_a_state_of_the_source_for_readers(
         if step != 2:
             refreshed(world, spark)
         moments.append((step, of_source))
+    world.ingest(spark)  # a position beyond what was read is refused
     space = f"mirror_{source}"
     rules = [{"schema": space, "name": name, "least": "reader", "personal": []} for name in TABLES]
     with served(settings, tmp_path / "access", rules) as service:
@@ -233,6 +235,7 @@ def test_a_table_that_was_set_back_still_has_its_earlier_cuts(settings: Settings
         world.sql(f"UPDATE steps SET step = {step}")
         world.ingest(spark)
         lsns.append(world.rows("SELECT pg_current_wal_lsn()::text")[0][0])
+    world.ingest(spark)
     source = world.source.name
     asked = [service.client("writer", f"lake@{source}={lsn}") for lsn in lsns]
     table = asked[0].load_table((f"raw_{source}", "steps"))

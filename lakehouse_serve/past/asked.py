@@ -29,7 +29,8 @@ from lakehouse_serve.past.mirrors import MIRROR, key_of
 from lakehouse_serve.past.mirrors import has_snapshot as mirror_has
 from lakehouse_serve.past.moments import Moment, parse_warehouse
 from lakehouse_serve.past.queries import AsOfCuts, Kind
-from lakehouse_serve.past.states import State, came_later, mirrors_at, newest_cuts, said_of_later, state_at
+from lakehouse_serve.past.reads import read_sources, said_of_unread, unread
+from lakehouse_serve.past.states import State, came_later, mirrors_at, newest_cuts, said_of_later, state_at, until_read
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -52,11 +53,12 @@ def moment_of(settings: Settings, text: str) -> Moment:
 def at_moment(settings: Settings, sql: str, moment: Moment, role: Role) -> tuple[str, tuple[Cut, ...]]:
     """The query as of the newest cut of each source until the moment, and those cuts that it reads.
 
-    Raises LakehouseError where there is no cut, a relation has no past, or what was committed until then is not loaded.
+    Raises LakehouseError where there is no cut, a relation has no past, or what was committed until then is not loaded,
+    or not read.
     """
     if moment.pin is not None:
         raise LakehouseError(f"pin:{moment.pin} is no time and no position: use --as-of-cut")
-    cuts = newest_cuts(settings, moment)
+    cuts = until_read(settings, moment, newest_cuts(settings, moment))
     standing = {cut.source: cut for cut in mirrors_at(settings, cuts)}
     snapshots = {name: found for cut in standing.values() for name, found in cut.tables.items()}
     return _at(settings, sql, State(cuts, snapshots, is_of_all=moment.at is not None), role, standing)
@@ -66,7 +68,11 @@ def remarks(settings: Settings, moment: Moment, cuts: Collection[Cut]) -> list[s
     """What of the moment's own is not in these cuts, the newest until then."""
     with closing(open_catalog(settings)) as catalog:
         found = [(cut, came_later(catalog, cut, moment)) for cut in cuts]
-    return [said_of_later(cut, changed) for cut, changed in found if changed]
+    not_read = unread(moment, cuts, read_sources(settings)) if moment.at is not None else {}
+    return [
+        *(said_of_later(cut, changed) for cut, changed in found if changed),
+        *(said_of_unread(source, read) for source, read in not_read.items()),
+    ]
 
 
 def at_cut(settings: Settings, sql: str, moment: Moment, role: Role) -> tuple[str, tuple[Cut, ...]]:

@@ -18,6 +18,7 @@ from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 from lakehouse_serve.past.cuts import Cut, Cuts, NoCut, is_exactly
 from lakehouse_serve.past.moments import Moment, parse_warehouse
+from lakehouse_serve.past.reads import read_sources, refuse_unread
 
 if TYPE_CHECKING:
     from pyiceberg.expressions import BooleanExpression
@@ -70,6 +71,16 @@ def newest_cuts(settings: Settings, moment: Moment) -> tuple[Cut, ...]:
         raise LakehouseError(str(error)) from None
 
 
+def until_read(settings: Settings, moment: Moment, cuts: tuple[Cut, ...]) -> tuple[Cut, ...]:
+    """These cuts. Raises LakehouseError where the moment has a position that the lake has not read."""
+    if moment.positions:
+        try:
+            refuse_unread(moment, cuts, read_sources(settings))
+        except NoCut as error:
+            raise LakehouseError(str(error)) from None
+    return cuts
+
+
 def together(settings: Settings, moment: Moment, sources: Collection[Source], cut: str | None = None) -> State:
     """What of these sources belongs together until a moment: the newest cut at which the mirrors stand, and raw there.
 
@@ -80,7 +91,9 @@ def together(settings: Settings, moment: Moment, sources: Collection[Source], cu
     ones. Raises LakehouseError if there is no cut, or nothing of it is left.
     """
     declared, asked = {source.name: source for source in sources}, moment if cut is None else _positions(cut)
-    newest = {cut.source: cut for cut in newest_cuts(settings, asked) if cut.source in declared}
+    listed = newest_cuts(settings, asked)
+    listed = until_read(settings, asked, listed) if cut is None else listed
+    newest = {cut.source: cut for cut in listed if cut.source in declared}
     if not newest:
         raise LakehouseError("no cut of a declared source was published until then")
     mirrors = {cut.source: cut for cut in Cuts(settings, "mirror").newest(asked) if cut.source in newest}

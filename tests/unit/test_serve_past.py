@@ -31,6 +31,7 @@ from lakehouse_serve.app import Service
 from lakehouse_serve.objects import Objects
 from lakehouse_serve.past import cuts as cuts_module
 from lakehouse_serve.past.cuts import Cuts
+from lakehouse_serve.past.reads import Read, reads_of
 from lakehouse_serve.reading import CatalogRows
 from lakehouse_serve.relations import Relations
 from maintenance.actions.expire_snapshots import Expiry
@@ -54,6 +55,11 @@ class Rows(CatalogRows):
         read = SimpleNamespace(read=lambda location: Path(location.removeprefix("file://")).read_bytes())
         super().__init__(load_settings(catalog_url="postgresql://nobody@nowhere/lake"), cast(Any, read))
         self._engine = catalog.engine
+        self.known: list[Any] = []
+
+    def reads(self) -> dict[str, Read]:
+        """How far the test says that sources were read."""
+        return reads_of(self.known, self.pace)
 
     def _ask(self, statement: str, **values: str) -> list[Any]:
         return []
@@ -75,7 +81,8 @@ class Lake:
         access = folder / "access"
         ensure_own_logins(access, PASSWORDS)
         (access / RELATIONS).write_text(json.dumps({"relations": RULES}))
-        relations, tokens, none = Relations(Rows(self.catalog), Grants(access)), Tokens(SECRET), cast(Any, None)
+        self.rows = Rows(self.catalog)
+        relations, tokens, none = Relations(self.rows, Grants(access)), Tokens(SECRET), cast(Any, None)
         self.port = free_port()
         self.uri = f"http://127.0.0.1:{self.port}"
         answers = Answers("lake", relations, Cuts(none), Cuts(none, "mirror"), tokens, Access(self.uri, "us-east-1"))
@@ -131,10 +138,12 @@ class Lake:
         assert snapshot is not None
         return snapshot.snapshot_id
 
-    def _list(self, meta: tuple[str, str], lsn: int, minute: int, epoch: int, **snapshots: int) -> None:
+    def _list(
+        self, meta: tuple[str, str], lsn: int, minute: int, epoch: int, source: str = "shop", **snapshots: int
+    ) -> None:
         table, at = self.catalog.load_table(meta), BEGUN + minute * timedelta(minutes=1)
         named = [(name, str(snapshot)) for name, snapshot in snapshots.items()]
-        row = {"source": "shop", "epoch": epoch, "cut_lsn": lsn, "cut_at": at, "published_at": at, "snapshots": named}
+        row = {"source": source, "epoch": epoch, "cut_lsn": lsn, "cut_at": at, "published_at": at, "snapshots": named}
         table.append(pa.Table.from_pylist([row], schema=table.schema().as_arrow()))
 
 
@@ -225,6 +234,41 @@ def test_after_a_recovery_mirrors_of_the_epoch_before_are_not_shown(lake: Lake) 
     with pytest.raises(Exception, match="has nothing for the role reader"):
         lake.client("reader", "lake@2026-11-20T10:07")
     assert ids(lake.client("reader", "lake@2026-11-20T10:05").load_table(STORES)) == [32, 64]
+
+
+def read(source: str, lsn: int, minute: float, followed: bool = False) -> tuple[Any, ...]:
+    """A source that was read so far, at that minute; somebody follows it, or nobody does."""
+    now = BEGUN + timedelta(hours=1)
+    return source, 1, lsn, BEGUN + minute * timedelta(minutes=1), BEGUN if followed else None, None, now
+
+
+def test_what_was_not_read_is_refused_and_not_answered_from_an_older_cut(lake: Lake) -> None:
+    """A client had yesterday's rows while ingestion was down, and a commit that it had just made was missing."""
+    lake.rows.known = [read("shop", 80, 5)]
+    assert ids(lake.client("reader", "lake@2026-11-20T10:05").load_table(STORES)) == [32, 64]
+    assert ids(lake.client("reader", "lake@shop=0/50").load_table(STORES)) == [32, 64]
+    with pytest.raises(Exception, match=r"shop=0/51 is not in the lake yet: shop has been read until shop=1:0/50; .*"):
+        lake.client("reader", "lake@shop=0/51")
+    until = "shop has been read until 2026-11-20 10:05:00 UTC only: .*; ask for lake@2026-11-20T10:05:00 or earlier"
+    with pytest.raises(Exception, match=until):
+        lake.client("reader", "lake@2026-11-20T10:59")
+    lake.rows.known = [read("shop", 80, 5, followed=True)]
+    assert ids(lake.client("reader", "lake@2026-11-20T11:00").load_table(STORES)) == [32, 64], "it is idle"
+
+
+def test_of_several_sources_those_that_were_not_read_have_no_tables(lake: Lake) -> None:
+    """One that was removed, or is read once a night, must not keep others from being asked by time."""
+    lake.catalog.create_namespace("raw_bank")
+    lake.catalog.create_table(accounts := ("raw_bank", "accounts"), SCHEMA)
+    lake._list(CUTS, 7, 1, 1, source="bank", accounts=lake._append(accounts, 7))
+    lake.rows.known = [read("shop", 80, 5), read("bank", 8, 59)]
+    client = lake.client("lakehouse", "lake@2026-11-20T10:59")
+    with pytest.raises(NoSuchTableError, match=r"no table raw_shop.stores in that state: .* was not read until then"):
+        client.load_table(RAW)
+    assert ids(client.load_table(accounts)) == [7]
+    assert ids(lake.client("lakehouse", "lake@2026-11-20T10:05").load_table(RAW)) == [16, 32, 48, 64]
+    with pytest.raises(Exception, match="has nothing for the role reader; shop has been read until 2026-11-20 10:05"):
+        lake.client("reader", "lake@2026-11-20T10:59")
 
 
 def test_a_pin_says_of_which_cut_its_tables_are_and_not_where_they_stand_now(lake: Lake) -> None:
