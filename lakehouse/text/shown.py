@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 # Controls, formats (which turn text around or hide it), lone surrogates, line and paragraph separators.
 ACTIVE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 CUT = "…"
+LEAST = 8  # letters of a column that wraps on a terminal; with fewer a value cannot be read
+GAP = 2
 JOINERS = "\u200c\u200d"  # of letters and emoji; they do nothing else
 
 
@@ -97,14 +99,65 @@ def cell(value: object) -> Text:
 def table(headings: Sequence[str], rows: Iterable[Sequence[object]], kept_whole: Collection[str] = ()) -> Table:
     """A table without lines; columns named in `kept_whole` do not wrap, the others fold where a terminal is narrow."""
     from rich.table import Table
+    from rich.text import Text
 
     made = Table(box=None, pad_edge=False)
     for heading in headings:
         whole = heading in kept_whole
         made.add_column(cell(heading), overflow="ellipsis" if whole else "fold", no_wrap=whole)
     for row in rows:
-        made.add_row(*map(cell, row))
+        made.add_row(*(value if isinstance(value, Text) else cell(value) for value in row))
     return made
+
+
+def print_table(
+    headings: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    kept_whole: Collection[str] = (),
+    right: Collection[str] = (),
+) -> None:
+    """Prints a table with all columns and values, whole where nobody watches, as in a pipe, and as wide as that takes.
+
+    On a terminal that is too narrow, columns wrap, but for those in `kept_whole`; where even that leaves no room, each
+    row is a block with a line for each column.
+    """
+    if not headings:
+        return
+    on, cells = console(), [tuple(map(cell, row)) for row in rows]
+    natural = [max(text.cell_len for text in column) for column in zip(map(cell, headings), *cells, strict=True)]
+    if not on.is_terminal or not cells:
+        on.width = max(on.width, sum(natural) + GAP * len(natural))
+    widths = _fitted(headings, natural, on.width, kept_whole)
+    if widths is None:
+        _print_blocks(headings, cells)
+        return
+    made = table(headings, cells, kept_whole)
+    for heading, column, width in zip(headings, made.columns, widths, strict=True):
+        column.width, column.justify = width, "right" if heading in right else "left"
+    on.print(made)
+
+
+def _fitted(
+    headings: Sequence[str], natural: Sequence[int], width: int, kept_whole: Collection[str]
+) -> list[int] | None:
+    """The width of each column: as wide as it is, or as the widest may be; None where that is too narrow to read."""
+    for most in range(max(LEAST, min(width, max(natural))), LEAST - 1, -1):
+        found = [
+            whole if heading in kept_whole else min(whole, most)
+            for heading, whole in zip(headings, natural, strict=True)
+        ]
+        if sum(found) + GAP * len(found) <= width:
+            return found
+    return None
+
+
+def _print_blocks(headings: Sequence[str], rows: Sequence[Sequence[Text]]) -> None:
+    names = [cell(heading) for heading in headings]
+    widest = max(name.cell_len for name in names)
+    for number, row in enumerate(rows, start=1):
+        print(f"-[ row {number:,} ]-")
+        for name, value in zip(names, row, strict=True):
+            print(f"{name.plain}{' ' * (widest - name.cell_len)}  {value.plain}")
 
 
 class LineFormatter(logging.Formatter):

@@ -3,7 +3,7 @@
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -11,10 +11,7 @@ from lakehouse.catalog.open import newest_data_snapshot, open_catalog
 from lakehouse.declarations.dbt.yaml_files import declared_sources
 from lakehouse.migrations import refuse_former_state
 from lakehouse.settings import Settings, load_settings
-from lakehouse.text.shown import console, say, say_json, table
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from lakehouse.text.shown import print_table, say, say_json
 
 LAYERS = ("raw", "parsed", "vault", "marts", "meta")
 
@@ -66,9 +63,8 @@ def show(
         shown = {"tables": [asdict(t) for t in tables], "cuts": [asdict(c) for c in cuts]}
         say_json(shown, indent=2)
         return
-    out = console()
-    out.print(_tables(tables))
-    out.print(_cuts(cuts))
+    _print_tables(tables)
+    _print_cuts(cuts)
 
 
 def _show_first(settings: Settings, asked: str, json: bool) -> None:
@@ -89,7 +85,7 @@ def _show_first(settings: Settings, asked: str, json: bool) -> None:
         )
         for f in found
     ]  # fmt: skip
-    console().print(table(("cut", "is of", "published at", "commit", "committed at", "rows in raw"), rows))
+    print_table(("cut", "is of", "published at", "commit", "committed at", "rows in raw"), rows)
     for f in found:
         if f.left_out:
             say(
@@ -135,7 +131,7 @@ def newest_cuts(settings: Settings) -> list[LakeCut]:
     ]
 
 
-def _tables(tables: list[LakeTable]) -> "Table":
+def _print_tables(tables: list[LakeTable]) -> None:
     rows = [
         (
             t.layer, f"{t.namespace}.{t.name}", f"{t.rows:,}",
@@ -143,13 +139,11 @@ def _tables(tables: list[LakeTable]) -> "Table":
         )
         for t in tables
     ]  # fmt: skip
-    made = table(("layer", "table", "rows", "data changed at (UTC)"), rows)
-    made.columns[2].justify = "right"
-    return made
+    print_table(("layer", "table", "rows", "data changed at (UTC)"), rows, right=("rows",))
 
 
-def _cuts(cuts: list[LakeCut]) -> "Table":
-    return table(
+def _print_cuts(cuts: list[LakeCut]) -> None:
+    print_table(
         ("source", "epoch", "cut", "cut at (UTC)", "age"),
         [(c.source, c.epoch, c.cut_lsn, f"{c.cut_at:%Y-%m-%d %H:%M:%S}", f"{c.age_seconds:.0f} s") for c in cuts],
     )

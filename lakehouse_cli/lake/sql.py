@@ -12,7 +12,7 @@ from lakehouse.servers.time_travel import refuse_ignored
 from lakehouse.servers.trino import answering, connect
 from lakehouse.servers.trino import query as ask
 from lakehouse.settings import Settings, load_settings
-from lakehouse.text.shown import console, say, say_json, table
+from lakehouse.text.shown import print_table, say, say_json
 
 NOT_MINE = " (asked as {role}: `--role privacy` sees personal data, `--role writer` everything)"
 NOT_LOADED = " (no load has made it yet: `lakehouse run load_SOURCE` makes parsed and vault of what is in raw)"
@@ -88,7 +88,7 @@ def _print(names: list[str], rows: list[list[Any]], json: bool) -> None:
         for line in rows[0][0].split("\n"):
             say(line)
         return
-    console().print(table(names, [["" if value is None else value for value in row] for row in rows]))
+    print_table(names, [["" if value is None else value for value in row] for row in rows])
 
 
 def _as_of(settings: Settings, query: str, moment: str, exactly: bool, role: Role) -> str:

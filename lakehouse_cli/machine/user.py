@@ -9,7 +9,7 @@ from lakehouse.declarations.access.rules import namespaces_read
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.logins import Namespaces, add_login, change_login, read_logins, remove_login
 from lakehouse.settings import load_settings
-from lakehouse.text.shown import console, say, table
+from lakehouse.text.shown import print_table, say
 from lakehouse.text.spelling import close
 
 app = typer.Typer(no_args_is_help=True, help="Logins to Trino: readers, with or without personal data.")
@@ -71,7 +71,7 @@ def list_() -> None:
     """Show the logins, their roles and the namespaces that they read."""
     logins = sorted(read_logins(_folder()).items())
     rows = [(name, login.role, _said(login.namespaces)) for name, login in logins]
-    console().print(table(("login", "role", "namespaces"), rows))
+    print_table(("login", "role", "namespaces"), rows)
 
 
 def _said(namespaces: Namespaces) -> str:

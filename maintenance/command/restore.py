@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
@@ -13,7 +12,7 @@ import typer
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import load_settings
 from lakehouse.text.moments import parse_moment
-from lakehouse.text.shown import console, say, say_json, table
+from lakehouse.text.shown import print_table, say, say_json
 from maintenance.actions.exclusion import Held, exclusive
 from maintenance.inventory.outcome import TableName
 from maintenance.inventory.pins import Pin, pin_cut, pin_table
@@ -137,4 +136,4 @@ def show_pins(found: Sequence[Pin], as_json: bool) -> None:
         for pin in found
     ]  # fmt: skip
     headings = ("consumer", "table", "snapshot", "committed (UTC)", "until (UTC)")
-    console(width=None if sys.stdout.isatty() else 160).print(table(headings, rows, kept_whole=headings))
+    print_table(headings, rows, kept_whole=headings)

@@ -1,16 +1,15 @@
 """Plans, outcomes and the state of tables, as text for people."""
 
-import sys
 from collections.abc import Iterable, Sequence
 
-from lakehouse.text.shown import console, say, table
+from lakehouse.text.shown import print_table, say
 from maintenance.inventory.outcome import Figures, Outcome
 from maintenance.planning.plan import NOT_THERE, Passed, Plan
 from maintenance.planning.survey import Survey
 from maintenance.runner.result import Result
 
 FIGURES = ("files", "bytes", "manifests", "snapshots")
-FEW, WIDTH_IN_A_FILE = 10, 200
+FEW = 10
 LONG = ("why", "what", "estimated gain")  # columns that wrap on a narrow terminal
 UNITS = ("B", "kB", "MB", "GB", "TB")
 
@@ -99,8 +98,7 @@ def _passed(items: Iterable[Passed]) -> None:
 
 
 def _print(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    out = console(width=None if sys.stdout.isatty() else WIDTH_IN_A_FILE)
-    out.print(table(headings, rows, kept_whole=set(headings).difference(LONG)))
+    print_table(headings, rows, kept_whole=set(headings).difference(LONG))
 
 
 def _probes(outcome: Outcome) -> str:

@@ -5,6 +5,8 @@ import json
 import logging
 import subprocess
 import sys
+from functools import partial
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,7 +14,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from lakehouse.errors import LakehouseError
-from lakehouse.text.shown import LineFormatter, busy, cell, console, lines, say, say_json, table, visible
+from lakehouse.text import shown
+from lakehouse.text.shown import LineFormatter, busy, cell, console, lines, print_table, say, say_json, table, visible
 from lakehouse_cli.machine.foreground import Command, _Child, _copy
 from tests.hostile import FORGED, effects, names
 
@@ -40,6 +43,57 @@ def test_a_cell_of_a_table_is_no_markup(texts: list[str]) -> None:
     shown = file.getvalue()
     assert not list(effects(shown)) and len(shown.splitlines()) == len(texts) + 1
     assert all(visible(text).strip() in shown for text in texts)
+
+
+MANY = [f"column_{n}" for n in range(45)]
+
+
+def printed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], width: int, is_terminal: bool, *what: Any
+) -> list[str]:
+    made = partial(Console, width=width, force_terminal=is_terminal, markup=False, color_system=None)
+    monkeypatch.setattr(shown, "console", made)
+    print_table(*what)
+    return [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+
+
+@pytest.mark.parametrize("value", ["x", "longer-than-the-width-of-a-pipe-" * 7])
+def test_a_pipe_gets_every_column_and_every_value_whole(
+    value: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of 45 columns one was printed at a width of 80, and nothing said so."""
+    head, row = printed(monkeypatch, capsys, 80, False, MANY, [[value] * 45])
+    assert head.split() == MANY and row.split() == [value] * 45
+
+
+@pytest.mark.parametrize("width", [20, 80, 200, 450])
+def test_a_terminal_gets_every_column_in_a_table_or_in_lines(
+    width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    values = [[f"row {n} value {column}" for column in MANY] for n in range(2)]
+    found = printed(monkeypatch, capsys, width, True, MANY, values)
+    if width == 450:  # 45 columns of eight letters, each of several lines
+        assert max(map(len, found)) <= width and "".join(found[:2]).count("column_") == 45
+        return
+    assert found[0] == "-[ row 1 ]-" and found[1] == "column_0   row 0 value column_0"
+    assert len(found) == 2 * 46 and found[-1] == "column_44  row 1 value column_44"
+
+
+def test_a_terminal_folds_long_columns_and_leaves_short_ones(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [["id7", "x" * 60, "y" * 60, 5]]
+    found = printed(monkeypatch, capsys, 50, True, ["id", "a", "b", "n"], rows, ["id"], ["n"])
+    assert found[0].split() == ["id", "a", "b", "n"] and found[1].startswith("id7  x") and len(found) == 5
+    assert "".join(found).count("x") == "".join(found).count("y") == 60
+
+
+def test_a_table_without_rows_or_columns_is_printed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert printed(monkeypatch, capsys, 20, True, MANY, [])[0].split() == MANY
+    assert not "".join(printed(monkeypatch, capsys, 20, True, [], []))
+    assert printed(monkeypatch, capsys, 20, True, ["a", "b"], [[1, 2]]) == ["a  b", "1  2"]
 
 
 @given(TEXTS)
