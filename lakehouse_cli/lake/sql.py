@@ -80,6 +80,8 @@ def _more(error: TrinoQueryError, role: Role) -> str:
 
 def _print(names: list[str], rows: list[list[Any]], json: bool) -> None:
     if json:
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise LakehouseError(f"query: two columns are called {twice[0]}: name them apart with AS")
         for row in rows:
             say_json(dict(zip(names, row, strict=True)))
         return
