@@ -84,8 +84,9 @@ def until_read(settings: Settings, moment: Moment, cuts: tuple[Cut, ...]) -> tup
 def together(settings: Settings, moment: Moment, sources: Collection[Source], cut: str | None = None) -> State:
     """What of these sources belongs together until a moment: the newest cut at which the mirrors stand, and raw there.
 
-    A source without mirrors has its newest cut, and so has one whose mirrors had not been refreshed for long: where a
-    table has changed since, they are not in the state, which says so. A mart says nothing of commits: it is as it was
+    A source without mirrors has its newest cut, and so has one whose mirrors had not been refreshed for long, or not
+    since a recovery: where a table has changed since, as a recovery may roll it back, they are not in the state, which
+    says so. A mart says nothing of commits: it is as it was
     built last until the moment, or until the mirrors of these cuts were published. What else was not there, or came
     later, is said, too, and so are tables whose snapshot of then is gone. `cut` names the cuts in place of the newest
     ones. Raises LakehouseError if there is no cut, or nothing of it is left.
@@ -98,6 +99,7 @@ def together(settings: Settings, moment: Moment, sources: Collection[Source], cu
         raise LakehouseError("no cut of a declared source was published until then")
     mirrors = {cut.source: cut for cut in Cuts(settings, "mirror").newest(asked) if cut.source in newest}
     mirrors = {name: cut for name, cut in mirrors.items() if declared[name].mirrored}
+    of_before = {name: mirrors.pop(name) for name in sorted(mirrors) if mirrors[name].epoch != newest[name].epoch}
     with closing(open_catalog(settings)) as catalog:
         cuts = {**newest, **_raw_at(settings, mirrors.values())}
         old = {
@@ -120,7 +122,13 @@ def together(settings: Settings, moment: Moment, sources: Collection[Source], cu
         for name in forgotten
     ]
     for name, source in sorted(declared.items()):
-        if name in late:
+        if name in of_before:
+            at, now = of_before[name].position, newest[name].position
+            missing.append(
+                f"mirrors of {name} are not in it: they stand at {at}, of before a recovery, and the cut is {now}; pin "
+                "again once they are refreshed"
+            )
+        elif name in late:
             missing.append(f"mirrors of {name} are not in it: they were not refreshed since {late[name].position}")
         elif name in cuts and source.mirrored and name not in mirrors:
             missing.append(f"mirrors of {name} are not in it: there were none until then")

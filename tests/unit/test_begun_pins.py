@@ -67,13 +67,15 @@ def grow(catalog: LakeCatalog, name: tuple[str, str], lsn: int = 1, at: datetime
     return table.metadata.current_snapshot_id
 
 
-def cut(catalog: LakeCatalog, lsn: int, at: datetime) -> dict[tuple[str, str], int]:
-    """A cut of raw at which the mirror was refreshed."""
+def cut(
+    catalog: LakeCatalog, lsn: int, at: datetime, epoch: int = 1, is_refreshed: bool = True
+) -> dict[tuple[str, str], int]:
+    """A cut of raw at which the mirror was refreshed, or was not."""
     snapshots = {}
-    for listed, name in ((CUTS, RAW), (MIRRORS, MIRROR)):
+    for listed, name in ((CUTS, RAW), (MIRRORS, MIRROR))[: 1 + is_refreshed]:
         snapshots[name] = grow(catalog, name, lsn, at)
         row = {
-            "source": "shop", "epoch": 1, "cut_lsn": lsn, "cut_at": at, "published_at": at,
+            "source": "shop", "epoch": epoch, "cut_lsn": lsn, "cut_at": at, "published_at": at,
             "snapshots": [("orders", str(snapshots[name]))],
         }  # fmt: skip
         table = catalog.load_table(listed)
@@ -100,6 +102,25 @@ def test_a_pin_that_was_killed_half_way_is_completed_with_its_own_cut(catalog: L
     assert KnownLake().pin_cut("close", moment, until)[0] == []
     newer, missing, _ = KnownLake().pin_cut("later", moment, until)
     assert {pin.cut for pin in newer} == {"shop=1:0/C8"} and missing == ()
+
+
+@pytest.mark.parametrize("has_expired", [False, True])
+def test_a_pin_after_a_recovery_is_not_of_what_was_rolled_back(catalog: LakeCatalog, has_expired: bool) -> None:
+    """Until the first refresh after it, a pin kept the mirrors and raw of the epoch before, and told nothing of it."""
+    now = datetime.now(UTC)
+    cut(catalog, 100, now - timedelta(minutes=3))
+    raw = cut(catalog, 90, now - timedelta(minutes=1), epoch=2, is_refreshed=False)
+    if has_expired:
+        catalog.load_table(CUTS).delete("epoch = 1")
+    made, missing, _ = KnownLake().pin_cut("close", now, now + timedelta(days=1))
+    assert [(*pin.table,) for pin in made] == [RAW] and pinned(catalog, "close") == (raw, "shop=2:0/5A", "")
+    assert missing == (
+        "mirrors of shop are not in it: they stand at shop=1:0/64, of before a recovery, and the cut is shop=2:0/5A; "
+        "pin again once they are refreshed",
+    )
+    if not has_expired:
+        before, *_ = KnownLake().pin_cut("before", now - timedelta(minutes=2), now + timedelta(days=1))
+        assert {(*pin.table,) for pin in before} == {RAW, MIRROR}
 
 
 def test_a_pin_has_the_newest_cut_of_a_source_that_was_removed(catalog: LakeCatalog) -> None:
