@@ -177,7 +177,7 @@ def _refuse_incomplete(moment: Moment, found: tuple[Cut, ...], sources: Callable
         meant = [f": did you mean {near!r}?" for name in sorted(missing - known) if (near := close(name, known, 0.6))]
         remark = meant[0] if meant else ", or those of that time have expired"
         raise NoCut(f"no cut{of} was published until then{remark}")
-    if len(found) > 1 and any(position.source is None for position in moment.positions):
+    if any(position.source is None for position in moment.positions) and len(sources()) > 1:
         raise NoCut(f"there are several sources: name one, as in {found[0].source}=0/3C87757")
 
 

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -115,6 +116,19 @@ def test_the_newest_cut_until_a_moment(cuts: Table, moment: str, found: tuple[in
 @pytest.mark.parametrize("moment", ["2026-05-03", "0001-01-05", "0/63", "s=1:0/63", "t=0/FFFF"])
 def test_there_is_no_cut_before_the_first_one(cuts: Table, moment: str) -> None:
     assert newest(cuts, moment) == {}
+
+
+@pytest.mark.parametrize("position", [150, 250])
+def test_a_position_without_a_source_is_refused_where_the_lake_has_several(
+    position: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of a source without a cut until there was taken for one of the other."""
+    table = listed(tmp_path, [row(100), row(200, source="bank")])
+    monkeypatch.setattr(cuts_module, "open_catalog", lambda _: table.catalog)
+    of = partial(Cuts(cast(Any, None)).at, now=PUBLISHED)
+    with pytest.raises(NoCut, match=r"there are several sources: name one, as in (s|bank)=0/3C87757"):
+        of(Moment(positions=(Position(position),)))
+    assert [cut.lsn for cut in of(Moment(positions=(Position(position, "s"),)))] == [100]
 
 
 @pytest.mark.parametrize("moment", ["0/12C", "s=0/190", "s=0/1F4", "0/C8"])
