@@ -1,15 +1,15 @@
 """Names the lake's tables in a second JDBC catalog, and keeps it pointing at their newest state.
 
 No file is copied: both catalogs name the same metadata files. All pointers are read in one query and written in one
-transaction, so the mirrors of a source stand at one cut there too. Whatever that catalog names in the lake's warehouse
-belongs to the export: what is exported no longer, goes.
+transaction, so the mirrors of a source stand at one cut there too. What that catalog names of the lake belongs to the
+export (`exported`): what is exported no longer, goes.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -20,8 +20,6 @@ from sqlalchemy import delete, insert, inspect, select, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from lakehouse.catalog.locations import one_spelling
-from lakehouse.catalog.relations import directory
 from lakehouse.declarations.access.rules import OWN, RELATIONS
 from lakehouse.errors import LakehouseError
 from lakehouse.servers import exports
@@ -30,11 +28,10 @@ from lakehouse.servers.logins import Rights
 from lakehouse.settings import ExportSettings, Settings
 from lakehouse.text.urls import parse_url
 from lakehouse_serve.access.grants import Grants
+from lakehouse_serve.exported import Name, Owner, Pointers, read_notes, write_notes
 from lakehouse_serve.reading import CatalogRows
 from lakehouse_serve.store import Store
 
-Name = tuple[str, str]
-Pointers = Mapping[Name, str]
 OURS = "lakehouse"  # the schema of the lake's state, beside its own catalog
 LOCK = 20_476_103  # of the second catalog's database: whoever has it exports
 WAIT_SECONDS = 60
@@ -56,9 +53,9 @@ class Plan:
         return f"{len(self.register)} registered, {len(self.refresh)} refreshed, {len(self.drop)} dropped"
 
 
-def plan(here: Pointers, there: Pointers, warehouse: str) -> Plan:
+def plan(here: Pointers, there: Pointers, owner: Owner) -> Plan:
     """Compares both catalogs. Raises LakehouseError where a name is taken by a table that is not the lake's."""
-    ours = {name: location for name, location in there.items() if _below(location, warehouse)}
+    ours = {name: location for name, location in there.items() if owner.has(name, location)}
     if taken := sorted(set(there) & set(here) - set(ours)):
         raise LakehouseError(
             f"{'.'.join(taken[0])} is another table in the second catalog: leave it out of LAKEHOUSE_EXPORT__TABLES, "
@@ -129,8 +126,9 @@ def _export(settings: Settings, rows: CatalogRows, second: SqlCatalog) -> Plan:
             found = session.scalars(select(IcebergTables).where(own).with_for_update()).all()
             there = {(row.table_namespace, row.table_name): str(row.metadata_location) for row in found}
             here = _allowed(rows, settings)
-            done = plan(here, there, settings.warehouse)
-            if done.drop and not here and not rows.locations():
+            owner = Owner(settings.warehouse, read_notes(session, second.name), lake := rows.locations())
+            done = plan(here, there, owner)
+            if done.drop and not here and not lake:
                 raise LakehouseError(
                     f"the lake's catalog has no table, and {second.name} would lose all of its {len(done.drop)}: check "
                     "LAKEHOUSE_CATALOG_URL; if the lake was emptied, delete its rows from iceberg_tables there"
@@ -146,6 +144,7 @@ def _export(settings: Settings, rows: CatalogRows, second: SqlCatalog) -> Plan:
                 session.execute(update(IcebergTables).filter_by(**_key(second.name, name)).values(**values))
             for name in done.drop:
                 session.execute(delete(IcebergTables).filter_by(**_key(second.name, name)))
+            write_notes(session, second.name, owner, here)
     except SQLAlchemyError as error:
         raise _unreachable(error) from None
     return done
@@ -194,10 +193,6 @@ def _allowed(rows: CatalogRows, settings: Settings) -> dict[Name, str]:
 
 def _is_asked_for(name: Name, options: ExportSettings) -> bool:
     return any(fnmatchcase(".".join(name), pattern) for pattern in options.tables)
-
-
-def _below(location: str, warehouse: str) -> bool:
-    return one_spelling(location).startswith(directory(warehouse))
 
 
 @contextmanager

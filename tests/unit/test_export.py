@@ -24,8 +24,10 @@ from lakehouse.settings import Settings, load_settings
 from lakehouse_cli.source.dropping import drop
 from lakehouse_serve import export as exporting
 from lakehouse_serve.export import Plan, export, export_again, follow, plan
+from lakehouse_serve.exported import Note, Owner
 
 WAREHOUSE = "s3://lake/"
+LAKE = Owner(WAREHOUSE)
 A, B, C = ("m", "a"), ("m", "b"), ("m", "c")
 CUTS = ("meta", "cuts")  # which is in each list of rules
 
@@ -33,15 +35,39 @@ CUTS = ("meta", "cuts")  # which is in each list of rules
 def test_tables_are_registered_refreshed_and_dropped_and_those_of_others_stay() -> None:
     here = {A: "s3://lake/m/a/2", B: "s3://lake/m/b/1", ("m", "same"): "s3://lake/s/1"}
     there = {A: "s3://lake/m/a/1", C: "s3://lake/m/c/1", ("m", "same"): "s3://lake/s/1", ("t", "x"): "s3://lakes/x"}
-    found = plan(here, there, WAREHOUSE)
+    found = plan(here, there, LAKE)
     assert (found.register, found.refresh, found.drop) == ({B: "s3://lake/m/b/1"}, {A: "s3://lake/m/a/2"}, (C,))
     assert str(found) == "1 registered, 1 refreshed, 1 dropped"
-    assert not plan(here, here, WAREHOUSE)
+    assert not plan(here, here, LAKE)
 
 
 def test_a_name_that_another_table_has_is_refused() -> None:
     with pytest.raises(LakehouseError, match=r"m\.a is another table in the second catalog"):
-        plan({A: "s3://lake/m/a/2"}, {A: "s3://lake2/m/a/2"}, WAREHOUSE)
+        plan({A: "s3://lake/m/a/2"}, {A: "s3://lake2/m/a/2"}, LAKE)
+
+
+def test_a_table_that_lies_outside_the_warehouse_is_the_lakes_too() -> None:
+    """The second export took it for another one and was refused, as each later one: all tables stayed as of then."""
+    here = {A: "s3://old/m/a/metadata/2", B: "s3a://old/m/b/metadata/2"}
+    there = {A: "s3://old/m/a/metadata/1", B: "s3://old/m/b/metadata/1", C: "s3://old/m/c/metadata/1"}
+    closed = Owner(WAREHOUSE, tables={**here, C: "s3://old/m/c/metadata/1"})
+    found = plan(here, there, closed)
+    assert (found.register, found.refresh, found.drop) == ({}, here, (C,))
+    noted = {name: Note(WAREHOUSE, f"s3://old/m/{name[1]}/metadata") for name in (A, B, C)}
+    dropped = plan({}, there, Owner(WAREHOUSE, noted))
+    assert dropped.drop == (A, B, C), "its files may be deleted"
+    of_others = {**there, A: "s3://theirs/m/a/metadata/1"}
+    assert plan({}, of_others, Owner(WAREHOUSE, noted)).drop == (B, C), "somebody has put another table there"
+
+
+def test_of_lakes_whose_warehouses_lie_in_each_other_each_has_its_own_tables() -> None:
+    """The outer one dropped what the inner one had registered, at each export."""
+    there = {A: "s3://lake/dev/m/a/metadata/1", B: "s3://lake/m/b/metadata/1"}
+    notes = {A: Note("s3://lake/dev/", "s3://lake/dev/m/a/metadata"), B: Note(WAREHOUSE, "s3://lake/m/b/metadata")}
+    assert plan({}, there, Owner(WAREHOUSE, notes)).drop == (B,)
+    assert plan({}, there, Owner("s3://lake/dev", notes)).drop == (A,)
+    with pytest.raises(LakehouseError, match=r"m\.a is another table"):
+        plan({A: "s3://lake/m/a/metadata/1"}, there, Owner(WAREHOUSE, notes))
 
 
 def test_the_lake_is_read_once_no_other_export_can_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,7 +82,9 @@ def test_the_lake_is_read_once_no_other_export_can_write(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(module, "_allowed", allowed)
     settings: Any = SimpleNamespace(warehouse=WAREHOUSE)
-    assert str(module._export(settings, None, second)) == "1 registered, 0 refreshed, 0 dropped"
+    assert (
+        str(module._export(settings, SimpleNamespace(locations=dict), second)) == "1 registered, 0 refreshed, 0 dropped"
+    )
     assert second.list_tables("m") == [A] and second.list_namespaces() == [("m",)]
     second.close()
 
@@ -168,6 +196,31 @@ def test_exports_to_one_target_wait_for_one_another(second_url: str, monkeypatch
     with ThreadPoolExecutor(4) as pool:
         done = list(pool.map(run, range(4)))
     assert sorted(done) == [*["0 registered, 0 refreshed, 0 dropped"] * 3, "2 registered, 0 refreshed, 0 dropped"]
+
+
+def test_what_an_export_has_registered_is_its_own_wherever_it_lies(
+    second_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake, settings = (
+        {A: "s3://old/a/1", B: "s3://old/b/1"},
+        load_settings(warehouse=WAREHOUSE, export={"url": second_url}),
+    )
+    monkeypatch.setattr(exporting, "_rows", lambda _: nullcontext(SimpleNamespace(locations=lambda: lake)))
+    monkeypatch.setattr(exporting, "_allowed", lambda *_: lake)
+    said = []
+    for location in ("s3://old/a/1", "s3://old/a/2", "s3://new/a/1", None):
+        lake |= {A: location} if location else {}
+        if location is None:
+            del lake[A]  # dropped in the lake: nothing but the note tells whose it was
+        said.append(str(export(settings)))
+    changed = ["0 registered, 1 refreshed, 0 dropped"] * 2
+    assert said == ["2 registered, 0 refreshed, 0 dropped", *changed, "0 registered, 0 refreshed, 1 dropped"]
+    with psycopg.connect(second_url) as connection:
+        notes = connection.execute(
+            "SELECT property_key, property_value FROM iceberg_namespace_properties WHERE property_key LIKE 'lakehouse%'"
+        ).fetchall()
+    assert notes == [("lakehouse.exported.b", '{"lake": "s3://lake/", "folder": "s3://old/b"}')]
+    assert not export(settings)
 
 
 def test_an_export_that_another_one_holds_up_says_so_in_one_line(
