@@ -21,7 +21,7 @@ from lakehouse_serve.access.tokens import Tokens
 from lakehouse_serve.past.cuts import Cut, Cuts, NoCut, is_exactly
 from lakehouse_serve.past.moments import Moment, parse_warehouse, prefix_of, warehouse_of
 from lakehouse_serve.past.reads import Read, refuse_unread, said_of_unread, unread
-from lakehouse_serve.past.snapshots import AsOf, Chosen, NoSnapshot, at_snapshot, has_snapshot, kept_since
+from lakehouse_serve.past.snapshots import AsOf, Chosen, NoSnapshot, at_snapshot, has_snapshot, kept_since, without_pins
 from lakehouse_serve.past.states import positions_of
 from lakehouse_serve.reading import OF_SOURCES, Document, Kind
 from lakehouse_serve.relations import Personal, Relations
@@ -131,7 +131,7 @@ class Answers:
                 raise Refused(404, "NoSuchTableException", text) from None
             location = state.location
         elif caller.rights.namespaces is not None and CUT.encode() in content:
-            content = json.dumps(_without_pins(document.metadata)).encode()
+            content = json.dumps(without_pins(document.metadata)).encode()
         keys = self._keys(caller, namespace, name, document)
         rest = {"config": keys, "storage-credentials": [_credential(document, keys)]}
         return _joined({"metadata-location": location}, content, rest)
@@ -306,12 +306,6 @@ class Answers:
 
 
 _KINDS: tuple[Kind, ...] = ("TABLE", "VIEW")
-
-
-def _without_pins(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Without the properties of pins, which name all sources and their positions."""
-    told = {name: value for name, value in metadata.get("properties", {}).items() if not name.startswith(CUT)}
-    return {**metadata, "properties": told}
 
 
 def _credential(document: Document, keys: Mapping[str, str]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ hold for the files as well, and no client sees the keys of the store itself. Not
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import logging
@@ -29,10 +30,11 @@ from lakehouse.servers.logins import Rights
 from lakehouse_serve.access.signature import Request as Sent
 from lakehouse_serve.access.signature import is_signed
 from lakehouse_serve.access.tokens import ACCESS_KEY, Grant, Tokens
-from lakehouse_serve.past.snapshots import NoSnapshot, as_of, at_snapshot
+from lakehouse_serve.past.snapshots import NoSnapshot, as_of, at_snapshot, without_pins
 from lakehouse_serve.relations import Personal, Relations
 from lakehouse_serve.store import Facts, Store
 
+METADATA = re.compile(r"\.metadata\.json(\.gz)?$")
 RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})", re.ASCII)
 KNOWN_KEYS, KNOWN_SECONDS = 10_000, 1.0
 
@@ -76,7 +78,8 @@ class Objects:
             return _refusal(403, "AccessDenied", "the keys are wrong or have expired: ask the catalog for others")
         if not location.startswith(grant.folder) or not path.isprintable() or ".." in path.split("/"):
             return _refusal(403, "AccessDenied", "the keys are not for this table")
-        found = self._find(location)
+        rights = self.relations.grants.rights(grant)
+        found = self._find(location, is_whole=rights is not None and rights.namespaces is None)
         if found is None:
             return _refusal(404, "NoSuchKey", "there is no such object, or it has expired")
         return _send(request, location, found)
@@ -108,15 +111,18 @@ class Objects:
                 self._known[grant, rights] = known
         return known
 
-    def _find(self, location: str) -> _Object | None:
+    def _find(self, location: str, is_whole: bool) -> _Object | None:
+        """The object; metadata that is not for the caller as a `whole` has no pins in it."""
         state = as_of(location)
-        if state is None:
+        if state is None and (is_whole or not METADATA.search(location)):
             facts = self.store.facts(location)
             return _Object(facts, lambda begin, end: self.store.pieces(location, begin, end)) if facts else None
         try:
-            content = json.dumps(at_snapshot(self.relations.rows.read(state.file).metadata, state.chosen)).encode()
+            stored = self.relations.rows.read(state.file if state else location).metadata
+            content = json.dumps(at_snapshot(stored, state.chosen) if state else without_pins(stored)).encode()
         except (FileNotFoundError, NoSnapshot):
             return None
+        content = gzip.compress(content, mtime=0) if state is None and ".gz" in location.rpartition("/")[2] else content
         return _Object(
             Facts(len(content), datetime.fromtimestamp(0, UTC)), lambda begin, end: iter((content[begin:end],))
         )

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
+from lakehouse.catalog.pins import CUT as PINNED
 from lakehouse_serve.past.moments import Position
 
 _LOCATION = re.compile(
@@ -72,6 +73,12 @@ def kept_since(metadata: Mapping[str, Any]) -> datetime | None:
         oldest, step = found, found.get("parent-snapshot-id")
     seconds = None if oldest is None else -(-oldest["timestamp-ms"] // 1000)
     return None if seconds is None else datetime.fromtimestamp(0, UTC) + timedelta(seconds=seconds)
+
+
+def without_pins(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Without the properties of pins, which name all sources and their positions."""
+    told = {name: value for name, value in metadata.get("properties", {}).items() if not name.startswith(PINNED)}
+    return {**metadata, "properties": told}
 
 
 def at_snapshot(metadata: dict[str, Any], chosen: Chosen) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """A login that reads some namespaces only, at the catalog service: nothing of the others has a name or a key there."""
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,9 @@ class Rows:
 
     def live(self, namespace: str, name: str) -> Document | None:
         return described(namespace, name) if (namespace, name) == ("mirror_shop", "orders") else None
+
+    def read(self, location: str) -> Document:
+        return described(*location.split("/")[3:5])
 
     def pinned(self, pin: str) -> dict[tuple[str, str], Chosen]:
         return dict.fromkeys(TABLES, Chosen(5)) if pin == "close" else {}
@@ -132,6 +136,20 @@ def test_a_table_does_not_tell_a_login_of_some_namespaces_which_sources_a_pin_ha
         status, answer = lake.ask(token, "lake/namespaces/marts/tables/sales")
         assert (status, sorted(answer["metadata"]["properties"])) == (200, ["comment", *told])
         assert answer["metadata"]["snapshots"] == [{"snapshot-id": 5, "timestamp-ms": 1}]
+
+
+@pytest.mark.parametrize("file", ["1.metadata.json", "1.gz.metadata.json", "1.metadata.json.gz"])
+def test_nor_does_the_file_of_its_metadata(lake: Lake, file: str) -> None:
+    """It was served as it is stored to whoever has keys for the table's folder."""
+    token = lake.add("reader", "marts")
+    config = lake.ask(token, "lake/namespaces/marts/tables/sales")[1]["config"]
+    keys = config["s3.session-token"], config["s3.secret-access-key"]
+    status, content = lake.file(*keys, f"/warehouse/marts/sales/metadata/{file}")
+    told = json.loads(gzip.decompress(content) if ".gz" in file else content)
+    assert (status, told["properties"]) == (200, {"comment": "sales"})
+    assert told["snapshots"] == [{"snapshot-id": 5, "timestamp-ms": 1}]
+    reader = lake.login(client_id="reader", client_secret="r")
+    assert reader is not None and lake.keys_of(reader, "marts", "sales")("marts/sales") == 200, "it is not even read"
 
 
 def test_a_pin_lists_of_a_logins_namespaces_what_it_keeps(lake: Lake) -> None:

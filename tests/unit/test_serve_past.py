@@ -191,7 +191,7 @@ def test_personal_columns_of_a_mirror_are_for_whom_they_are_now(lake: Lake) -> N
 def test_the_file_that_a_state_is_said_to_be_in_is_that_state(lake: Lake) -> None:
     table = lake.client("reader", "lake@shop=0/30").load_table(STORES)
     assert table.metadata_location.endswith(f".at-{table.metadata.current_snapshot_id}-shop-1-20.metadata.json")
-    found = lake.objects._find(table.metadata_location)
+    found = lake.objects._find(table.metadata_location, is_whole=True)
     assert found is not None
     stored = json.loads(b"".join(found.pieces(0, found.facts.size)))
     assert stored["properties"] == table.properties

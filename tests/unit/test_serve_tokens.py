@@ -88,12 +88,16 @@ class Asked:
 
     def fetch(self, session_token: str, secret_key: str, path: str) -> int:
         """The status of a file that is asked for with keys of the store."""
+        return self.file(session_token, secret_key, path)[0]
+
+    def file(self, session_token: str, secret_key: str, path: str) -> tuple[int, bytes]:
+        """The same, and what is answered."""
         headers = {
             "host": "h", "x-amz-content-sha256": "UNSIGNED-PAYLOAD", "x-amz-security-token": session_token,
             "x-amz-date": datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ"),
         }  # fmt: skip
         request = signed(Request("GET", path, "", headers), sorted(headers), secret_key)
-        return self.send("GET", path, dict(request.headers))[0]
+        return self.send("GET", path, dict(request.headers))
 
 
 @pytest.fixture
