@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import math
 import sys
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -55,8 +56,29 @@ def say(*words: object, error: bool = False, flush: bool = False) -> None:
 
 
 def say_json(value: Any, indent: int | None = None) -> None:
-    """Prints JSON in ASCII, on one line without `indent`; what JSON does not know as its text."""
-    print(json.dumps(value, default=str, indent=indent).replace("\x7f", "\\u007f"))
+    """Prints JSON in ASCII, on one line without `indent`; what JSON does not know as its text.
+
+    Bytes are hexadecimal digits. Numbers that JSON does not have are `NaN`, `Infinity` and `-Infinity`, as texts.
+    """
+    print(json.dumps(_of_json(value), default=str, indent=indent, allow_nan=False).replace("\x7f", "\\u007f"))
+
+
+def _of_json(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {_key(key): _of_json(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_of_json(each) for each in value]
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return value.hex()
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+def _key(key: Any) -> Any:
+    """JSON has texts alone as names."""
+    plain = _of_json(key)
+    return plain if plain is None or isinstance(plain, (str, int, float)) else str(plain)
 
 
 def console(error: bool = False, width: int | None = None) -> Console:

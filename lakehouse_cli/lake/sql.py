@@ -43,6 +43,9 @@ def sql(
     With --as-of or --as-of-lsn every table and view is read as it was at the newest cut until then; with --as-of-cut
     at that cut, and the marts that a pin keeps too (docs/past.md).
     FOR TIMESTAMP AS OF and FOR VERSION AS OF are refused on a view, where Trino ignores them.
+
+    A table has NULL where there is no value. In JSON, NaN and Infinity are texts, and so are decimals and times; a
+    varbinary is hexadecimal digits in both.
     """
     settings = load_settings()
     given = (as_of, _commits(as_of_lsn) if as_of_lsn else None, as_of_cut)
@@ -90,7 +93,12 @@ def _print(names: list[str], rows: list[list[Any]], json: bool) -> None:
         for line in rows[0][0].split("\n"):
             say(line)
         return
-    print_table(names, [["" if value is None else value for value in row] for row in rows])
+    print_table(names, [[_shown(value) for value in row] for row in rows])
+
+
+def _shown(value: Any) -> Any:
+    """An empty text is not to be taken for none."""
+    return "NULL" if value is None else value.hex() if isinstance(value, bytes) else value
 
 
 def _as_of(settings: Settings, query: str, moment: str, exactly: bool, role: Role) -> str:
