@@ -80,6 +80,7 @@ class AsOfCuts:
 
     def _rewritten(self, sql: str, within: tuple[TableName, ...]) -> str:
         query = parsed(sql)
+        self._refuse_unseen(sql, query)
         text, end, explicit = [], 0, explicit_tables(sql)
         for table in sorted(named_tables(query), key=lambda found: found.parts[0].meta["start"]):
             name = self._name(table)
@@ -93,6 +94,17 @@ class AsOfCuts:
             text += [before, f"({self._relation(name, within)}){alias}"]
             end = last
         return "".join([*text, sql[end:]])
+
+    def _refuse_unseen(self, sql: str, query: exp.Query) -> None:
+        """Raises LakehouseError for a relation that the text names and the query as it was read does not: it would be
+        read as it is now. sqlglot drops the arguments of a function that are more than it knows of."""
+        for parts in unseen_names(sql, query):
+            for schema, name in pairwise(parts[1:] if parts[0].lower() == self.catalog else parts):
+                if self.kind_of(relation_ := TableName(schema.lower(), name.lower())) is not None:
+                    raise LakehouseError(
+                        f"query: {relation_} stands where it cannot be read as of a moment, as in an argument that a "
+                        "function does not have: name it in a WITH query"
+                    )
 
     def _name(self, table: exp.Table) -> TableName | None:
         """The relation that is meant; None for a name without a schema."""
@@ -244,11 +256,30 @@ def parsed(sql: str) -> exp.Query:
         tokens = sqlglot.tokenize(sql, dialect="trino")
     except SqlglotError as error:
         raise LakehouseError(f"query: {shortened(' '.join(str(error).split()), 300)}") from None
+    except Exception as error:  # for functions without the arguments that it expects there
+        raise LakehouseError(
+            f"query: it cannot be read ({type(error).__name__}): see that each function has all of its arguments"
+        ) from None
     if len(statements) != 1 or not isinstance(statements[0], exp.Query):
         raise LakehouseError("query: only one SELECT has a past")
     if any(is_table(token) and following.token_type == TokenType.L_PAREN for token, following in pairwise(tokens)):
         raise LakehouseError("query: functions that return tables have no past")
     return statements[0]
+
+
+def unseen_names(sql: str, query: exp.Query) -> Iterator[list[str]]:
+    """The names with dots in the text that the query as it was read does not have, by their parts."""
+    seen = {found.meta.get("start") for found in query.find_all(exp.Identifier)}
+    tokens, parts = sqlglot.tokenize(sql, dialect="trino"), list[Token]()
+    for token, following in pairwise([*tokens, None]):
+        assert token is not None
+        if token.token_type == TokenType.DOT:
+            continue
+        parts.append(token)
+        if following is None or following.token_type != TokenType.DOT:
+            if len(parts) > 1 and parts[-1].start not in seen and parts[0].start not in seen:
+                yield [part.text for part in parts]
+            parts = []
 
 
 def is_table(token: Token) -> bool:

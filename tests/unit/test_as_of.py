@@ -321,6 +321,15 @@ def test_the_select_list_of_a_query_without_from_is_not_told() -> None:
         ("SELECT 1; SELECT 2", "only one SELECT has a past"),
         ("SHOW TABLES", "only one SELECT has a past"),
         ("SELECT (", "query: "),
+        ("SELECT var_map(1)", "query: it cannot be read (IndexError): see that each function has all of its arguments"),
+        (
+            "SELECT array_agg(id, (SELECT id FROM parsed.parsed_s__t)) FROM parsed.parsed_s__t",
+            "parsed.parsed_s__t stands where it cannot be read as of a moment",
+        ),
+        (
+            'SELECT array_agg(id, (SELECT id FROM Lake."parsed" . "parsed_s__t")) FROM parsed.parsed_s__t',
+            "parsed.parsed_s__t stands where it cannot be read as of a moment",
+        ),
         ("", "only one SELECT has a past"),
     ],
 )
@@ -340,6 +349,18 @@ STAGES = {
 
 Answers = Mapping[str, list[list[Any]]]
 NOTHING: Answers = MappingProxyType({})
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT array_agg(t.id, t.name) FROM parsed.parsed_s__t t",
+        "SELECT 'parsed.parsed_s__t', 1.5, t.id, extract(year FROM t.at) FROM parsed.parsed_s__t t, UNNEST(t.a) u(v)",
+        "SELECT transform(t.a, x -> x.b.c), cast(row(t.id) AS row(id int)).id FROM lake.parsed.parsed_s__t t -- s.t",
+    ],
+)
+def test_names_with_dots_that_are_no_relations_stay(query: str) -> None:
+    assert lake().rewrite(query).count("WHERE") == 1
 
 
 def check(
