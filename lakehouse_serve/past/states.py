@@ -209,15 +209,19 @@ def _has_later(raw: Table, cut: Cut, moment: Moment) -> bool:
         GreaterThan(term="_epoch", value=cut.epoch),
         And(EqualTo(term="_epoch", value=cut.epoch), GreaterThan(term="_commit_lsn", value=cut.lsn)),
     )
-    later = And(after, *_until(cut, moment))
+    is_of_topics = "_offset" in raw.schema().column_names
+    later = And(after, *_until(cut, moment, is_of_topics))
     return raw.scan(later, selected_fields=("_seq",), limit=1).to_arrow().num_rows > 0
 
 
-def _until(cut: Cut, moment: Moment) -> Iterator[BooleanExpression]:
-    """What was committed until the moment, and not long before the cut, which spares files by their day."""
+def _until(cut: Cut, moment: Moment, is_of_topics: bool) -> Iterator[BooleanExpression]:
+    """What was committed until the moment, and not long before the cut, which spares files by their day.
+
+    Topics may tell of a commit days later. There files are spared by their numbers alone, of which all are looked at.
+    """
     from pyiceberg.expressions import GreaterThanOrEqual, LessThan, LessThanOrEqual, Or
 
-    if cut.at is not None:
+    if cut.at is not None and not is_of_topics:
         yield GreaterThanOrEqual(term="_committed_at", value=(cut.at - ONE_DAY).isoformat())
     if moment.at is not None:
         yield LessThanOrEqual(term="_committed_at", value=moment.at.isoformat())

@@ -12,6 +12,9 @@ from ingestion.sink.cuts import CUTS, CUTS_SCHEMA
 from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.errors import LakehouseError
 from lakehouse_serve.past.commits import first_cuts
+from lakehouse_serve.past.cuts import Cut
+from lakehouse_serve.past.moments import Moment
+from lakehouse_serve.past.states import came_later
 
 BEGAN = datetime(2026, 5, 4, 12, tzinfo=UTC)
 # Epoch and LSN of each cut of `shop`, with the tables that it covers; one a minute.
@@ -75,6 +78,19 @@ def test_what_landed_after_its_epoch_had_ended_is_in_a_cut_of_the_next(catalog: 
         }))  # fmt: skip
     assert asked(catalog, "shop=xid:720") == ["shop=2:0/104"]
     assert asked(catalog, "shop=xid:721") == ["shop=2:0/96", "shop=2:0/104"]
+
+
+@pytest.mark.parametrize(("column", "told"), [("_offset", ["late"]), ("_old_key", [])])
+def test_what_topics_tell_days_later_is_told_as_missing(catalog: LakeCatalog, column: str, told: list[str]) -> None:
+    """What had been committed more than a day before the cut was passed over, which a slot never tells so late."""
+    rows = pa.table({
+        "_epoch": pa.array([1], pa.int32()), "_commit_lsn": [300], "_committed_at": [BEGAN - timedelta(days=3)],
+        "_seq": [1], column: [1],
+    })  # fmt: skip
+    made = catalog.create_table(("raw_shop", "late"), rows.schema)
+    made.append(rows)
+    cut = Cut("shop", 1, 200, {"late": 1}, at=BEGAN)
+    assert came_later(catalog, cut, Moment(at=BEGAN + timedelta(minutes=1))) == told
 
 
 def test_a_position_and_a_time_have_a_first_cut(catalog: LakeCatalog) -> None:
