@@ -70,9 +70,13 @@ def show(
 def _show_first(settings: Settings, asked: str, json: bool) -> None:
     """The first cut of something that happened in a source."""
     from lakehouse_serve.past.commits import first_cuts
+    from lakehouse_serve.past.states import said_of_later
 
     with closing(open_catalog(settings)) as catalog:
         found = first_cuts(catalog, asked)
+    for f in found:
+        if f.later:
+            say(f"{f.cut.position}: {said_of_later(f.cut, f.later)}", error=True)
     if json:
         named = [{"cut": str(f.cut.position), "commit": f.commit and str(f.commit)} for f in found]
         whole = [asdict(f) for f in found]

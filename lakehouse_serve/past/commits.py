@@ -16,7 +16,8 @@ from lakehouse.catalog.open import load_table
 from lakehouse.catalog.relations import LISTED, TableName
 from lakehouse.errors import LakehouseError
 from lakehouse_serve.past.cuts import ORDER, Cut, CutKey, at_key, newest_keys
-from lakehouse_serve.past.moments import LSN, Position, parse_warehouse
+from lakehouse_serve.past.moments import LSN, Moment, Position, parse_warehouse
+from lakehouse_serve.past.states import came_later
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,13 +34,15 @@ ASKED = "SOURCE=xid:N, SOURCE=[EPOCH:]LSN or SOURCE=TIME"
 @dataclass(frozen=True)
 class Found:
     """A first cut; of a transaction also where and when it committed, the rows that raw has of it by table, and those
-    tables that the cut does not cover."""
+    tables that the cut does not cover. `later` are tables with changes until the time that the cut does not have: the
+    source stamps a commit before others can read it, and topics tell of it whenever they do."""
 
     cut: Cut
     commit: Position | None = None
     committed_at: datetime | None = None
     rows: dict[str, int] = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
+    later: tuple[str, ...] = ()
 
 
 def first_cuts(catalog: LakeCatalog, asked: str) -> list[Found]:
@@ -55,26 +58,28 @@ def first_cuts(catalog: LakeCatalog, asked: str) -> list[Found]:
         raise LakehouseError(f"no cut of {source or asked} was published: ask for {ASKED}")
     if transaction := XID.fullmatch(text):
         return list(_of_transaction(catalog, cuts, source, int(transaction["xid"])))
-    reached, is_time = _reached(asked, text)
+    reached, moment = _reached(asked, text)
     if found := _first_of_each_epoch(cuts, source, reached):
-        return [Found(cut) for cut in (found[:1] if is_time else found)]
+        if moment.at is None:
+            return [Found(cut) for cut in found]
+        return [Found(found[0], later=tuple(came_later(catalog, found[0], moment)))]
     raise LakehouseError(f"{text} is in no cut of {source} yet: the newest is {_newest(cuts, source)}")
 
 
-def _reached(asked: str, text: str) -> tuple[BooleanExpression, bool]:
-    """Which cuts have a position, or all that was committed until a time; and whether it is a time."""
+def _reached(asked: str, text: str) -> tuple[BooleanExpression, Moment]:
+    """Which cuts have a position, or all that was committed until a time; and the moment that is meant."""
     try:
         moment = parse_warehouse(f"@{asked if LSN.fullmatch(asked) else text}", "")
     except ValueError:
         moment = None
     if moment is not None and moment.at is not None:
-        return GreaterThan(term="cut_at", value=moment.at.isoformat()), True
+        return GreaterThan(term="cut_at", value=moment.at.isoformat()), moment
     if moment is None or len(moment.positions) != 1 or moment.mirrors is not None:
         raise LakehouseError(f"{asked!r}: ask for {ASKED}")
     [position] = moment.positions
     reached = GreaterThanOrEqual(term="cut_lsn", value=position.lsn)
     of = And(reached, EqualTo(term="epoch", value=position.epoch)) if position.epoch is not None else reached
-    return of, False
+    return of, moment
 
 
 def _of_transaction(catalog: LakeCatalog, cuts: Table, source: str, xid: int) -> Iterator[Found]:

@@ -1,9 +1,11 @@
 """From the source's side: which cut has a transaction, and what is said where none has."""
 
+import json
 from collections.abc import Iterator
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -11,6 +13,7 @@ import pytest
 from ingestion.sink.cuts import CUTS, CUTS_SCHEMA
 from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.errors import LakehouseError
+from lakehouse_cli.lake import show
 from lakehouse_serve.past.commits import first_cuts
 from lakehouse_serve.past.cuts import Cut
 from lakehouse_serve.past.moments import Moment
@@ -44,7 +47,7 @@ def catalog(tmp_path: Path) -> Iterator[LakeCatalog]:
         epochs, lsns, xids, minutes = zip(*events, strict=True)
         table = pa.table({
             "_epoch": pa.array(epochs, pa.int32()), "_commit_lsn": pa.array(lsns, pa.int64()),
-            "_xid": pa.array(xids, pa.int64()), "_committed_at": [BEGAN] * len(events),
+            "_xid": pa.array(xids, pa.int64()), "_committed_at": [BEGAN] * len(events), "_seq": [1] * len(events),
             "_ingested_at": [BEGAN + timedelta(minutes=minute) for minute in minutes],
         })  # fmt: skip
         made.create_table(("raw_shop", name), table.schema).append(table)
@@ -74,10 +77,28 @@ def test_what_landed_after_its_epoch_had_ended_is_in_a_cut_of_the_next(catalog: 
         raw = catalog.load_table(("raw_shop", "a"))
         raw.append(pa.table({
             "_epoch": pa.array([epoch], pa.int32()), "_commit_lsn": [lsn], "_xid": [xid], "_committed_at": [BEGAN],
-            "_ingested_at": [BEGAN + timedelta(minutes=minute)],
+            "_seq": [1], "_ingested_at": [BEGAN + timedelta(minutes=minute)],
         }))  # fmt: skip
     assert asked(catalog, "shop=xid:720") == ["shop=2:0/104"]
     assert asked(catalog, "shop=xid:721") == ["shop=2:0/96", "shop=2:0/104"]
+
+
+def test_the_first_cut_after_a_time_says_what_it_lacks_of_that_time(
+    catalog: LakeCatalog, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A commit is stamped before it is flushed, so the position that was read a moment later may be below it."""
+    [found] = first_cuts(catalog, "shop=2026-05-04T12:00:30")
+    assert (str(found.cut.position), found.later) == ("shop=1:0/C8", ("a", "b"))
+    [none] = first_cuts(catalog, "shop=2026-05-04T11:00")
+    assert (str(none.cut.position), none.later) == ("shop=1:0/64", ())
+    monkeypatch.setattr(show, "open_catalog", lambda _: catalog)
+    monkeypatch.setattr(show, "closing", lambda _: nullcontext(catalog))
+    show._show_first(cast(Any, None), "shop=2026-05-04T12:00:30", json=True)
+    printed = capsys.readouterr()
+    assert printed.err == (
+        "shop=1:0/C8: a, b of shop had changes until then that are not in it: they came with a later cut\n"
+    )
+    assert json.loads(printed.out)[0]["later"] == ["a", "b"]
 
 
 @pytest.mark.parametrize(("column", "told"), [("_offset", ["late"]), ("_old_key", [])])
