@@ -10,7 +10,7 @@ import json
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -93,8 +93,7 @@ class Answers:
         moment = self._moment(warehouse)
         prefix = self.catalog if moment is None else prefix_of(f"{self.catalog}@{self._fixed(caller, moment)}")
         if moment is not None and not self._has_any(caller, prefix):
-            late = self._late(moment, self._cuts(caller, moment)) if moment.pin is None else {}
-            instead = f"; {_said_of_late(late)}" if late else self._oldest(caller, self._readable(caller))
+            instead = self._said_of_late(caller, moment) or self._oldest(caller, self._readable(caller))
             raise Refused(
                 404, "NotFoundException", f"{warehouse} has nothing for the role {caller.rights.role}{instead}"
             )
@@ -194,7 +193,8 @@ class Answers:
     def _fixed(self, caller: Caller, moment: Moment) -> str:
         """What names the same state also when newer cuts have been published."""
         if moment.pin is None:
-            cuts = self._read(moment, self._cuts(caller, moment))
+            reads = self.relations.rows.reads()  # first: what is read meanwhile is in a later cut
+            cuts = self._read(moment, self._cuts(caller, moment), reads)
             return f"{positions_of(cuts)}!{positions_of(self._mirrored(moment, cuts))}"
         return f"pin:{moment.pin}!{_told(self._pinned(moment.pin))}"
 
@@ -219,29 +219,30 @@ class Answers:
         except NoCut as error:
             raise Refused(404, "NotFoundException", str(error)) from None
 
-    def _read(self, moment: Moment, cuts: tuple[Cut, ...]) -> tuple[Cut, ...]:
+    def _read(self, moment: Moment, cuts: tuple[Cut, ...], reads: Mapping[str, Read]) -> tuple[Cut, ...]:
         """The cuts of those sources that were read until the moment. Raises Refused if there is none.
 
         No client shows a remark, so a source that was not read until then has no tables there. Those of the others are
         what was asked for. A client that asks for now gets what a follower has read by its pace.
         """
         try:
-            refuse_unread(moment, cuts, self.relations.rows.reads())
+            refuse_unread(moment, cuts, reads)
         except NoCut as error:
             raise Refused(404, "NotFoundException", str(error)) from None
-        late = self._late(moment, cuts)
+        late = unread(moment, cuts, reads, self.relations.rows.pace)
         if known := tuple(cut for cut in cuts if cut.source not in late):
             return known
         latest = max(read.until for read in late.values()).astimezone(UTC)
         ask = f"ask for {self.catalog}@{latest:%Y-%m-%dT%H:%M:%S} or earlier, or for a cut by its position"
-        raise Refused(404, "NotFoundException", f"{_said_of_late(late)}; {ask}")
+        raise Refused(404, "NotFoundException", f"{_said_of(late)}; {ask}")
 
-    def _late(self, moment: Moment, cuts: tuple[Cut, ...]) -> dict[str, Read]:
-        """The sources that were not read until the moment."""
+    def _said_of_late(self, caller: Caller, moment: Moment) -> str:
+        """Says which sources were not read until the moment; nothing where all were."""
         if moment.at is None:
-            return {}
+            return ""
         rows = self.relations.rows
-        return unread(replace(moment, at=moment.at - rows.pace), cuts, rows.reads())
+        late = unread(moment, self._cuts(caller, moment), rows.reads(), rows.pace)
+        return f"; {_said_of(late)}" if late else ""
 
     def _mirrored(self, moment: Moment, cuts: tuple[Cut, ...]) -> tuple[Cut, ...]:
         """The cuts at which the mirrors of these sources stand: the newest until theirs, unless the moment names them.
@@ -316,7 +317,7 @@ def _expired(namespace: str, name: str) -> str:
     return f"{namespace}.{name} has no snapshot of that cut any more: its retention has passed"
 
 
-def _said_of_late(late: Mapping[str, Read]) -> str:
+def _said_of(late: Mapping[str, Read]) -> str:
     return "; ".join(said_of_unread(source, read) for source, read in sorted(late.items()))
 
 

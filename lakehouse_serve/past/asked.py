@@ -30,7 +30,7 @@ from lakehouse_serve.past.mirrors import has_snapshot as mirror_has
 from lakehouse_serve.past.moments import Moment, parse_warehouse
 from lakehouse_serve.past.queries import AsOfCuts, Kind
 from lakehouse_serve.past.reads import read_sources, said_of_unread, unread
-from lakehouse_serve.past.states import State, came_later, mirrors_at, newest_cuts, said_of_later, state_at, until_read
+from lakehouse_serve.past.states import State, came_later, cuts_read, mirrors_at, said_of_later, state_at
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -58,7 +58,7 @@ def at_moment(settings: Settings, sql: str, moment: Moment, role: Role) -> tuple
     """
     if moment.pin is not None:
         raise LakehouseError(f"pin:{moment.pin} is no time and no position: use --as-of-cut")
-    cuts = until_read(settings, moment, newest_cuts(settings, moment))
+    cuts = cuts_read(settings, moment)
     standing = {cut.source: cut for cut in mirrors_at(settings, cuts)}
     snapshots = {name: found for cut in standing.values() for name, found in cut.tables.items()}
     return _at(settings, sql, State(cuts, snapshots, is_of_all=moment.at is not None), role, standing)

@@ -90,12 +90,12 @@ def refuse_unread(moment: Moment, cuts: Collection[Cut], reads: Mapping[str, Rea
             )
 
 
-def unread(moment: Moment, cuts: Collection[Cut], reads: Mapping[str, Read]) -> dict[str, Read]:
-    """The sources of these cuts that were not read until a time; none where the moment is no time."""
-    at = moment.at
-    return {
-        cut.source: reads[cut.source] for cut in cuts if at and cut.source in reads and reads[cut.source].until < at
-    }
+def unread(
+    moment: Moment, cuts: Collection[Cut], reads: Mapping[str, Read], within: timedelta = timedelta()
+) -> dict[str, Read]:
+    """The sources of these cuts that were not read until a time, or shortly before; none where it is no time."""
+    of_cuts = {cut.source: reads[cut.source] for cut in cuts if cut.source in reads}
+    return {name: read for name, read in of_cuts.items() if moment.at and read.until + within < moment.at}
 
 
 def said_of_unread(source: str, read: Read) -> str:

@@ -71,13 +71,14 @@ def newest_cuts(settings: Settings, moment: Moment) -> tuple[Cut, ...]:
         raise LakehouseError(str(error)) from None
 
 
-def until_read(settings: Settings, moment: Moment, cuts: tuple[Cut, ...]) -> tuple[Cut, ...]:
-    """These cuts. Raises LakehouseError where the moment has a position that the lake has not read."""
-    if moment.positions:
-        try:
-            refuse_unread(moment, cuts, read_sources(settings))
-        except NoCut as error:
-            raise LakehouseError(str(error)) from None
+def cuts_read(settings: Settings, moment: Moment) -> tuple[Cut, ...]:
+    """The same. Raises LakehouseError, too, where the moment has a position that the lake has not read."""
+    reads = read_sources(settings) if moment.positions else {}  # first: what is read meanwhile is in a later cut
+    cuts = newest_cuts(settings, moment)
+    try:
+        refuse_unread(moment, cuts, reads)
+    except NoCut as error:
+        raise LakehouseError(str(error)) from None
     return cuts
 
 
@@ -92,8 +93,7 @@ def together(settings: Settings, moment: Moment, sources: Collection[Source], cu
     ones. Raises LakehouseError if there is no cut, or nothing of it is left.
     """
     declared, asked = {source.name: source for source in sources}, moment if cut is None else _positions(cut)
-    listed = newest_cuts(settings, asked)
-    listed = until_read(settings, asked, listed) if cut is None else listed
+    listed = cuts_read(settings, asked) if cut is None else newest_cuts(settings, asked)
     newest = {cut.source: cut for cut in listed if cut.source in declared}
     if not newest:
         raise LakehouseError("no cut of a declared source was published until then")

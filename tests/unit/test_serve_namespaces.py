@@ -57,6 +57,9 @@ class Rows:
     def live(self, namespace: str, name: str) -> Document | None:
         return described(namespace, name) if (namespace, name) == ("mirror_shop", "orders") else None
 
+    def reads(self) -> dict[str, Any]:
+        return {}
+
     def read(self, location: str) -> Document:
         return described(*location.split("/")[3:5])
 
