@@ -196,7 +196,7 @@ def test_keys_of_floats_are_merged(settings: Settings, spark: Any, form: str) ->
 
 
 ENDLESS = """
-CREATE TABLE prices (id int, valid_to timestamptz, doc text, PRIMARY KEY (id, valid_to));
+CREATE TABLE prices (id int, valid_to timestamptz, doc text, PRIMARY KEY (valid_to, id));
 ALTER TABLE prices ALTER doc SET STORAGE EXTERNAL
 """
 
@@ -207,7 +207,7 @@ def test_a_value_follows_its_row_from_a_key_that_the_lake_cannot_hold(
 ) -> None:
     """The end of a price's validity was set: the mirror had null where the source has the document."""
     tables = {
-        "prices": RawPolicy(relation="public.prices", key=("id", "valid_to"), on_unrepresentable=policy),
+        "prices": RawPolicy(relation="public.prices", key=("valid_to", "id"), on_unrepresentable=policy),
     }
     world = declaring_columns(make_world(settings, ENDLESS, tables))
     world.sql("INSERT INTO prices SELECT i, 'infinity', repeat(i::text, 10000) FROM generate_series(1, 3) i")

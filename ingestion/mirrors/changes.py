@@ -22,7 +22,7 @@ from ingestion.pipeline.repair.spelling import lake_cell
 from lakehouse.text.sql import spark_ident
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, Row, SparkSession
 
 _LATEST = "unix_micros(max(_ingested_at)) AS latest"
 BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
@@ -118,23 +118,27 @@ def _seen(new: DataFrame, log: Log, state: MirrorState) -> _Seen:
 
     leading = spark_ident(log.key[0].lake_name)
     late = f"coalesce(bool_or({earlier((state.epoch, state.cut_lsn + 1))}), false) AS late"
-    row = new.agg(*map(expr, (_LATEST, late, *key_bounds(leading)))).first()
+    row = new.agg(*map(expr, (_LATEST, late, *key_bounds(leading, log.key[0].lake_type)))).first()
     assert row is not None
-    keys = key_range(leading, log.key[0].lake_type, row["first"], row["last"], row["nulls"])
+    keys = key_range(leading, row)
     return _Seen(_moment(row["latest"]), row["late"], keys)
 
 
-def key_bounds(leading: str) -> tuple[str, ...]:
-    """What `key_range` asks for of the leading key column."""
+def key_bounds(leading: str, type_: IcebergType) -> tuple[str, ...]:
+    """What `key_range` asks for of the leading key column. No other types: Python has no time of the year 0 or 10000,
+    which those of the lake may be in the machine's time zone.
+    """
+    if not isinstance(type_, IntegerType | LongType):
+        return ()
     return f"min({leading}) AS first", f"max({leading}) AS last", f"count_if({leading} IS NULL) AS nulls"
 
 
-def key_range(leading: str, type_: IcebergType, first: object, last: object, nulls: int) -> str:
+def key_range(leading: str, counted: Row) -> str:
     """Where the leading key column is, if it is a number: it spares the files outside of its range."""
-    if not isinstance(type_, IntegerType | LongType) or first is None:
+    if "first" not in counted or counted["first"] is None:
         return "true"
-    within = f"{leading} BETWEEN {first} AND {last}"
-    return f"({within} OR {leading} IS NULL)" if nulls else within
+    within = f"{leading} BETWEEN {counted['first']} AND {counted['last']}"
+    return f"({within} OR {leading} IS NULL)" if counted["nulls"] else within
 
 
 def _latest(rows: DataFrame) -> datetime | None:

@@ -28,7 +28,7 @@ MANY_DELETES = 0.2  # of the rows
 MERGED_BYTES = 8 * 1024 * 1024  # a file of that size is merged no more
 FAN = 8  # files that refreshes have added become one
 BRANCH = "lakehouse_refresh"
-COUNTED = ("count(*) AS changed", "count_if(gone) AS gone", *key_bounds("k0"))
+COUNTED = ("count(*) AS changed", "count_if(gone) AS gone")
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def write_changes(spark: SparkSession, target: Target, size: Size, changes: Chan
     """Brings the copy up to date; how many keys have a new row, and how many are gone."""
     from pyspark.sql.functions import expr
 
-    row = changes.rows.agg(*map(expr, COUNTED)).first()
+    row = changes.rows.agg(*map(expr, (*COUNTED, *key_bounds("k0", target.leading)))).first()
     assert row is not None
     if is_written_anew(size, row["changed"]):
         rows = _after(spark.table(target.table), target, changes.rows)
@@ -116,7 +116,7 @@ def _replace(spark: SparkSession, target: Target, changes: DataFrame, counted: R
     keys.localCheckpoint().createOrReplaceTempView(view)  # no DELETE takes a plan that calls Java, as of a double key
     try:
         spark.sql(f"ALTER TABLE {target.table} CREATE OR REPLACE BRANCH {BRANCH}")
-        spark.sql(delete_sql(target, view, counted["first"], counted["last"], counted["nulls"]))
+        spark.sql(delete_sql(target, view, counted))
     finally:
         spark.catalog.dropTempView(view)
     if counted["changed"] > counted["gone"]:
@@ -124,9 +124,9 @@ def _replace(spark: SparkSession, target: Target, changes: DataFrame, counted: R
         _new_rows(target, changes).coalesce(files).writeTo(_branch(target)).append()
 
 
-def delete_sql(target: Target, view: str, first: object, last: object, nulls: int) -> str:
+def delete_sql(target: Target, view: str, counted: Row) -> str:
     """The statement, which reads the files of the changed keys alone where they are numbers."""
-    within = key_range(f"t.{spark_ident(target.key[0])}", target.leading, first, last, nulls)
+    within = key_range(f"t.{spark_ident(target.key[0])}", counted)
     named = f"EXISTS (SELECT 1 FROM {view} AS s WHERE {_same(target)})"
     return f"DELETE FROM {_branch(target)} AS t WHERE {within} AND {named}"
 

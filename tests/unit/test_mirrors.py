@@ -15,6 +15,7 @@ import pytest
 from pyarrow.fs import LocalFileSystem
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.types import IntegerType, StringType
+from pyspark.sql import Row
 
 from ingestion.mirrors.columns import ColumnPlan, plan_columns
 from ingestion.mirrors.copies import Published
@@ -110,19 +111,21 @@ def test_the_files_that_refreshes_have_added_are_counted_until_they_are_merged()
 
 def test_a_delete_reads_the_files_of_its_keys_alone_where_they_are_numbers() -> None:
     target = Target("`lake`.`next_mirror_shop`.`t`", ("odd`id", "n"), ("odd`id", "n"), IntegerType())
-    assert delete_sql(target, "v", 3, 9, nulls=0) == (
+    assert delete_sql(target, "v", Row(first=3, last=9, nulls=0)) == (
         "DELETE FROM `lake`.`next_mirror_shop`.`t`.branch_lakehouse_refresh AS t WHERE t.`odd``id` BETWEEN 3 AND 9"
         " AND EXISTS (SELECT 1 FROM v AS s WHERE t.`odd``id` <=> s.k0 AND t.`n` <=> s.k1)"
     )
     text = Target("t", ("id",), ("id",), StringType())
-    assert "BETWEEN" not in delete_sql(text, "v", "a", "b", nulls=0)
+    assert "BETWEEN" not in delete_sql(text, "v", Row(changed=1))
 
 
 def test_a_delete_of_a_key_that_is_null_reads_the_files_of_nulls_too() -> None:
     """`BETWEEN` spared the row with the null, which was in the mirror twice once its new version was appended."""
     target = Target("t", ("id",), ("id",), IntegerType())
-    assert "WHERE (t.`id` BETWEEN 3 AND 9 OR t.`id` IS NULL) AND EXISTS" in delete_sql(target, "v", 3, 9, nulls=1)
-    assert "WHERE true AND EXISTS" in delete_sql(target, "v", None, None, nulls=1)
+    assert "WHERE (t.`id` BETWEEN 3 AND 9 OR t.`id` IS NULL) AND EXISTS" in delete_sql(
+        target, "v", Row(first=3, last=9, nulls=1)
+    )
+    assert "WHERE true AND EXISTS" in delete_sql(target, "v", Row(first=None, last=None, nulls=1))
 
 
 def test_a_mirror_tells_which_columns_of_its_key_have_nulls(tmp_path: Path) -> None:
