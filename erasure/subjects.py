@@ -221,8 +221,12 @@ def held_by_source(
 
     A key with what stands in the lake for values that it cannot hold is that of each of these.
     """
-    columns = _columns(facts)
+    columns, keys = _columns(facts), list(keys)
     personal = [c.name for c in facts.columns if c.lake not in kept and table.raw.mask.get(c.name) != "null"]
+    taken_over = (
+        f". It is one of {len(keys)} keys that the person has had: leave the row if it is another person's, who has "
+        "taken the key over; the lake cannot tell them apart, and erases neither while it is there"
+    )
     says = " OR ".join(f"{ident(name)} IS NOT NULL" for name in personal)
     for key in keys:
         same = " AND ".join(_same(columns[name], text, table.raw.on_unrepresentable) for name, text in key.items())
@@ -232,6 +236,7 @@ def held_by_source(
             return (
                 f"source {table.source!r} still holds personal data of {table.name} {spelled(key)}, and would bring it "
                 f"back: delete the row there, or set {', '.join(personal)} to null, then run this again"
+                f"{taken_over if len(keys) > 1 else ''}"
             )
     return None
 

@@ -68,7 +68,7 @@ def mirrors_held(settings: Settings, source: str) -> Iterator[leases.Lease]:
             if time.monotonic() > deadline:
                 raise LakehouseError(
                     f"source {source!r}: {held[0] if held else 'another session'} has been writing its mirrors for "
-                    f"{settings.ingestion.wait_seconds:.0f} s: look at its log"
+                    f"{settings.ingestion.wait_seconds:.0f} s: `lakehouse status` says whether refreshes fail"
                 )
             time.sleep(WAIT_STEP_SECONDS)
     with leases.kept_alive(settings, lease):

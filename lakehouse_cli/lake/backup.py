@@ -102,7 +102,8 @@ def restore_backup(
             say(f"removed before the backup, their objects are not entered again: {_list(forward.removed)}")
         repeat = f"lakehouse erase --repeat, for {erasures} erasures; " if erasures else ""
         say(f"then: {repeat}lakehouse reconcile verifies the result")
-        say("mirrors and current views stay behind until a follower, or `lakehouse mirror SOURCE`, refreshes them")
+        behind = "stay behind, each table at a moment of its own, until a follower, or"
+        say(f"mirrors and current views {behind} `lakehouse mirror SOURCE`, refreshes them: join none before")
     if forward.to_recover:
         gone = forward.to_recover.keys() - _declared(settings, forward.to_recover)
         lines = [_remedy(source, reason, source not in gone) for source, reason in forward.to_recover.items()]
