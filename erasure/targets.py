@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from lakehouse.declarations import RawTable
 from lakehouse.declarations.dbt.lineage import parents
+from lakehouse.declarations.metadata_columns import OF_KINDS, PARSED_METADATA
 from lakehouse.declarations.vault.names import EVENT
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.presence import ALONE
@@ -29,6 +30,7 @@ dropped with all its files; the next test makes it."""
 ANY_NAMES = frozenset({"rebuild", "discard"})  # treatments of tables whose columns may have any names
 WHOLE = frozenset({"table", "rebuilt_table"})
 NOT_STORED = frozenset({"view", "ephemeral"})
+FORMER_METADATA = frozenset({"_deleted"})  # of parsed, in release 0.1
 OF_THE_VAULT = frozenset(EVENT)  # columns of its own, which its tables have whatever the source has
 KEEP_NAMES = frozenset({"parsed", "current", "stage", "vault", "timelines"})  # folders below models
 STORED = frozenset({"model", "snapshot"})
@@ -187,10 +189,11 @@ def stage_of(table: RawTable) -> str:
 
 
 def undeclared(table: RawTable, columns: Iterable[str]) -> frozenset[str]:
-    """Columns of a raw or parsed table that are not or no longer declared, or now excluded, in lower case."""
+    """Columns of a raw or parsed table that are not or no longer declared, or now excluded, in lower case. The metadata
+    columns are not among them: by name, as a source may call a column `_email`."""
     declared = {name.lower() for name in lake_names(table, table.landed)}
-    others = {name.lower() for name in columns} - declared
-    return frozenset(name for name in others if not name.startswith("_"))
+    metadata = {*OF_KINDS[table.kind], *PARSED_METADATA, *FORMER_METADATA}
+    return frozenset(name.lower() for name in columns) - declared - metadata
 
 
 def is_snapshot(node: Mapping[str, Any]) -> bool:

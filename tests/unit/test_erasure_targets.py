@@ -13,6 +13,7 @@ from erasure.targets import derived_targets, raw_target
 from lakehouse.catalog.objects import StoredObject
 from lakehouse.declarations import Column, Declarations, RawTable, declarations_from
 from lakehouse.declarations.dbt.manifest import load_manifest
+from lakehouse.declarations.metadata_columns import METADATA_COLUMNS, PARSED_METADATA
 from lakehouse.declarations.policies import LoadPolicy, RawPolicy
 from lakehouse.declarations.vault.policy import VaultPolicy
 from lakehouse.declarations.vault.problems import problems_of
@@ -98,11 +99,11 @@ def test_a_parsed_column_that_is_left_out_by_now_or_not_declared_any_more_is_emp
     """What was loaded before stays in it, and nobody says that it is not personal. A key and metadata stay."""
     people = table(personal=("name", "phone"), exclude=("phone",))
     there = {
-        ("parsed", "parsed_people"): ("id", "name", "phone", "fax", "load_date", "_op"),
+        PARSED[:2]: ("id", "name", "phone", "fax", "load_date", "_email", "_deleted", *PARSED_METADATA),
         ("vault", "calls"): ("hk_x", "phone"),
-    }
+    }  # fmt: skip
     (parsed,) = derived_targets(people, below(PARSED), there.get)
-    assert parsed.personal == {"name", "phone", "fax", "load_date"}
+    assert parsed.personal == {"name", "phone", "fax", "load_date", "_email"}, "an underscore makes no metadata"
     with pytest.raises(LakehouseError, match="calls holds phone"):
         derived_targets(people, below(PARSED, ("vault", "calls", "append_only")), there.get)
 
@@ -111,13 +112,13 @@ def test_what_a_satellite_still_has_of_a_column_that_is_not_declared_any_more_is
     """Its own columns are not, though an undeclared one of the source may be called the same."""
     people = table({"hub": "person", "satellites": {"pii": {"columns": ["name"], "personal": True}}})
     there = {
-        ("raw_shop", "people"): ("id", "name", "Fax", "load_date", "is_deleted", "_op"),
+        ("raw_shop", "people"): ("id", "name", "Fax", "_Email", "load_date", "is_deleted", *METADATA_COLUMNS),
         ("parsed", "parsed_people"): ("id", "name"), ("vault", "sts_person"): ("hk_person", "is_deleted", "load_date"),
-        ("vault", "sat_pii"): ("hk_person", "hd_pii", "name", "fax", "load_date"),
+        ("vault", "sat_pii"): ("hk_person", "hd_pii", "name", "fax", "_email", "load_date"),
     }  # fmt: skip
     models = below(PARSED, ("vault", "sat_pii", "satellite"), ("vault", "sts_person", "append_only"))
     _, satellite = derived_targets(people, models, there.get)
-    assert (satellite.identifier[1], satellite.personal) == ("sat_pii", {"name", "fax"})
+    assert (satellite.identifier[1], satellite.personal) == ("sat_pii", {"name", "fax", "_email"})
 
 
 @pytest.mark.parametrize("columns", [("id", "name"), ("hk_order", "id", "name")])
@@ -156,7 +157,7 @@ def failures(name: str, parent: str) -> dict[str, Any]:
 
 
 SEED = node_of("seed", "names", "lookup") | {"depends_on": {"macros": []}}
-KEPT = ("id", "name", "Fax", "dbt_scd_id", "dbt_updated_at", "dbt_valid_from", "dbt_valid_to")
+KEPT = ("id", "name", "Fax", "_is_deleted", "dbt_scd_id", "dbt_updated_at", "dbt_valid_from", "dbt_valid_to")
 
 
 @pytest.mark.parametrize("unique_key", ["id", ["ID"]])
@@ -169,7 +170,7 @@ def test_a_snapshot_of_dbt_is_emptied_by_its_key_and_what_is_made_of_it_is_built
         node_of("model", "seen", "marts", "snapshot.people_history", "seed.names", materialized="rebuilt_table"),
     )  # fmt: skip
     there = {
-        ("raw_shop", "people"): ("id", "name", "Fax"), PARSED[:2]: ("id", "name"),
+        ("raw_shop", "people"): ("id", "name", "Fax", "_is_deleted"), PARSED[:2]: ("id", "name"),
         ("snapshots", "people_history"): KEPT, ("marts", "seen"): ("who",),
     }  # fmt: skip
     _, kept, made = derived_targets(table(personal=("name",)), manifest, there.get)
@@ -284,7 +285,8 @@ def test_tables_and_folders_that_no_project_knows_are_named_with_what_to_do() ->
     people = table({"hub": "person", "satellites": {"pii": {"columns": ["name"], "personal": True}}})
     lake = lake_of(
         {
-            "raw_shop.people": ("id", "name", "Fax"), "vault.sat_fax": ("hk_person", "fax"),
+            "raw_shop.people": ("id", "name", "Fax", "_email", *METADATA_COLUMNS),
+            "vault.sat_fax": ("hk_person", "fax"), "vault.sat_email": ("hk_person", "_email"), "marts.ops": ("_op",),
             "raw_shop.people_before": ("id", "name"), "meta.spool": ("name",),
             "parsed.parsed_people": ("id", "name"), "vault.sat_pii": ("hk_person", "Name"), "marts.seen": ("tier",),
             "marts.broken": None, "marts.known": ("name",), "elsewhere.people": ("name",), "marts.orders": ("name",),
@@ -296,8 +298,8 @@ def test_tables_and_folders_that_no_project_knows_are_named_with_what_to_do() ->
     manifest = below(PARSED, ("marts", "orders", "rebuilt_table"), ("vault", "renamed", "append_only"))
     manifest["sources"]["known"] = {"schema": "marts", "identifier": "known"}
     found = {trace.table: trace for trace in strays(lake, "s3://w", manifest, people, ())}
-    unknown = {"raw_shop.people_before", "vault.sat_pii", "vault.sat_fax", "marts.broken"}
-    assert set(found) == {*unknown, "marts/orders-0"}, "the source has dropped Fax, and its satellite is not declared"
+    unknown = {"raw_shop.people_before", "vault.sat_pii", "vault.sat_fax", "vault.sat_email", "marts.broken"}
+    assert set(found) == {*unknown, "marts/orders-0"}, "the source has dropped two columns, which satellites have"
     assert "drop it" in found["vault.sat_pii"].why and found["marts/orders-0"].path == "s3://w/marts/orders-0/"
     assert found["marts/orders-0"].why.startswith("2 data files") and "delete the folder" in found["marts/orders-0"].why
     mine = {("raw_shop", "people"), ("raw_shop", "people_before")}
