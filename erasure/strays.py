@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from erasure.proof import Trace
-from erasure.targets import OF_THE_VAULT, STORED, lake_names, undeclared
+from erasure.targets import STORED, lake_names, of_the_vault, undeclared
 from lakehouse.catalog.next_names import next_name
 from lakehouse.declarations import RawTable
 from maintenance.inventory.lake import Lake, directory
@@ -40,7 +40,7 @@ def _tables(
 ) -> Iterator[Trace]:
     raw = lake.tables.get(TableName(*table.identifier))
     unknown = undeclared(table, (field.name for field in raw.schema().fields) if raw else ())
-    personal = {name.lower() for name in lake_names(table, table.personal)} | (unknown - OF_THE_VAULT)
+    personal = {name.lower() for name in lake_names(table, table.personal)} | (unknown - of_the_vault(table))
     for relation in lake.relations:
         if relation.kind != "table" or relation.name.namespace not in schemas or relation.name in known:
             continue

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from lakehouse.declarations import RawTable
 from lakehouse.declarations.dbt.lineage import parents
 from lakehouse.declarations.metadata_columns import OF_KINDS, PARSED_METADATA
-from lakehouse.declarations.vault.names import EVENT
+from lakehouse.declarations.vault.names import EVENT, stage_columns
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.presence import ALONE
 
@@ -31,7 +31,7 @@ ANY_NAMES = frozenset({"rebuild", "discard"})  # treatments of tables whose colu
 WHOLE = frozenset({"table", "rebuilt_table"})
 NOT_STORED = frozenset({"view", "ephemeral"})
 FORMER_METADATA = frozenset({"_deleted"})  # of parsed, in release 0.1
-OF_THE_VAULT = frozenset(EVENT)  # columns of its own, which its tables have whatever the source has
+OF_EACH_STAGE = frozenset({"is_deleted", *EVENT})
 KEEP_NAMES = frozenset({"parsed", "current", "stage", "vault", "timelines"})  # folders below models
 STORED = frozenset({"model", "snapshot"})
 MARTS = "marts"  # schema, or tag of what is built with them
@@ -134,7 +134,7 @@ def _target(
     if layer(node) == "parsed":
         personal |= undeclared(table, columns)
     elif node["name"] in satellites or is_snapshot(node):
-        personal |= unknown - OF_THE_VAULT
+        personal |= unknown - of_the_vault(table)
     identifier, carried = (node["schema"], node["alias"]), frozenset(personal & there)
     key = tuple(name.lower() for name in lake_names(table, table.key))
     hash_key = f"hk_{table.vault.hub.name}" if table.vault and table.vault.hub else None
@@ -194,6 +194,12 @@ def undeclared(table: RawTable, columns: Iterable[str]) -> frozenset[str]:
     declared = {name.lower() for name in lake_names(table, table.landed)}
     metadata = {*OF_KINDS[table.kind], *PARSED_METADATA, *FORMER_METADATA}
     return frozenset(name.lower() for name in columns) - declared - metadata
+
+
+def of_the_vault(table: RawTable) -> frozenset[str]:
+    """Names that columns of the vault's own have, whatever the source has, in lower case; declared columns too."""
+    made = stage_columns(table, table.vault) if table.vault else ()
+    return OF_EACH_STAGE | {column.name.lower() for column in made}
 
 
 def is_snapshot(node: Mapping[str, Any]) -> bool:

@@ -108,13 +108,16 @@ def test_a_parsed_column_that_is_left_out_by_now_or_not_declared_any_more_is_emp
         derived_targets(people, below(PARSED, ("vault", "calls", "append_only")), there.get)
 
 
+OF_VAULT = ("hk_person", "hd_pii", "is_deleted", "load_date", "applied_date", "source_seq", "record_source")
+
+
 def test_what_a_satellite_still_has_of_a_column_that_is_not_declared_any_more_is_emptied() -> None:
     """Its own columns are not, though an undeclared one of the source may be called the same."""
     people = table({"hub": "person", "satellites": {"pii": {"columns": ["name"], "personal": True}}})
     there = {
-        ("raw_shop", "people"): ("id", "name", "Fax", "_Email", "load_date", "is_deleted", *METADATA_COLUMNS),
+        ("raw_shop", "people"): ("id", "name", "Fax", "_Email", *OF_VAULT, *METADATA_COLUMNS),
         ("parsed", "parsed_people"): ("id", "name"), ("vault", "sts_person"): ("hk_person", "is_deleted", "load_date"),
-        ("vault", "sat_pii"): ("hk_person", "hd_pii", "name", "fax", "_email", "load_date"),
+        ("vault", "sat_pii"): ("name", "fax", "_email", *OF_VAULT),
     }  # fmt: skip
     models = below(PARSED, ("vault", "sat_pii", "satellite"), ("vault", "sts_person", "append_only"))
     _, satellite = derived_targets(people, models, there.get)
@@ -285,8 +288,9 @@ def test_tables_and_folders_that_no_project_knows_are_named_with_what_to_do() ->
     people = table({"hub": "person", "satellites": {"pii": {"columns": ["name"], "personal": True}}})
     lake = lake_of(
         {
-            "raw_shop.people": ("id", "name", "Fax", "_email", *METADATA_COLUMNS),
+            "raw_shop.people": ("id", "name", "Fax", "_email", "is_deleted", *METADATA_COLUMNS),
             "vault.sat_fax": ("hk_person", "fax"), "vault.sat_email": ("hk_person", "_email"), "marts.ops": ("_op",),
+            "vault.sts_old": ("hk_person", "is_deleted"),
             "raw_shop.people_before": ("id", "name"), "meta.spool": ("name",),
             "parsed.parsed_people": ("id", "name"), "vault.sat_pii": ("hk_person", "Name"), "marts.seen": ("tier",),
             "marts.broken": None, "marts.known": ("name",), "elsewhere.people": ("name",), "marts.orders": ("name",),
