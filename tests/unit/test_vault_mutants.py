@@ -16,6 +16,7 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
     "a watermark of a state that was undone": ("remembered_loads", "snapshot in ancestors", "true"),
     "snapshots of the stage that are always the same": ("plan_inputs", "mark[3] == before.states[name]", "true"),
     "no late replay": ("batch_of", "plan.inputs[source_model].late", "false"),
+    "no late replay of a key that has a NULL in it": ("keys_to_find", "return([hash_key])", "return(keys)"),
     "no null guard in the comparison": ("changes_of", "is distinct from _lh_hashdiff_before", "<> _lh_hashdiff_before"),
     "hashdiff anti-join over all history": (
         "changes_of", "where not _lh_is_stored and {{ src_hashdiff }} is distinct from _lh_hashdiff_before",

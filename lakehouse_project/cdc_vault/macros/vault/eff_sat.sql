@@ -20,7 +20,7 @@
   {%- set of_keys = src_dfk ~ " in " ~ cdc_vault.loaded_keys([src_dfk], stage, plan, source_model, cdc_vault.is_known(src_dfk)) -%}
 {{ cdc_vault.plan_header(plan, [src_pk, src_dfk, "is_active"] + event, stored=stored) }}
   with batch as (
-    {{ cdc_vault.batch_of(stage, plan, source_model, cdc_vault.spelled(src_nk or src_dfk), cdc_vault.is_known(src_dfk)) }}
+    {{ cdc_vault.batch_of(stage, plan, source_model, cdc_vault.spelled(src_nk or src_dfk), cdc_vault.is_known(src_dfk), src_dfk) }}
   ),
   statements as (
     select {{ src_dfk }} as driving, {{ src_pk }} as link, not is_deleted as is_active, {{ event | join(", ") }}, true as is_new

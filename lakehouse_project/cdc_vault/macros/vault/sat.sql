@@ -8,7 +8,7 @@
   is then the same for any split into loads and any order of arrival.
 
   `src_nk` are the columns that tell rows apart exactly as the key does (which makes no two spellings one): a replay then finds the
-  rows by them, reads those files alone that may hold them, and hashes nothing else.
+  rows by them, reads those files alone that may hold them, and hashes nothing else. Where one of several is NULL, it goes by the hash key.
 
   `is_key: false` is for a link that its row states beside its own key: a delete does not name it, and says nothing about it.
   Such a satellite has what was ever said of the link; the link's effectivity satellite says when that held.
@@ -70,7 +70,7 @@
   {%- endset -%}
 {{ cdc_vault.plan_header(plan, names, {source_model: names}, stored) }}
   with batch as (
-    {{ cdc_vault.batch_of(stage, plan, source_model, cdc_vault.spelled(src_nk or [keys[0]]), given) }}
+    {{ cdc_vault.batch_of(stage, plan, source_model, cdc_vault.spelled(src_nk or [keys[0]]), given, keys[0] if hashed else none) }}
   ),
   timeline as (
     select {{ columns | join(", ") }}, false as _lh_is_stored
@@ -97,7 +97,10 @@
 {%- endmacro %}
 
 {#- Rows of the stage to look at: those of the load's window or, where some are late, all of their keys. -#}
-{% macro batch_of(stage, plan, source_model, keys, given) -%}
+{% macro batch_of(stage, plan, source_model, keys, given, hash_key=none) -%}
+  {%- if plan and plan.inputs[source_model].late -%}
+    {%- set keys = cdc_vault.keys_to_find(keys, hash_key, stage, cdc_vault.rows_to_load(plan, source_model)) -%}
+  {%- endif -%}
   select *
     from {{ cdc_vault.new_rows_of(stage, plan, source_model) }}
     where {{ given }} and
@@ -107,6 +110,20 @@
     {%- else %} {{ cdc_vault.rows_to_load(plan, source_model) }}
     {%- endif %}
 {%- endmacro %}
+
+{#-
+  By what columns the rows of a key are found: several of the source, or the hash key where a row to load has a NULL in one of
+  them, which no `in` finds. Only a table without a primary key, under REPLICA IDENTITY FULL, has such rows. To look for
+  one costs a late load a query more.
+-#}
+{% macro keys_to_find(keys, hash_key, stage, rows) %}
+  {%- if keys | length > 1 and hash_key -%}
+    {%- for row in run_query("select 1 from " ~ stage ~ " where " ~ rows ~ " and (" ~ keys | join(" is null or ") ~ " is null) limit 1").rows -%}
+      {{ return([hash_key]) }}
+    {%- endfor -%}
+  {%- endif -%}
+  {{ return(keys) }}
+{% endmacro %}
 
 {#-
   The keys of the batch, to find what is stored of them: those of the rows to load, which are a few of a large table. Only if
