@@ -11,7 +11,7 @@ from lakehouse.catalog.open import load_table, open_catalog
 from lakehouse.catalog.relations import list_views, read_metadata
 from lakehouse.catalog.views.current_views import MARK, is_fresh, is_plain
 from lakehouse.servers.trino import query
-from lakehouse.text.sql import columns, relation
+from lakehouse.text.sql import columns, ident, relation
 from tests.mirrored import metadata
 from tests.world import Row, World, position, replay
 
@@ -99,7 +99,8 @@ def in_source(world: World, table: str) -> list[str]:
     """What the source answers."""
     declared = world.source.table(table)
     schema, name = declared.relation
-    return sorted(map(repr, world.rows(f'SELECT {columns(declared.landed)} FROM "{schema}"."{name}"')))
+    named = ", ".join(map(ident, declared.landed))
+    return sorted(map(repr, world.rows(f"SELECT {named} FROM {relation(schema, name)}")))
 
 
 def promised(world: World, table: str, shown: tuple[str, ...]) -> list[str]:

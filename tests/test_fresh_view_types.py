@@ -188,6 +188,29 @@ def test_keys_of_real_and_times_of_day_are_the_sources_in_every_time_zone(
     assert not is_fresh_view(world, "spots"), "it would round"
 
 
+def test_a_column_whose_lower_case_is_two_letters_is_in_every_text(
+    settings: Settings, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trino did not find it in raw or in the mirror."""
+    write_position_deletes(monkeypatch)
+    ddl = 'CREATE TABLE odd ("kİ" int PRIMARY KEY, "İ" text, n int); ALTER TABLE odd ALTER "İ" SET STORAGE EXTERNAL'
+    world = declaring_columns(make_world(settings, ddl, {"odd": RawPolicy(relation="public.odd", key=("kİ",))}))
+    world.sql(f"INSERT INTO odd SELECT i, {LONG}, i FROM generate_series(1, 5) i")
+    world.ingest(spark)
+    make_views(world)
+    refreshed(world, spark)
+    assert_views(world, spark, {"odd"}, ("nothing new",))
+    world.sql("UPDATE odd SET n = 0", "INSERT INTO odd VALUES (6, 'new', 6)")
+    world.ingest(spark)
+    assert not is_short_view(world, "odd"), "values were left out"
+    assert_views(world, spark, {"odd"}, ("long",))
+    refreshed(world, spark)
+    world.sql("INSERT INTO odd VALUES (7, 'newer', 7)", "DELETE FROM odd WHERE n = 6")
+    world.ingest(spark)
+    assert is_short_view(world, "odd")
+    assert_views(world, spark, {"odd"}, ("short",))
+
+
 def make_spots(world: World) -> None:
     """The view as dbt makes it."""
     raw, view = relation(*world.source.table("spots").identifier), relation(*name_of(world, "spots"))

@@ -19,7 +19,7 @@ from pyiceberg.types import (
 
 from ingestion.pipeline.repair.spelling import SpelledColumn
 from lakehouse.catalog.trino_types import trino_type
-from lakehouse.text.sql import ident, literal, spark_ident, spark_literal
+from lakehouse.text.sql import literal, spark_ident, spark_literal, trino_ident
 
 LARGE = (StringType, BinaryType, DecimalType)  # an update may leave out values of these types alone
 SMALL_DIGITS = (
@@ -113,7 +113,7 @@ def _spark_cast(value: str, column: Column) -> str | None:
 
 
 TRINO = Dialect(
-    ident, literal, "FOR VERSION AS OF {}", "ARRAY[{}]", "{}[1]", "contains({}, {})", "varchar",
+    trino_ident, literal, "FOR VERSION AS OF {}", "ARRAY[{}]", "{}[1]", "contains({}, {})", "varchar",
     _trino_cast,
 )  # fmt: skip
 SPARK = Dialect(

@@ -12,6 +12,12 @@ def ident(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
+def trino_ident(name: str) -> str:
+    """A quoted column for Trino, which calls columns in lower case, as dbt's models have it (`cdc_vault.quoted`): by
+    itself it does not find İ, whose lower case is two letters."""
+    return ident(name.replace("İ", "İ".lower()))
+
+
 def relation(schema: str, name: str) -> str:
     """A quoted, schema-qualified relation for Postgres and Trino."""
     return f"{ident(schema)}.{ident(name)}"
@@ -39,8 +45,8 @@ def beside_parameters(sql: str) -> str:
 
 
 def columns(names: tuple[str, ...] | list[str]) -> str:
-    """A comma-separated list of quoted identifiers."""
-    return ", ".join(map(ident, names))
+    """A comma-separated list of quoted columns for Trino."""
+    return ", ".join(map(trino_ident, names))
 
 
 def spark_ident(name: str) -> str:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lakehouse.declarations.policies import MaintenancePolicy, ProbePolicy
-from lakehouse.text.sql import ident, literal, relation
+from lakehouse.text.sql import literal, relation, trino_ident
 from maintenance.actions.compact import plan_for
 from maintenance.actions.need import Body
 from maintenance.inventory.outcome import Outcome, TableName, plainly
@@ -72,8 +72,8 @@ def queries_of(session: Session, name: TableName, table: Table, policy: ProbePol
     The lookup reads the greatest key, the scan the newest day with rows, by the time column that partitions the table;
     a query without a value is left out.
     """
-    target, key, day = relation(*name), ident(policy.key), time_column(table)
-    newest = f"CAST(CAST(max({ident(day)}) AS date) AS varchar)" if day else "NULL"
+    target, key, day = relation(*name), trino_ident(policy.key), time_column(table)
+    newest = f"CAST(CAST(max({trino_ident(day)}) AS date) AS varchar)" if day else "NULL"
     values = f"CAST(max({key}) AS varchar), typeof(max({key})), {newest}"
     [[greatest, kind, last_day]] = session.trino(f"SELECT {values} FROM {target}")
     queries = {"count": f"SELECT count(*) FROM {target}"}
@@ -81,7 +81,7 @@ def queries_of(session: Session, name: TableName, table: Table, policy: ProbePol
         queries["lookup"] = f"SELECT count(*) FROM {target} WHERE {key} = CAST({literal(greatest)} AS {kind})"
     if day is not None and last_day is not None:
         names = [field.name for field in table.schema().fields]
-        queries["day"] = _scan(target, names, ident(day), f"DATE {literal(last_day)}")
+        queries["day"] = _scan(target, names, trino_ident(day), f"DATE {literal(last_day)}")
     return queries
 
 
@@ -100,7 +100,7 @@ def timed(session: Session, queries: dict[str, str]) -> dict[str, float]:
 
 def _scan(target: str, columns: Sequence[str], day: str, date: str) -> str:
     """A query that reads every column: a checksum needs each value."""
-    sums = ", ".join(f"checksum({ident(column)})" for column in columns)
+    sums = ", ".join(f"checksum({trino_ident(column)})" for column in columns)
     return f"SELECT {sums} FROM {target} WHERE {day} >= {date} AND {day} < {date} + INTERVAL '1' DAY"
 
 

@@ -314,6 +314,17 @@ def test_every_text_tells_which_one_it_is(kind: Kind) -> None:
     assert (is_short(text), is_plain(text)) == (kind == Kind.SHORT, kind == Kind.PLAIN)
 
 
+@pytest.mark.parametrize("kind", Kind)
+def test_a_column_whose_lower_case_is_two_letters_is_called_as_trino_calls_it(kind: Kind) -> None:
+    """Trino found no `İ` in raw or in the mirror, and the view could not be read."""
+    wide = view(column("id", IntegerType()), column("İ", StringType()), column("kİ", StringType()), key=("id", "kİ"))
+    for nulls in ((), ("kİ",)):
+        text = trino_text(replace(wide, nulls=nulls), AT, PAST, kind) or ""
+        assert '"i\u0307"' in text and '"ki\u0307"' in text and 'İ"' not in text
+        assert ("contains(_unchanged, 'İ')" in text) == (kind == Kind.LONG), "raw has the names of the source"
+    assert "`İ`" in (spark_text(wide, AT, kind) or ""), "Spark finds it"
+
+
 def test_the_plain_text_reads_the_mirror_alone() -> None:
     it, text = lake(), trino_text(WIDE, AT, "SELECT 1", Kind.PLAIN) or ""
     assert it.rows(kind=Kind.PLAIN) == it.rows() == [(1, "one", "big 1"), (2, "two", None)]

@@ -16,10 +16,11 @@ from lakehouse.catalog.writing.appending import Append, append_all
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 from orchestration.worker.loads import small_loads
-from orchestration.worker.loads.handed import Handed, stored_rows
-from orchestration.worker.loads.rows import Rows, named_in, one_statement, texts, values
+from orchestration.worker.loads.handed import Handed, parsed_rows, stored_rows
+from orchestration.worker.loads.rows import Rows, named_in, one_statement, relation_of, texts, values
 from orchestration.worker.loads.small_loads import STATEMENTS, SmallLoads, fits, lots_of
 from orchestration.worker.plan import Graph
+from tests.unit.dbt_macros import macro
 
 HUB, LINK = ("vault", "hub"), ("vault", "link")
 KEY = f"{LOADED}stg"
@@ -254,3 +255,10 @@ def test_names_are_quoted_in_the_statement() -> None:
     assert one_statement({"it's": ("select 1", [('a"b', "bigint")])}) == (
         "SELECT 'it''s', ARRAY[cast(cast(\"a\"\"b\" as bigint) as varchar)] FROM (\nselect 1\n)"
     )
+
+
+def test_a_column_is_handed_over_by_the_name_that_a_model_of_dbt_gives_it() -> None:
+    """In lower case, which of İ is two letters: Trino does not find it otherwise."""
+    odd = [("İd", "integer")]
+    for sql in (relation_of(Rows(odd, [["1"]])), parsed_rows("select 1", odd), one_statement({"m": ("select 1", odd)})):
+        assert macro("quoted")("İd") in sql and "İ" not in sql

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from lakehouse.text.sql import ident, literal, relation
+from lakehouse.text.sql import literal, relation, trino_ident
 from orchestration.resources import TableKey
 from orchestration.worker.loads.rows import Columns, Rows, relation_of
 
@@ -51,5 +51,5 @@ def stored_rows(table: TableKey, stored: Mapping[str, Any], keys: Sequence[str])
 
 def parsed_rows(sql: str, columns: Columns) -> str:
     """The rows of a query as a table with such columns stores them."""
-    cast = ", ".join(f"cast({ident(name)} as {kind}) AS {ident(name)}" for name, kind in columns)
+    cast = ", ".join(f"cast({trino_ident(name)} as {kind}) AS {trino_ident(name)}" for name, kind in columns)
     return f"SELECT {cast} FROM (\n{sql}\n)"

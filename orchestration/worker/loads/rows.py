@@ -12,7 +12,7 @@ from decimal import Decimal
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from lakehouse.text.sql import ident, literal
+from lakehouse.text.sql import ident, literal, trino_ident
 
 MOST_CHARACTERS = 100_000  # of the rows of a table
 Columns = Sequence[tuple[str, str]]
@@ -93,7 +93,7 @@ def named_in(sql: str, relations: Mapping[str, str]) -> dict[str, str]:
 def relation_of(handed: Rows) -> str:
     """A query that gives these rows. One literal, whatever their number: each expression more is one to plan."""
     columns = ", ".join(
-        f"{_kind(kind).read.format(f'r[{at}]', kind)} AS {ident(name)}"
+        f"{_kind(kind).read.format(f'r[{at}]', kind)} AS {trino_ident(name)}"
         for at, (name, kind) in enumerate(handed.columns, start=1)
     )
     rows = literal(json.dumps(handed.rows, ensure_ascii=False))
@@ -120,7 +120,7 @@ def values(columns: Columns, rows: Sequence[Row]) -> dict[str, list[Any]]:
 
 def _text(column: tuple[str, str]) -> str:
     name, kind = column
-    return _kind(kind).text.format(f"cast({ident(name)} as {kind})")
+    return _kind(kind).text.format(f"cast({trino_ident(name)} as {kind})")
 
 
 def _kind(kind: str) -> _Kind:
