@@ -257,6 +257,24 @@ def test_a_mirror_has_no_null_for_a_value_that_raw_lacks(settings: Settings, spa
     assert_mirrors_equal(world)
 
 
+def test_behind_a_truncate_too_a_mirror_has_no_null_for_a_value_that_raw_lacks(
+    settings: Settings, spark: Any, form: str
+) -> None:
+    """The insert of a key was a dead letter, and an update left the value out."""
+    world = make(settings)
+    world.sql("INSERT INTO items SELECT i, 'n', i, repeat('x', 3000) FROM generate_series(1, 5) i")
+    at_newest(world, spark)
+    before = metadata(world, "items").metadata_location
+    world.sql(
+        "TRUNCATE items", "INSERT INTO items VALUES (1, 'n', 1, repeat('y', 3000))",
+        "UPDATE items SET name = 'u' WHERE id = 1",
+    )  # fmt: skip
+    world.ingest(spark)
+    spoil(world, "items", lambda rows: [row for row in rows if row["_op"] != "c"])
+    report = refreshed(world, spark)
+    assert report.reasons == {"items": LACKING} and metadata(world, "items").metadata_location == before
+
+
 def kept_of(world: World) -> Refreshes:
     return mirror_refreshes(world.settings)[world.source.name][1]
 

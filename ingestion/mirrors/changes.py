@@ -57,9 +57,13 @@ def whole(spark: SparkSession, log: Log, below: tuple[int, int]) -> Whole:
     """The table at a cut, from its whole history. Raises NotWhole."""
     latest = _latest(spark.table(log.table).where(earlier(below)))  # first: what lands in between is read again
     (side,) = lake_sides(spark, [log], below)
+    return _live(side, latest or BEGINNING)
+
+
+def _live(side: LakeSide, ingested_at: datetime) -> Whole:
     if side.lacks and not side.live.where("NOT whole").isEmpty():
         raise NotWhole
-    return Whole(_columns(log, side.live), latest or BEGINNING)
+    return Whole(_columns(side.log, side.live), ingested_at)
 
 
 @contextmanager
@@ -81,7 +85,7 @@ def changes_since(
         if seen.is_late:
             yield whole(spark, log, below)
         elif side.is_truncated:
-            yield Whole(_columns(log, side.live), max(seen.latest, state.ingested_at))
+            yield _live(side, max(seen.latest, state.ingested_at))
         else:
             rows = _changes(side, mirror.where(seen.keys)).persist()
             try:

@@ -4,11 +4,13 @@ import json
 import os
 import threading
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
+from unittest.mock import MagicMock
 
 import pyarrow as pa
 import pytest
@@ -17,6 +19,7 @@ from pyiceberg.table.snapshots import Operation
 from pyiceberg.types import IntegerType, StringType
 from pyspark.sql import Row
 
+from ingestion.mirrors import changes
 from ingestion.mirrors.columns import ColumnPlan, plan_columns
 from ingestion.mirrors.copies import Published
 from ingestion.mirrors.refresh import _publish, newest_cut
@@ -48,6 +51,22 @@ def mirror(*operations: Operation, properties: dict[str, str]) -> Any:
     ]
     metadata = SimpleNamespace(snapshots=snapshots, current_snapshot_id=snapshots[-1].snapshot_id)
     return SimpleNamespace(metadata=metadata, properties=properties)
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_behind_a_truncate_too_no_null_stands_for_a_value_that_raw_lacks(
+    monkeypatch: pytest.MonkeyPatch, is_whole: bool
+) -> None:
+    """The insert of a key may be a dead letter, and an update behind it leaves the value out."""
+    live, log = MagicMock(), cast(Any, SimpleNamespace(table="raw", columns=()))
+    live.where.return_value.isEmpty.return_value = is_whole
+    side = SimpleNamespace(log=log, live=live, lacks=(1,), is_truncated=True)
+    seen = SimpleNamespace(latest=AT, is_late=False, keys="true")
+    monkeypatch.setattr(changes, "_seen", lambda *_: seen)
+    monkeypatch.setattr(changes, "sides_of", lambda *_: [side])
+    refused = nullcontext() if is_whole else pytest.raises(changes.NotWhole)
+    with refused, changes.changes_since(MagicMock(), log, MagicMock(), STATE, (2, 501)) as found:
+        assert isinstance(found, changes.Whole)
 
 
 def test_a_mirror_knows_where_it_stands_as_long_as_its_rows_are_those_that_were_written() -> None:
