@@ -7,8 +7,9 @@ from typing import Any, Literal
 import pytest
 
 from ingestion import mirrors_held, pause, refresh_mirrors, resnapshot, resume
-from ingestion.mirrors.refresh import LACKING
+from ingestion.mirrors.refresh import IN_NO_CUT, LACKING
 from ingestion.mirrors.write import FAN
+from ingestion.run.operate import read_anew
 from ingestion.state.refreshes import Refreshes, mirror_refreshes
 from ingestion.verify import TableComparison, reconcile_raw
 from lakehouse.catalog.views.current_views import TAG
@@ -388,6 +389,8 @@ def test_a_table_out_of_the_cut_keeps_its_mirror(settings: Settings, spark: Any)
     report = refreshed(world, spark)
     assert [(m.name, m.anew) for m in report.written] == [("items", False)]
     assert_mirrors_equal(world)
+    read_anew(world.settings, world.source.table("items"))
+    assert refreshed(world, spark).reasons == {"items": IN_NO_CUT}, "it has no columns until it is read"
     resnapshot(world.settings, world.declarations, world.source.name, ["items"], spark)
     report = refreshed(world, spark)
     assert [(m.name, m.anew) for m in report.written] == [("items", True)]

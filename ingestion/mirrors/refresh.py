@@ -7,7 +7,7 @@ row in `meta.mirrors` does not name it until it is back.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -101,7 +101,8 @@ def _refresh(session: Session, states: CatalogConnection) -> tuple[RefreshReport
     if stream is None or stream.cut_lsn is None or stream.cut_position is None:
         none = dict.fromkeys((table.name for table in mirrored), IN_NO_CUT)
         return RefreshReport(session.name, None, None, (), (), tuple(none), none), refreshes.Reached(seen, None, None)
-    tables = [table for table in mirrored if table.name in stream.cut_tables]
+    tables = tables_in_cut(mirrored, stream, positions)
+    in_cut = {table.name for table in tables}
     items = mirrors_at_cut(session, tables, stream.epoch, positions, before)
     due = [item for item in items if not item.is_same]
     with ExitStack() as stack:
@@ -120,15 +121,22 @@ def _refresh(session: Session, states: CatalogConnection) -> tuple[RefreshReport
         _publish(session, states, stream, seen, [made.next for made in built], views, snapshots)
     written, at_cut = {report.name for report in reports}, {item.table.name for item in items}
     unchanged = tuple(name for name in sorted(at_cut - written))
-    reasons = {table.name: _why_aside(table, stream, lacking) for table in mirrored if table.name not in at_cut}
+    reasons = {table.name: _why_aside(table, in_cut, lacking) for table in mirrored if table.name not in at_cut}
     report = RefreshReport(
         session.name, stream.cut_position.text, stream.cut_at, reports, unchanged, tuple(reasons), reasons
     )
     return report, refreshes.Reached(seen, stream.epoch, stream.cut_lsn)
 
 
-def _why_aside(table: RawTable, stream: store.Stream, lacking: Collection[str]) -> str:
-    if table.name not in stream.cut_tables:
+def tables_in_cut(
+    tables: Iterable[RawTable], stream: store.Stream, positions: Mapping[str, store.TablePosition]
+) -> list[RawTable]:
+    """Those in the newest cut, without any that is to be read again since: the next publish takes it out of the cut."""
+    return [table for table in tables if table.name in stream.cut_tables and positions[table.name].versions]
+
+
+def _why_aside(table: RawTable, in_cut: Collection[str], lacking: Collection[str]) -> str:
+    if table.name not in in_cut:
         return IN_NO_CUT
     return LACKING if table.name in lacking else NOT_AS_DECLARED
 

@@ -22,13 +22,14 @@ from pyspark.sql import Row
 from ingestion.mirrors import changes
 from ingestion.mirrors.columns import ColumnPlan, plan_columns
 from ingestion.mirrors.copies import Published
-from ingestion.mirrors.refresh import _publish, newest_cut
+from ingestion.mirrors.refresh import _publish, newest_cut, tables_in_cut
 from ingestion.mirrors.state import MirrorState, added_files, columns_with_nulls, data_snapshot, read_state
 from ingestion.mirrors.views import forget_old
 from ingestion.mirrors.write import SMALL_BYTES, Size, Target, delete_sql, is_written_anew
 from ingestion.run.mirrors import Refresher
 from ingestion.sink.meta_tables import ensure_mirrors
 from ingestion.state.lease import mirrors_of
+from ingestion.state.store import TablePosition
 from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.catalog.views.view_versions import NextView
 from lakehouse.text.names import NAME
@@ -234,6 +235,16 @@ def test_the_file_that_a_view_named_until_now_stays_however_old_it_is(tmp_path: 
     )
     forget_old(io, [NextView(("parsed", "current_s__t"), base, location)])
     assert sorted(path.name for path in tmp_path.iterdir()) == names[1:]
+
+
+def test_a_table_that_is_to_be_read_again_is_in_no_cut_though_the_newest_one_has_it() -> None:
+    """The refresh of a source failed between `--resnapshot` and the next publish: nothing is known of its columns."""
+    shop: Any = [SimpleNamespace(name=name) for name in ("orders", "lines", "new")]
+    stream: Any = SimpleNamespace(cut_tables=["orders", "lines"])
+    facts: Any = SimpleNamespace(columns=())
+    kept = TablePosition("orders", 1, None, "streaming", None, versions=(facts,))
+    positions = {"orders": kept, "lines": replace(kept.forgotten, table="lines", state="new")}
+    assert [table.name for table in tables_in_cut(shop, stream, positions)] == ["orders"]
 
 
 def test_a_table_that_comes_back_at_the_same_cut_is_listed_again(
