@@ -204,7 +204,7 @@ def check_columns(declared: RawTable, table: "TableReport") -> dg.AssetCheckResu
     What the source has no more stays in raw, and need not be declared.
     """
     columns = {declared.raw.alias.get(c.name, c.name).lower(): c for c in declared.columns if c.name in declared.landed}
-    landed = {name.lower(): kind for name, kind in table.columns if not name.startswith("_")}
+    landed = {name.lower(): kind for name, kind in table.columns if name not in OF_KINDS[declared.kind]}
     wanted = set(columns)
     found = set(landed) - ({name.lower() for name in table.left} - wanted)
     types = [

@@ -26,7 +26,8 @@ from ingestion.state import lease as leases
 from ingestion.tasks.outage import OUTAGES, outage
 from lakehouse.catalog.open import open_catalog, total
 from lakehouse.catalog.relations import list_relations
-from lakehouse.declarations import Declarations, Source
+from lakehouse.declarations import Declarations, RawTable, Source
+from lakehouse.declarations.metadata_columns import OF_KINDS
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import CatalogConnection
 from lakehouse.servers.spark import spark_session
@@ -373,7 +374,7 @@ def _report(
         cut_lsn=stream.cut_lsn,
         cut_at=stream.cut_at,
         tables=tuple(
-            _table_report(positions[table.name], loaded.get(table.identifier), rows.get(table.name, {}), behind)
+            _table_report(table, positions[table.name], loaded.get(table.identifier), rows.get(table.name, {}), behind)
             for table in described
         ),
         aside=aside,
@@ -381,10 +382,13 @@ def _report(
     )
 
 
-def _table_report(of: store.TablePosition, table: Table | None, rows: dict[str, int], behind: int) -> TableReport:
+def _table_report(
+    declared: RawTable, of: store.TablePosition, table: Table | None, rows: dict[str, int], behind: int
+) -> TableReport:
     snapshot = table.current_snapshot() if table else None
     columns = tuple((field.name, str(field.field_type)) for field in table.schema().fields) if table else ()
-    there = {(column.lake or column.name).lower() for column in of.facts.columns} if of.versions else None
+    there = {(column.lake or column.name).lower() for column in of.facts.columns} if of.versions else set[str]()
+    known = there | OF_KINDS[declared.kind].keys()
     return TableReport(
         name=of.table,
         snapshot_id=snapshot.snapshot_id if snapshot else None,
@@ -392,5 +396,5 @@ def _table_report(of: store.TablePosition, table: Table | None, rows: dict[str, 
         total_rows=total(snapshot, "total-records"),
         lag_bytes=behind,
         columns=columns,
-        left=tuple(name for name, _ in columns if there and name[0] != "_" and name.lower() not in there),
+        left=tuple(name for name, _ in columns if there and name.lower() not in known),
     )
