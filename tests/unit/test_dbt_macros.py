@@ -129,7 +129,9 @@ def test_a_column_that_cannot_get_its_declared_type_stops_the_load_with_the_reme
         fit("vault.sat_x", columns)
         assert len(done) == (there != declared)
     else:
-        with pytest.raises(Refused, match=r"column V .*: build .*`dbt build --full-refresh --select 'a_model\+'`$"):
+        with pytest.raises(
+            Refused, match=r"column V .*: build .*dbt build --full-refresh --select 'a_model\+'`\. Where"
+        ):
             fit("vault.sat_x", columns)
 
 

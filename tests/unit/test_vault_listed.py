@@ -80,7 +80,10 @@ def test_every_kind_of_table_looks_at_what_is_listed() -> None:
             vault.load([], MAY)
 
 
-REBUILD = r"`dbt build --full-refresh --select 'a_model\+'`"
+REBUILD = (
+    r"`dbt build --full-refresh --select 'a_model\+'`\. Where the source has changed the column's type, rows from "
+    r"before have NULL in it then: raw alone keeps their values, as `<column>__<type>`"
+)
 
 
 SAYS_B = {"src_pk": "hk_row", "src_hashdiff": "hd_row", "src_payload": ["b"]}

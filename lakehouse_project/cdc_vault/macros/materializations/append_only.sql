@@ -207,8 +207,9 @@
   {%- endfor -%}
 {% endmacro %}
 
+{#- Of the former type only raw and the table itself still have values. -#}
 {% macro how_to_build_anew() -%}
-  build the table anew, and what is below it, with `dbt build --full-refresh --select '{{ model.name }}+'`
+  build the table anew, and what is below it, with `dbt build --full-refresh --select '{{ model.name }}+'`. Where the source has changed the column's type, rows from before have NULL in it then: raw alone keeps their values, as `<column>__<type>`
 {%- endmacro %}
 
 {#-
