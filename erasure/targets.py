@@ -151,7 +151,8 @@ def _target(
             f"{node['original_file_path']}: {node['name']} holds {', '.join(sorted(carried))} of {table.source}."
             f"{table.name}, and {_remedy(node, hash_key)}"
         )
-    hashdiff = next((name for name in columns if name.startswith("hd_")), None)
+    of_source = {name.lower() for name in lake_names(table, table.landed)} | unknown - of_the_vault(table)
+    hashdiff = next((name for name in columns if name.startswith("hd_") and name.lower() not in of_source), None)
     treatment: Treatment = "empty" if hashdiff is None else "delete"
     if node["name"] in satellites and satellites[node["name"]].personal:
         treatment = "collapse"

@@ -108,6 +108,15 @@ def test_a_parsed_column_that_is_left_out_by_now_or_not_declared_any_more_is_emp
         derived_targets(people, below(PARSED, ("vault", "calls", "append_only")), there.get)
 
 
+@pytest.mark.parametrize("name", ["tier", "hd_size", "hd_gone"])
+def test_a_column_of_the_source_is_no_hashdiff_whatever_it_is_called(name: str) -> None:
+    """The subject's rows in parsed were deleted in the place of emptied."""
+    people = table(personal=("name",), alias={"tier": "hd_size"})
+    there = {("raw_shop", "people"): ("id", "name", "hd_size", "hd_gone"), PARSED[:2]: ("id", "name", name)}
+    (parsed,) = derived_targets(people, below(PARSED), there.get)
+    assert (parsed.treatment, parsed.hashdiff) == ("empty", None)
+
+
 OF_VAULT = ("hk_person", "hd_pii", "is_deleted", "load_date", "applied_date", "source_seq", "record_source")
 
 
