@@ -189,7 +189,7 @@ def test_the_command_follows_on_its_pace(spark: Any, world: World, second: Secon
     assert listed == [{"namespace": schema, "name": "orders", "metadata_location": location}]
     rules = (second.access / RELATIONS).read_text()
     (second.access / RELATIONS).unlink()
-    assert b"names none of the 1 tables" in subprocess.run(command, env=environment, capture_output=True).stderr
+    assert b"names none of the 3 tables" in subprocess.run(command, env=environment, capture_output=True).stderr
     (second.access / RELATIONS).write_text(rules)
     with subprocess.Popen([*command, "--follow"], env=environment, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
