@@ -229,6 +229,35 @@ def test_an_event_whose_value_lacks_the_key_is_no_row_of_the_key_null(beside: An
     assert list(alone.unread) == [0] and not alone.indices and alone.values.num_rows == 0
 
 
+UNAVAILABLE = "__debezium_unavailable_value"
+
+
+@pytest.mark.parametrize("beside", [{"id": 3, "v": "w"}, b'{"id": 3, "v": 1.50}', None], ids=["plain", "odd", "empty"])
+@pytest.mark.parametrize(
+    "lacking", [UNAVAILABLE, [UNAVAILABLE], {UNAVAILABLE: UNAVAILABLE}, "X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ=="]
+)
+@pytest.mark.parametrize("kind", ["text", "jsonb"])
+def test_a_value_that_an_update_of_debezium_left_out_is_no_value(kind: str, lacking: Any, beside: Any) -> None:
+    """The placeholder landed over what the row has."""
+    shape = shape_of(facts_of(table(key=("id",), id="bigint", v=kind), 1))
+    found = decode(shape, events(beside, {"id": 1, "v": lacking}, beside, keys=(b"3", b"1", b"3")))
+    assert list(found.indices) == [0, 2] and found.unread[1].startswith("it lacks v, which Debezium's update")
+
+
+@pytest.mark.parametrize("mark", ["true", True])
+@pytest.mark.parametrize("beside", [{"id": 3, "__deleted": "false"}, b'{"id": 3, "v": 1.50}'], ids=["plain", "odd"])
+def test_a_delete_that_debezium_has_rewritten_deletes_its_row(beside: Any, mark: Any) -> None:
+    """It landed as a version of NULLs, and the row stayed."""
+    given = events(beside, {"id": 1, "v": "old", "__deleted": mark}, {"id": 2, "v": "x"})
+    found = decode(shape_of(facts_of(table(key=("id",), id="bigint", v="text"), 1)), given)
+    assert found.operations == ["c", "d", "c"]
+    assert [(str(row["id"]), row["v"]) for row in found.values.to_pylist()][1:] == [("1", None), ("2", "x")]
+    without_key = decode(shape_of(facts_of(table(id="bigint", v="text"), 1)), given)
+    assert list(without_key.indices) == [0, 2] and "the table has no key" in without_key.unread[1]
+    declared = decode(shape_of(facts_of(table(key=("id",), id="bigint", __deleted="text"), 1)), given)
+    assert declared.operations == ["c"] * 3 and declared.values.to_pylist()[1]["__deleted"] == "true"
+
+
 def test_each_column_of_a_key_is_told_and_a_table_without_one_takes_any_event() -> None:
     both = shape_of(facts_of(table(key=("a", "b"), a="bigint", b="text", v="text"), 1))
     found = decode(both, events({"a": 1, "b": "x"}, {"a": 1, "v": "y"}, {"b": ""}, {"v": "z"}))

@@ -186,8 +186,9 @@ class Gathered:
             raise self.reader.refused(
                 f"topic {', '.join(sorted(flat))} has rows without their envelope (no op, no source), which tell "
                 "neither deletes nor transactions: take the transform "
-                "ExtractNewRecordState from the connector, or declare kind kafka; if it is a stray message, it becomes "
-                "a dead letter with the next change of its table"
+                "ExtractNewRecordState from the connector; kind kafka reads them, but not an update that left a large "
+                "value out, and no delete that the transform drops; if it is a stray message, it becomes a dead letter "
+                "with the next change of its table"
             )
 
     def _messages(self) -> Iterator[tuple[Shape, pa.Table]]:

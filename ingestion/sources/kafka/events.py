@@ -1,6 +1,6 @@
 """Events to columns: each declared column as text that its type's reader takes, or typed."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from ingestion.sources.kafka.json_columns import json_columns
 from ingestion.sources.kafka.json_values import JsonValues
 from ingestion.sources.kafka.key_forms import in_key_form
 from ingestion.sources.kafka.shape import Field, Shape
+from ingestion.sources.kafka.unwrapped import DELETED, is_delete, is_lacking, may_lack
 from ingestion.sources.kafka.values import Row, Unread, Values, text
 
 EVENTS_SCHEMA = pa.schema(
@@ -68,7 +69,7 @@ def _ordinary(shape: Shape, events: pa.Table, values: Values) -> Decoded | None:
     if not isinstance(values, JsonValues) or events.column("value").null_count:
         return None
     parsed = json_columns(shape, one_chunk(events.column("value")))
-    if parsed is None:
+    if parsed is None or _may_be_unwrapped(shape, parsed):
         return None
     columns = {}
     for field in shape.fields:
@@ -80,13 +81,25 @@ def _ordinary(shape: Shape, events: pa.Table, values: Values) -> Decoded | None:
     return Decoded(range(events.num_rows), ["c"] * events.num_rows, _table(columns, events.num_rows), {})
 
 
+def _may_be_unwrapped(shape: Shape, columns: Mapping[str, pa.Array]) -> bool:
+    """Whether one of the events may be a row that Debezium tells without what it was before, or a rewritten delete."""
+    marks = columns[DELETED]
+    is_marked = not _declares_mark(shape) and pc.any(pc.equal(marks, "true")).as_py() is True
+    return is_marked or any(may_lack(columns[field.name]) for field in shape.fields)
+
+
+def _declares_mark(shape: Shape) -> bool:
+    """Whether the mark of a rewritten delete is a column as others are, which who reads the table looks at."""
+    return any(field.name == DELETED for field in shape.fields)
+
+
 def _one_by_one(shape: Shape, events: pa.Table, values: Values) -> Decoded:
     indices, operations, rows = [], [], []
     unread: dict[int, str] = {}
     pairs = zip(events.column("key").to_pylist(), events.column("value").to_pylist(), strict=True)
     for index, (key, value) in enumerate(pairs):
         try:
-            row = deleted(shape, key, values) if value is None else _keyed(shape, values.row(value))
+            row, op = _told(shape, key, value, values)
             rows.append(_printed(shape, row))
         except Unread as reason:
             unread[index] = str(reason)
@@ -95,7 +108,7 @@ def _one_by_one(shape: Shape, events: pa.Table, values: Values) -> Decoded:
             unread[index] = "the value is nested too deeply"
             continue
         indices.append(index)
-        operations.append("d" if value is None else "c")
+        operations.append(op)
     columns, unfit = _columns(shape, rows)
     if unfit:
         unread |= {indices[row]: reason for row, reason in unfit.items()}
@@ -144,6 +157,18 @@ def _alone(shape: Shape, key: bytes, found: Any) -> Any:
     return written
 
 
+def _told(shape: Shape, key: bytes | None, value: bytes | None, values: Values) -> tuple[Row, str]:
+    """The row of an event, and its operation."""
+    if value is None:
+        return deleted(shape, key, values), "d"
+    row = _keyed(shape, values.row(value))
+    if _declares_mark(shape) or not is_delete(row):
+        return row, "c"
+    if not shape.key:
+        raise Unread(f"the event says that its row was deleted ({DELETED}), and the table has no key")
+    return {name: row[name] for name in shape.key}, "d"
+
+
 def _keyed(shape: Shape, row: Row) -> Row:
     """An event with a value, which tells the whole key that its table has."""
     if lacking := [name for name in shape.key if row.get(name) is None]:
@@ -152,8 +177,13 @@ def _keyed(shape: Shape, row: Row) -> Row:
 
 
 def _printed(shape: Shape, row: Row) -> Row:
-    """What lands of a row, with nested values as text."""
+    """What lands of a row, with nested values as text. Raises Unread for one that lacks a value."""
     found = {field.name: row.get(field.name) for field in shape.fields}
+    if lacking := [name for name, part in found.items() if is_lacking(part)]:
+        raise Unread(
+            f"it lacks {', '.join(lacking)}, which Debezium's update did not carry: let the connector write envelopes, "
+            "without ExtractNewRecordState, and declare kind debezium, or set REPLICA IDENTITY FULL"
+        )
     return {name: text(part) if isinstance(part, dict | list) else part for name, part in found.items()}
 
 

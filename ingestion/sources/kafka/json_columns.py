@@ -17,6 +17,7 @@ import pyarrow.json as pj
 from ingestion.schema.types.model import Form, SourceType
 from ingestion.schema.types.table import target_type
 from ingestion.sources.kafka.shape import Shape
+from ingestion.sources.kafka.unwrapped import DELETED
 
 TYPED = (
     Form.INTEGER,
@@ -31,10 +32,11 @@ MOST_BYTES = (1 << 31) - 2  # of an array with offsets of 32 bits
 
 
 def json_columns(shape: Shape, values: pa.Array) -> dict[str, pa.Array] | None:
-    """The declared columns, typed or as text; None if they have to be read one by one."""
+    """The declared columns, typed or as text, and what marks a delete; None if they have to be read one by one."""
     if not len(values) or not shape.fields:
         return None
-    schema = pa.schema([(field.name, _arrow(field.source_type)) for field in shape.fields])
+    types = {DELETED: pa.string()} | {field.name: _arrow(field.source_type) for field in shape.fields}
+    schema = pa.schema(list(types.items()))
     table = json_table(schema, values)
     if table is None:
         return None

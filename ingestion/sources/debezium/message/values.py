@@ -4,14 +4,11 @@ A type that would lose something, or that does not tell a moment's zone, is refu
 have no schema, a declared type and the connector's modes tell how its values are written.
 """
 
-import json
 from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from functools import partial
-from hashlib import md5
 from typing import Any
-from uuid import UUID
 
 import pyarrow as pa
 
@@ -32,6 +29,7 @@ from ingestion.sources.debezium.message.columns import (
 )
 from ingestion.sources.debezium.message.moments import date_reader, time_reader, timestamp_reader, timestamptz_reader
 from ingestion.sources.debezium.message.opened import ConnectType
+from ingestion.sources.kafka.unwrapped import forms_of
 from ingestion.sources.kafka.values import Number, text
 
 VARIABLE = "io.debezium.data.VariableScaleDecimal"
@@ -102,13 +100,7 @@ def expected(column: Typed, modes: Modes) -> ConnectType:
 def placeholders(modes: Modes) -> tuple[Any, ...]:
     """In which forms a value may come that an update did not carry."""
     given = modes.placeholder
-    raw = bytes.fromhex(given[4:]) if given.startswith("hex:") else given.encode()
-    said = raw.decode(errors="replace")
-    numbers = [byte - 256 if byte > 127 else byte for byte in raw]
-    as_map = {said: said}  # of hstore, which the connector writes as JSON unless told otherwise
-    as_json = json.dumps(as_map, ensure_ascii=False, separators=(",", ":"))
-    as_uuid = str(UUID(bytes=md5(raw).digest(), version=3))
-    return said, _base64(raw), raw.hex(), as_json, [said], numbers, as_map, [as_uuid]
+    return forms_of(bytes.fromhex(given[4:]) if given.startswith("hex:") else given.encode())
 
 
 def leaves_empty(given: ConnectType) -> bool:
@@ -116,12 +108,6 @@ def leaves_empty(given: ConnectType) -> bool:
     placeholder."""
     of = given.element if given.type == "array" else None
     return of is not None and (of.type in _UNTOLD or of.name in _UNTOLD_NAMES)
-
-
-def _base64(raw: bytes) -> str:
-    from base64 import b64encode
-
-    return b64encode(raw).decode()
 
 
 def _integer(column: Typed, given: ConnectType, _: Modes) -> Reader:
