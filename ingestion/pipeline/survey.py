@@ -79,13 +79,13 @@ def _by_key(session: Session, outlook: Outlook, position: store.TablePosition | 
     if facts is None:
         return outlook
     former = _former_key(session, table, position)
+    is_other = _is_another(table, former)
     if position is None or not position.versions:  # it may have been declared before
-        then, is_other = f"--once {table.source}", _is_another(table, former)
+        then = f"--once {table.source}"
     else:
         then = f"--resume {table.source}.{table.name}"
-        is_other = bool(position.followed.keyed_by) and facts.keyed_by != position.followed.keyed_by
         is_other = is_other and (position.lands or position.state == "resuming")
-    if not is_other or not _has_changes(session, table):
+    if former is None or not is_other or not _has_changes(session, table):
         return outlook
     problem = problem_of_former_key(table, former, then)
     return replace(outlook, facts=None, problem=outlook.problem or str(problem), seen=facts)
@@ -95,21 +95,29 @@ def check_keys(session: Session, positions: Mapping[str, store.TablePosition]) -
     """Raises TableProblem where changes of a topic have landed under another key: the next epoch forgets that one."""
     for table in session.source.tables:
         former = _former_key(session, table, positions.get(table.name))
-        if _is_another(table, former) and _has_changes(session, table):
+        if former is not None and _is_another(table, former) and _has_changes(session, table):
             raise problem_of_former_key(table, former, f"--recover {table.source}")
 
 
-def _is_another(table: RawTable, former: Collection[str]) -> bool:
-    """Whether both are known, the declared key and a former one, and of other columns."""
-    return bool(table.key and former) and set(former) != set(table.key)
+def _is_another(table: RawTable, former: Collection[str] | None) -> bool:
+    """Whether a key is declared, and is known to be of other columns than the former one, which may be none."""
+    return bool(table.key) and former is not None and set(former) != set(table.key)
 
 
-def _former_key(session: Session, table: RawTable, position: store.TablePosition | None) -> tuple[str, ...]:
-    """The columns of the key under which changes have landed: by the raw table, where the position says nothing."""
+def _former_key(session: Session, table: RawTable, position: store.TablePosition | None) -> tuple[str, ...] | None:
+    """The columns of the key under which changes have landed, none where they had no key; None where that is not known.
+    By the raw table, where the position says nothing, or just which key there was before there was none."""
+    told: tuple[str, ...] | None = None
     if position is not None and position.versions:
-        return tuple(position.followed.told_apart_by)
+        followed = position.followed
+        if followed.keyed_by is None:
+            return None
+        told = tuple(followed.told_apart_by)
+        if len(told) == len(followed.keyed_by) and (followed.key or not told):
+            return told
     raw = load_table(session.catalog, *table.identifier)
-    return landed_key(raw) if raw is not None else ()
+    landed = landed_key(raw) if raw is not None else None
+    return landed if landed is not None else told or None
 
 
 def _has_changes(session: Session, table: RawTable) -> bool:

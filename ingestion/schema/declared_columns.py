@@ -49,16 +49,18 @@ def is_keyed_as_declared(table: RawTable, facts: TableFacts) -> bool:
 
 
 def problem_of_former_key(table: RawTable, former: Collection[str], then: str) -> TableProblem:
-    """Of a topic whose events have landed under another key: their deletes do not tell the columns of the declared one,
-    and there is no table to compare with. `then` are the options of `lakehouse ingest` once the key is declared again.
+    """Of a topic whose events have landed under another key, or without one: their deletes do not tell the columns of
+    the declared one, a key was no key then, and there is no table to compare with. `then` are the options of `lakehouse
+    ingest` once the former declaration is back.
     """
+    landed = f"under the key ({', '.join(former)})" if former else "without a key"
+    again = "declare the former key again" if former else "declare it without a key again"
     return TableProblem(
         table.source,
         table.name,
-        f"changes of topic {table.raw.topic} have landed under the key ({', '.join(former)}), and "
-        f"cannot be read again under ({', '.join(table.key)}): declare the former key again, then `lakehouse ingest "
-        f"{then}`; for another key, have them written to a topic of another name, and "
-        "declare that one as a table of its own",
+        f"changes of topic {table.raw.topic} have landed {landed}, and cannot be read again under "
+        f"({', '.join(table.key)}): {again}, then `lakehouse ingest {then}`; for another key, have them written to a "
+        "topic of another name, and declare that one as a table of its own",
     )
 
 

@@ -68,14 +68,15 @@ def raw_schema(table: RawTable, facts: TableFacts) -> Schema:
 
 
 def keyed_as_declared(table: RawTable) -> dict[str, str]:
-    """The property of a raw table of events that land under the declared key. It outlasts the table's position, which
-    is forgotten once the table is declared no longer."""
-    return {KEYED_BY: json.dumps(sorted(table.key))} if table.raw.topic and table.key else {}
+    """The property of a raw table of events that land under the declared key, or without one. It outlasts the table's
+    position, which is forgotten once the table is declared no longer."""
+    return {KEYED_BY: json.dumps(sorted(table.key))} if table.raw.topic else {}
 
 
-def landed_key(iceberg: Table) -> tuple[str, ...]:
-    """The key under which events have landed; none where that is not known."""
-    return tuple(json.loads(iceberg.properties.get(KEYED_BY, "[]")))
+def landed_key(iceberg: Table) -> tuple[str, ...] | None:
+    """The key under which events have landed last, empty where they had none; None where that is not known."""
+    told = iceberg.properties.get(KEYED_BY)
+    return None if told is None else tuple(json.loads(told))
 
 
 def landed_facts(iceberg: Table, table: RawTable, facts: TableFacts) -> TableFacts:

@@ -246,6 +246,46 @@ def test_a_topic_whose_changes_have_landed_under_another_key_is_parked(
         assert surveyed(catalog, former, replace(noted, state="resuming")).problem is None
 
 
+@pytest.mark.parametrize(
+    ("kind", "operations", "is_refused"),
+    [
+        ("kafka", ("c",), True), ("kafka", (), False),
+        ("debezium", ("c", "u"), True), ("debezium", ("r", "c"), False),
+    ],
+)  # fmt: skip
+def test_a_topic_whose_changes_have_landed_without_a_key_is_parked_once_it_has_one(
+    landed: Callable[..., Any], kind: str, operations: tuple[str, ...], is_refused: bool
+) -> None:
+    """Keys in other spellings and NULLs became rows of their own, and the key before a change stayed current."""
+    former, table = declared(kind=kind), declared("id", kind=kind)
+    stands = position("streaming", facts(former, None, replace(FOUND, relkind=TOPIC, key=())))
+    catalog = landed(*operations)
+    outlook = surveyed(catalog, table, stands)
+    assert (outlook.problem is not None) == is_refused
+    assert surveyed(catalog, former, stands).problem is None
+    if is_refused:
+        assert "have landed without a key, and cannot be read again under (id)" in str(outlook.problem)
+        assert "declare it without a key again, then `lakehouse ingest --resume shop.orders`" in str(outlook.problem)
+        with pytest.raises(TableProblem, match="without a key"):
+            check_keys(session_of(catalog, table), {"orders": stands})
+    of_before = replace(stands, versions=(replace(stands.facts, keyed_by=None),))
+    assert surveyed(catalog, table, of_before).problem is None, "a release that did not tell keys"
+
+
+def test_a_key_that_a_topic_lacked_for_a_while_is_another_one_only_if_events_have_landed_meanwhile(
+    landed: Callable[..., Any],
+) -> None:
+    keyed, keyless, catalog = declared("id", kind="kafka"), declared(kind="kafka"), landed("c")
+    before = facts(keyed, None, replace(FOUND, relkind=TOPIC))
+    stands = position("streaming", facts(keyless, before, replace(FOUND, relkind=TOPIC, key=())))
+    assert surveyed(catalog, keyed, stands).problem is None
+    append = append_of(session_of(catalog, keyless), Cycle("c", 1, datetime.now(UTC)), Written("orders", (), {}, {}))
+    catalog.load_table("raw_shop.orders").transaction().set_properties(dict(append.properties)).commit_transaction()
+    for given in (stands, None):
+        assert "have landed without a key" in str(surveyed(catalog, keyed, given).problem)
+        assert surveyed(catalog, keyless, given).problem is None
+
+
 def test_a_recovery_does_not_forget_the_key_of_a_topic(landed: Callable[..., Any]) -> None:
     former, table = declared("id", kind="kafka"), declared("code", kind="kafka")
     stands = position("streaming", facts(former, None, replace(FOUND, relkind=TOPIC)))
