@@ -100,6 +100,16 @@ def older(messages: list[Message], count: int) -> tuple[list[Message], int]:
     return kept, min(m["offset"] for m in kept if m["topic"] == "transaction")
 
 
+def test_events_that_ends_count_and_the_first_read_lacks_are_told() -> None:
+    """Retention or compaction took them, and the read was as any other."""
+    now = datetime.fromtimestamp(max(m["at"] for m in PLAIN) / 1000, UTC) + timedelta(minutes=10)
+    [*_, gone] = [m for m in PLAIN if m["topic"] == "public.items" and '"op":"u"' in (m["value"] or "")]
+    found = read([m for m in PLAIN if m is not gone], *TABLES, now=now)
+    [says] = [says for says in found.noticed.warnings if "the ENDs of transactions count" in says]
+    assert says.startswith("1 of ") and "events of public.items" in says and "compare with the database" in says
+    assert not any("the ENDs of transactions" in says for says in read(PLAIN, *TABLES, now=now).noticed.warnings)
+
+
 def bare(rows: list[dict[str, Any]]) -> list[Any]:
     """What does not depend on the numbers that rows get."""
     return [tuple(str(v) for n, v in row.items() if n not in ("_commit_lsn", "_seq")) for row in rows]

@@ -261,7 +261,19 @@ def test_what_an_end_counts_and_does_not_come_is_told() -> None:
     with pytest.raises(OutOfOrder, match=r"2 of 3 events of public.a in transaction 7 are missing"):
         lake.read(later=61)
     lake.reached = Reached()
-    assert not lake.read(later=61).waits and len(lake.rows) == 1, "the next epoch goes on with what is there"
+    joined = lake.read(later=61)
+    assert not joined.waits and len(lake.rows) == 1, "the next epoch goes on with what is there"
+    assert joined.missing == {A: (2, 3)}, "and says what is not"
+
+
+def test_what_the_first_read_lacks_is_counted_over_all_transactions_and_no_more_than_that() -> None:
+    topics = two()
+    topics.end(6, 39_000_000, {A: 2})
+    send(topics, 7, (0, "c", 1), (1, "c", 1), end=40_000_000)
+    topics.send(0, Event(8, 41_000_000, "c", 2, 2, 2))
+    topics.end(8, 42_000_000, {A: 3})
+    joined = Lake(topics).read(later=61)
+    assert not joined.waits and joined.missing == {A: (4, 5)}
 
 
 def test_a_transaction_whose_end_does_not_come_is_told_while_others_land() -> None:

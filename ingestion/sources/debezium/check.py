@@ -17,7 +17,8 @@ from lakehouse.settings import DebeziumSettings, Settings
 
 WRITE = "let the connector write it, grant Describe and Read on it, or correct meta.raw.topic"
 KEEP = "set cleanup.policy=delete, or raise min.compaction.lag.ms beyond the longest time for which nothing may be read"
-BEFORE = "before its tombstone takes its place"
+LOST = "a delete that is not read before its tombstone takes its place is lost, and its row stays current"
+COUNTED = "events that it loses before they are read stop the source, or are left out by the first read"
 ONCE = (
     "set exactly.once.source.support of Kafka Connect, with Debezium 3.7 or newer, then DELIVERY=exactly_once: a "
     "restart of Connect sends events twice, which are dropped by their keys, and older versions can lose some"
@@ -30,7 +31,7 @@ def check_source(settings: Settings, source: Source) -> list[Finding]:
     try:
         brokers = Brokers(settings, source.name)
         found = brokers.topics(_topics(source, of))
-        compacted = brokers.compacted(_configured(source, of))
+        compacted = brokers.compacted(_configured(source))
     except LakehouseError as error:
         says = str(error).removeprefix(f"source {source.name!r}: ")
         return [Finding(source.name, None, "connection", "in the way", "it cannot be looked at", says)]
@@ -45,7 +46,8 @@ def check_source(settings: Settings, source: Source) -> list[Finding]:
 
     transactions = list(_of_source(source, of, found))
     is_in_the_way = any(finding.weight == "in the way" for finding in transactions)
-    lost = {topic: None if kept_ms is None else BEFORE for topic, kept_ms in compacted.items()}
+    says = LOST if of.transactions is None else COUNTED
+    lost = {topic: None if kept_ms is None else says for topic, kept_ms in compacted.items()}
     return [
         *transactions,
         *(() if is_in_the_way else of_stream(settings, source.name, check)),
@@ -60,13 +62,13 @@ def check_source(settings: Settings, source: Source) -> list[Finding]:
 def rights(settings: Settings, source: Source) -> str:
     """What the login needs, for people; nothing is set up in Kafka."""
     of = settings.debezium(source.name)
-    told = rights_on(_topics(source, of), _configured(source, of))
+    told = rights_on(_topics(source, of), _configured(source))
     return f"{told}. The connector needs provide.transaction.metadata=true and skipped.operations=none"
 
 
-def _configured(source: Source, of: DebeziumSettings) -> list[str]:
-    """The topics that lose deletes without a word if they are compacted: transactions count what they have."""
-    return [table.raw.topic for table in source.tables] if of.transactions is None else []
+def _configured(source: Source) -> list[str]:
+    """The topics that lose events if they are compacted."""
+    return [table.raw.topic for table in source.tables]
 
 
 def _topics(source: Source, of: DebeziumSettings) -> set[str]:

@@ -65,6 +65,11 @@ def warnings(work: Gathered, joined: Joined) -> Iterator[str]:
             f"its topics have transactions whose ENDs are not in {work.reader.told.topic} any more: they land, "
             "each partition in its order, but not whole: let that topic keep messages as long as the others do"
         )
+    for relation, (gone, count) in sorted(joined.missing.items()):
+        yield (
+            f"{gone} of {count} events of {relation}, which the ENDs of transactions count, are not in its topic: "
+            "retention or compaction took them, and their changes are in no table: compare with the database"
+        )
     for xid in sorted(joined.endless):
         yield (
             f"transaction {xid} has no END, because the connector had lost its offsets within it and began anew: "

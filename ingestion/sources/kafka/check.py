@@ -39,10 +39,7 @@ def check_source(settings: Settings, source: Source) -> list[Finding]:
         check_format(table, formats)
         return facts_of(table, topic.id)
 
-    lost = {
-        topic: None if kept_ms is None else f"within {a_time(kept_ms)} (delete.retention.ms)"
-        for topic, kept_ms in compacted.items()
-    }
+    lost = {topic: None if kept_ms is None else _lost_after(kept_ms) for topic, kept_ms in compacted.items()}
 
     def check(states: CatalogConnection) -> None:
         OpenKafka(settings, source.name, states).check_stream(states)
@@ -69,13 +66,17 @@ def rights_on(topics: Collection[str], configured: Collection[str]) -> str:
     return f"{wanted}; nothing is created in Kafka, no consumer group either"
 
 
+def _lost_after(kept_ms: int) -> str:
+    within = f"within {a_time(kept_ms)} (delete.retention.ms)"
+    return f"a delete that is not read {within} is lost, and its row stays current"
+
+
 def of_compaction(source: Source, lost: Mapping[str, str | None], correction: str) -> Iterator[Finding]:
-    """The tables whose topics lose deletes; `lost` says by topic which: those that are not read so soon, None where
-    that cannot be told."""
+    """The tables whose topics lose events; `lost` says by topic what comes of it, None where that cannot be told."""
     for table in source.tables:
         if (topic := table.raw.topic) not in lost:
             continue
-        if (soon := lost[topic]) is None:
+        if (says := lost[topic]) is None:
             yield Finding(
                 source.name, table.name, "compaction", "warning",
                 f"topic {topic}: the login may not describe its configuration, so nobody tells whether compaction "
@@ -83,12 +84,8 @@ def of_compaction(source: Source, lost: Mapping[str, str | None], correction: st
                 "grant DescribeConfigs on it, or see to it that it is not compacted",
             )  # fmt: skip
         else:
-            yield Finding(
-                source.name, table.name, "compaction", "warning",
-                f"topic {topic} is compacted: a delete that is not read {soon} is lost, and its row stays "
-                "current",
-                correction,
-            )  # fmt: skip
+            told = f"topic {topic} is compacted: {says}"
+            yield Finding(source.name, table.name, "compaction", "warning", told, correction)
 
 
 def of_registry(settings: Settings, source: Source) -> Iterator[Finding]:

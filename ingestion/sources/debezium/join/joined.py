@@ -129,7 +129,8 @@ class Joined:
     that are `unended` wait for theirs longer than is usual, and are the first to wait in a partition: of each, when its
     last event came, in milliseconds. Of events that cannot be read, by index, `counted` are the transactions
     whose orders they may tell later. `sharing` are PAIRs of inserts of one transaction with the same key, by index,
-    both of which are there when it ends."""
+    both of which are there when it ends. `missing` are by relation the events that ENDs of an epoch's first read count
+    and no topic has, and how many they count."""
 
     placed: Numbers = field(default_factory=lambda: Numbers(PLACED))
     offsets: list[int] = field(default_factory=list)
@@ -142,11 +143,19 @@ class Joined:
     unended: Mapping[int, int] = field(default_factory=dict)
     counted: dict[int, int] = field(default_factory=dict)
     sharing: Numbers = field(default_factory=lambda: Numbers(PAIR))
+    missing: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     @cached_property
     def lacking(self) -> frozenset[int]:
         """The transactions of which something cannot be read."""
         return frozenset(self.counted.values())
+
+    def note_missing(self, end: End, lacking: Mapping[str, int]) -> None:
+        """Adds what is missing of a transaction that lands without it."""
+        for relation, count in lacking.items():
+            if count > 0:
+                missing, of = self.missing.get(relation, (0, 0))
+                self.missing[relation] = missing + count, of + end.counts[relation]
 
 
 @dataclass

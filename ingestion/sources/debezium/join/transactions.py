@@ -56,7 +56,7 @@ def join_each(heads: Loaded, told: Sequence[Told], ended: Ended, before: Reached
     )  # fmt: skip
     lasts = Lasts.of(heads, ended, firsts, under_way)
     held = lasts.held(heads, follows)
-    landed = _landed(heads, ended, firsts, before, follows, under_way, lasts, held, joined.counted)
+    landed = _landed(heads, ended, firsts, before, follows, under_way, lasts, held, joined)
     for end, events in landed:
         for index, place in events:
             numbers[index], places[index] = end.lsn, place
@@ -171,10 +171,10 @@ _Landed = list[tuple[End, list[tuple[int, int]]]]
 
 def _landed(
     heads: Loaded, ended: Ended, firsts: Firsts, before: Reached, follows: Follows, under_way: Collection[int],
-    lasts: Lasts, held: Mapping[int, int], counted: dict[int, int],
+    lasts: Lasts, held: Mapping[int, int], joined: Joined,
 ) -> _Landed:  # fmt: skip
-    """The transactions that are whole, up to the first that is not; each with its events and their places. Adds to what
-    is `counted` in those that land in the order which their events tell.
+    """The transactions that are whole, up to the first that is not; each with its events and their places. Notes what
+    cannot be read, or is missing, of those that land.
 
     One that is behind events of another that is `under_way`, or that lacks as many as cannot be read, waits until it is
     sure that more is not on the way: the latter no longer than until later ones have events in the same partitions.
@@ -212,10 +212,12 @@ def _landed(
         )
         if is_clean and not any(lacking[r] - len(bad.get(r, ())) for r in lacking):
             places = [(index, heads.order[index]) for index in events]
-            counted |= dict.fromkeys((i for found in bad.values() for i in found), one.end.xid)
+            joined.counted |= dict.fromkeys((i for found in bad.values() for i in found), one.end.xid)
         elif not _may_land(one, orders, firsts, before, follows, lacking):
             break
         else:
+            if not _was_restarted(one, orders, firsts):
+                joined.note_missing(one.end, {r: n - len(bad.get(r, ())) for r, n in lacking.items()})
             ranked = sorted(events, key=lambda index: (heads.lsn[index], heads.partition[index], heads.offset[index]))
             places = [(index, place) for place, index in enumerate(ranked, start=1)]
         landed.append(
@@ -235,10 +237,7 @@ def _may_land(
     an epoch, which goes on with what is there.
     """
     counted, age, is_first = one.end.counts, follows.now - one.at, before.end == 0
-    was_restarted = one.end.xid in firsts.unclean or any(
-        len(set(found)) < len(found) or max(found, default=0) > counted.get(relation, 0)
-        for relation, found in orders.items()
-    )
+    was_restarted = _was_restarted(one, orders, firsts)
     if was_restarted and follows.exactly_once and not is_first:
         raise OutOfOrder(
             f"events of transaction {one.end.xid} came more than once or are numbered anew, so they are not delivered "
@@ -251,6 +250,14 @@ def _may_land(
         short = ", ".join(f"{n} of {counted.get(r, 0)} events of {r}" for r, n in lacking.items() if n > 0)
         raise OutOfOrder(f"{short} in transaction {one.end.xid} are missing, {age.total_seconds():.0f} s after its END")
     return True
+
+
+def _was_restarted(one: New, orders: Mapping[str, list[int]], firsts: Firsts) -> bool:
+    """Whether Debezium was restarted within a transaction, as its events show: its counts are void then."""
+    return one.end.xid in firsts.unclean or any(
+        len(set(found)) < len(found) or max(found, default=0) > one.end.counts.get(relation, 0)
+        for relation, found in orders.items()
+    )
 
 
 class _Unread:
