@@ -52,10 +52,12 @@ def reader(
     opened.__dict__ |= {
         "_name": "shop", "_of": settings(transactions=None), "_modes": shape(table("items", ITEMS), settings()).modes,
         "_brokers": Brokers(starts or {}), "_registry": None, "_states": None, "_end": at(end), "_asked": NOW,
-        "_ends": source.Ends(), "_reached": lambda: at(before), "_tell_late": lambda *given: None,
+        "_ends": source.Ends(), "_origins": {}, "_reached": lambda: at(before), "_tell_late": lambda *given: None,
         "_settings": SimpleNamespace(ingestion=SimpleNamespace(batch_bytes=1)),
     }  # fmt: skip
     opened._ends.note(NOW, at(end).by_partition)
+    opened.remember(None, 1, {TOPIC: ("shop", "orders")})
+    opened.remember(None, 1, None)  # nothing was read
     made = opened.change_reader(SourceNow[Offsets](at(until), NOW, 0), None, [FACTS])
     assert isinstance(made, EnvelopeReader)
     return made
@@ -69,7 +71,7 @@ def test_all_partitions_of_a_topic_are_of_a_read_with_what_is_read_up_to_its_end
     made = reader(monkeypatch, {0: 3, 1: 5}, {0: 4, 1: 5}, {0: 9, 1: 5})
     assert made.ranges == (Range(TOPIC, 0, 3, 4, 0), Range(TOPIC, 1, 5, 5, 1), Range(TOPIC, 2, 0, 0, 1))
     assert made.behind == {(TOPIC, 0)} and made.asked == NOW and made.wide == {TOPIC} and not made.is_whole
-    assert made.seen == {(TOPIC, 0): [(9, NOW)]}
+    assert made.seen == {(TOPIC, 0): [(9, NOW)]} and made.origins == {TOPIC: ("shop", "orders")}
     settled = int((NOW - SETTLED).timestamp() * 1000)
     assert _Work(made, Spool())._whole_to() == [-1, settled, settled]
     assert reader(monkeypatch, {0: 3}, {0: 3}, {0: 3}).is_silent

@@ -496,6 +496,31 @@ def foreign(topic: str, *values: str, at: int = 0) -> list[Message]:
     return [*PLAIN, *(other | {"offset": last + n, "value": value} for n, value in enumerate(values, start=1))]
 
 
+@pytest.mark.parametrize("name", ["db", "name"])
+@pytest.mark.parametrize("recording", ["plain", "schemas"])
+def test_events_of_another_database_in_a_topic_are_told(recording: str, name: str) -> None:
+    """Rows of two databases with the same key were one row, and nothing said so."""
+    messages, changed = recorded(recording), list[Message]()
+    of_items = [m for m in messages if m["topic"] == "public.items" and m["value"]]
+    for message in messages:
+        if any(message is other for other in of_items[len(of_items) // 2 :]):
+            envelope = json.loads(message["value"])
+            (envelope["payload"] if recording == "schemas" else envelope)["source"][name] = "another"
+            message = message | {"value": json.dumps(envelope, separators=(",", ":"))}
+        changed.append(message)
+    says = "topic public.items: its events come from several connectors or databases"
+    found = read(changed, ITEMS_TABLE)
+    [told] = [warning for warning in found.noticed.warnings if says in warning]
+    assert "another" in told and found.rows == read(messages, ITEMS_TABLE).rows
+    assert "another" in cast(Any, found.noticed.witness)["public.items"]
+    whole = read(messages, ITEMS_TABLE)
+    assert not any(says in warning for warning in whole.noticed.warnings)
+    later = read(changed, ITEMS_TABLE, origins=whole.noticed.witness)
+    assert any(says in warning for warning in later.noticed.warnings)
+    only_later = read(messages, ITEMS_TABLE, origins={"public.items": ("another", "one")})
+    assert any(says in warning for warning in only_later.noticed.warnings)
+
+
 @pytest.mark.parametrize("is_told", [True, False])
 def test_one_foreign_object_alone_is_a_dead_letter(is_told: bool) -> None:
     """It stopped the whole source, until the next event of its table."""

@@ -19,7 +19,7 @@ from ingestion.sources.debezium.clocks import Seen, believed
 from ingestion.sources.debezium.join.heads import EMPTY, EVENT, LOOSE, SNAPSHOT, UNREAD, Heads, identity_of
 from ingestion.sources.debezium.join.joined import Told
 from ingestion.sources.debezium.message.avro import opener_of
-from ingestion.sources.debezium.message.envelope import EPOCH, Envelope, Unwrapped, end_of, envelope_of
+from ingestion.sources.debezium.message.envelope import EPOCH, Envelope, Origin, Unwrapped, end_of, envelope_of
 from ingestion.sources.debezium.message.opened import Opener, Types
 from ingestion.sources.debezium.problems import UNORDERED, lacking_key
 from ingestion.sources.debezium.ranges import EnvelopeRanges
@@ -80,6 +80,7 @@ class Gathered:
     reasons: dict[int, str] = field(default_factory=dict)
     openers: dict[str, Opener] = field(default_factory=dict)
     versions: set[str] = field(default_factory=set)
+    origins: dict[str, dict[Origin, int]] = field(default_factory=dict)  # by topic, and when their last event came
     columns: dict[str, set[str]] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
     keys: dict[str, frozenset[str]] = field(default_factory=dict)  # by topic, the columns of its events' keys
@@ -267,8 +268,11 @@ class Gathered:
         if found.is_odd.all():
             return
         came = messages.filter(messages.column("value").is_valid()).column("at").filter(pa.array(~found.is_odd))
-        self._note_wrapped(shape, (pc.max(came).as_py() - EPOCH) // MILLISECOND)
+        last = (pc.max(came).as_py() - EPOCH) // MILLISECOND
+        self._note_wrapped(shape, last)
         self.versions.update(found.versions)
+        for number, origin in enumerate(found.origins, start=1):
+            self._note_origin(shape, origin, last if number == len(found.origins) else 0)
         told = self.columns.setdefault(shape.topic, set())
         if any(column.name not in told for column in shape.columns):
             told.update(found.with_values())
@@ -302,6 +306,7 @@ class Gathered:
             return
         self._note_wrapped(shape, at)
         self.versions.add(envelope.version)
+        self._note_origin(shape, envelope.origin, at)
         if envelope.after:
             self.columns.setdefault(shape.topic, set()).update(envelope.after)
         if envelope.writes_defaults:
@@ -336,6 +341,10 @@ class Gathered:
                 "placed, so let it write to topics of another prefix, or leave out `transactions` of the source, where "
                 "a cut for each table alone is enough"
             )
+
+    def _note_origin(self, shape: Shape, origin: Origin, at: int) -> None:
+        known = self.origins.setdefault(shape.topic, {})
+        known[origin] = max(at, known.get(origin, at))
 
     def _note_wrapped(self, shape: Shape, at: int) -> None:
         self.wrapped[shape.topic] = max(at, self.wrapped.get(shape.topic, at))

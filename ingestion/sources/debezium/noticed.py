@@ -28,6 +28,15 @@ def warnings(work: Gathered, joined: Joined) -> Iterator[str]:
         missing = [c.name for c in work.reader.shapes[topic].columns if c.name not in told]
         if told and missing:  # deletes alone tell no columns
             yield f"topic {topic}: column {', '.join(missing)} is in none of its events, and lands as NULL"
+    for topic, found in sorted(work.origins.items()):
+        before = work.reader.origins.get(topic)
+        if len(origins := {*found, *([before] if before else [])}) > 1:
+            which = ", ".join(f"{prefix} of database {database}" for prefix, database in sorted(origins))
+            yield (
+                f"topic {topic}: its events come from several connectors or databases ({which}): unless one took the "
+                "place of the other, rows with the same key are one row: let each write to topics of another prefix, "
+                "and declare these as a source of their own"
+            )
     for topic, where in sorted(work.snapshots.items()):
         yield (
             f"topic {topic}: another snapshot begins at {where}: if no signal asked for it, the connector had lost "

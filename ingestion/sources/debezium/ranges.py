@@ -10,6 +10,7 @@ import pyarrow as pa
 from ingestion.schema.offsets import Partition
 from ingestion.schema.transaction_offsets import TransactionOffsets
 from ingestion.sources.debezium.clocks import Seen
+from ingestion.sources.debezium.message.envelope import Origin
 from ingestion.sources.debezium.shape import Shape
 from ingestion.sources.kafka.reading import Range, TopicReader
 from ingestion.sources.kafka.registry import SchemaRegistry
@@ -23,7 +24,8 @@ class EnvelopeRanges:
     `midway` are relations that began in an epoch in which nothing had landed, but whose transaction topic goes on from
     an offset: the ENDs before it are history. The ends of partitions were `asked` for at a moment, of which those that
     are `behind` are not read up to them; where they were before is what was `seen`. `beginnings` are the offsets at
-    which topics begin whose earlier events are gone, of those that may not have been read yet.
+    which topics begin whose earlier events are gone, of those that may not have been read yet. `origins` are by topic
+    that of the last event before, where it is known.
 
     Travels by pickle; holds the password.
     """
@@ -47,6 +49,7 @@ class EnvelopeRanges:
     asked: datetime | None = None
     seen: Mapping[Partition, Seen] = field(default_factory=dict)
     beginnings: Mapping[Partition, int] = field(default_factory=dict)
+    origins: Mapping[str, Origin] = field(default_factory=dict)
 
     @property
     def passed(self) -> frozenset[str]:

@@ -78,7 +78,8 @@ class EnvelopeReader(EnvelopeRanges):
                 {topic: some for topic, some in work.unwrapped.items() if not joined.counted.keys().isdisjoint(some)}
             )
             reached = SourceNow(_reached(self, joined), self.now, 0)
-            noticed = Noticed(reached=reached, warnings=tuple(warnings(work, joined)))
+            last = {topic: max(found, key=lambda origin: found[origin]) for topic, found in work.origins.items()}
+            noticed = Noticed(witness=last, reached=reached, warnings=tuple(warnings(work, joined)))
             with closing(joined.placed), closing(joined.sharing):
                 for piece in chain(work.pieces(joined, landing), work.dead_strays(joined, landing)):
                     take(piece)

@@ -20,6 +20,7 @@ from ingestion.sources.base import Brought, LiveStream, SourceNow, TakenOver
 from ingestion.sources.debezium.ends import Ends
 from ingestion.sources.debezium.forms import brought
 from ingestion.sources.debezium.handover import position_after
+from ingestion.sources.debezium.message.envelope import Origin
 from ingestion.sources.debezium.reading import EnvelopeReader
 from ingestion.sources.debezium.records import EnvelopeRecords
 from ingestion.sources.debezium.shape import captured_by, counted_as, facts_of, modes_of, shape_of
@@ -64,6 +65,7 @@ class OpenDebezium(OpenKafka):
         self._modes, self._end = modes_of(self._of), Offsets.start()
         self._asked: datetime | None = None
         self._ends = Ends()
+        self._origins: dict[str, Origin] = {}
 
     def records(self, described: Mapping[str, TableFacts]) -> EnvelopeRecords:  # type: ignore[override]  # of envelopes
         """The envelopes of topics, which a number tells apart."""
@@ -169,7 +171,12 @@ class OpenDebezium(OpenKafka):
             asked=self._asked,
             beginnings=self._beginnings(ranges, {p.facts.relation[1]: p.point for p in positions if p.versions}),
             seen=self._ends.seen(ranges if told is None else (*ranges, told)),
+            origins=dict(self._origins),
         )
+
+    def remember(self, states: CatalogConnection, epoch: int, witness: object | None) -> None:
+        """Where the events of topics came from last, while this process lives."""
+        self._origins.update(cast(dict[str, Origin], witness or {}))
 
     def _beginnings(self, ranges: Collection[Range], points: Mapping[str, Offsets]) -> dict[Partition, int]:
         """Where topics begin that are to be read from the `points` at which their tables began, if that is not 0. One

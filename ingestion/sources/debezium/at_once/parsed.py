@@ -18,7 +18,7 @@ DIGITS = 4_300  # and on whole numbers that are longer
 _LONG = re.compile(rb"[0-9]{%d}" % DIGITS)
 _WITHOUT_BEFORE = b'{"before":null,'  # of an insert, as the converter begins it
 _SOURCE = pa.struct(
-    [(name, pa.string()) for name in ("version", "schema", "table", "snapshot")]
+    [(name, pa.string()) for name in ("version", "name", "db", "schema", "table", "snapshot")]
     + [(name, pa.int64()) for name in ("txId", "lsn", "ts_ms", "ts_us")]
 )
 _TRANSACTION = pa.struct([("id", pa.string()), ("total_order", pa.int64()), ("data_collection_order", pa.int64())])

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from ingestion.sources.debezium.at_once.parsed import envelopes
 from ingestion.sources.debezium.at_once.readers import Readers
 from ingestion.sources.debezium.join.heads import EVENT, LOOSE, SNAPSHOT, identity_of
+from ingestion.sources.debezium.message.envelope import Origin
 from ingestion.sources.debezium.message.opened import Bodies
 from ingestion.sources.debezium.shape import Shape
 
@@ -26,7 +27,7 @@ class Scanned:
 
     `is_odd` are those that have to be looked at one by one. `read_to` is the last position at which rows of snapshots
     were read, 0 where there are none, `ends_snapshot` whether one of them is the last of a snapshot. `writes_defaults`
-    as `Envelope` has it.
+    as `Envelope` has it, and `origins`, that of the last one behind the others.
     """
 
     kept: pa.Table
@@ -39,6 +40,7 @@ class Scanned:
     op: np.ndarray
     identity: np.ndarray
     versions: Sequence[str]
+    origins: Sequence[Origin]
     read_to: int
     ends_snapshot: bool
     writes_defaults: bool
@@ -96,6 +98,7 @@ def scanned(shape: Shape, readers: Readers, values: Bodies, *, told: bool, alone
         op=np.where(is_event, ops, ord(" ")).astype(np.int8),
         identity=_identities(shape, before, after, ops, is_event & ~is_odd) if told else np.zeros(len(ops), np.int64),
         versions=[str(version) for version in pc.unique(of["version"].filter(pa.array(~is_odd))).to_pylist()],
+        origins=_origins(of["name"], of["db"], is_odd),
         read_to=int(_numbers(of["lsn"], ~is_event).max(initial=0)),
         ends_snapshot=bool((_flags(pc.equal(of["snapshot"], "last")) & ~is_event).any()),
         writes_defaults=bool((_flags(pc.equal(of["snapshot"], "false")) & ~is_odd).any()),
@@ -114,6 +117,18 @@ def _is_odd(
     for part in (xid, of["lsn"], place["total_order"], place["data_collection_order"]):
         found |= in_one & ~_flags(pc.greater_equal(part, 0))
     return found | (_flags(pc.is_in(of["snapshot"], pa.array(BEGINS))) & (ops == ord("r")))
+
+
+def _origins(names: pa.Array, databases: pa.Array, is_odd: np.ndarray) -> list[Origin]:
+    """The origins of those that are not odd, each once."""
+    told = pa.table({"name": names, "database": databases}).filter(pa.array(~is_odd))
+    if not told.num_rows:
+        return []
+    last = told.slice(told.num_rows - 1)
+    if any(column.null_count or len(pc.unique(column)) > 1 for column in told.columns):
+        last = pa.concat_tables([told.group_by(told.column_names).aggregate([]), last])
+    pairs = ((str(row["name"]), str(row["database"])) for row in last.to_pylist())
+    return [*dict.fromkeys(reversed([*pairs]))][::-1]
 
 
 def _whole(column: pa.ChunkedArray) -> Any:

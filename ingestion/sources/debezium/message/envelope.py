@@ -9,6 +9,7 @@ from ingestion.sources.debezium.message.opened import Opened, Types
 from ingestion.sources.kafka.values import Unread
 
 Row = Mapping[str, Any]
+Origin = tuple[str, str]
 OPERATIONS = frozenset("rcudt")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -34,7 +35,7 @@ class Transaction:
 @dataclass(frozen=True, slots=True)
 class Envelope:
     """One change. `lsn` is the record's own, by which nothing may be ordered, `snapshot` as the source block has it.
-    `xid` is that of the change, None of a snapshot's row.
+    `xid` is that of the change, None of a snapshot's row. `origin` is the connector, by its prefix, and its database.
     """
 
     op: str
@@ -48,6 +49,7 @@ class Envelope:
     xid: int | None
     transaction: Transaction | None
     types: Types | None
+    origin: Origin = ("", "")
 
     @property
     def writes_defaults(self) -> bool:
@@ -87,6 +89,7 @@ def envelope_of(opened: Opened) -> Envelope:
             relation=(_name(source["schema"]), _name(source["table"])), lsn=lsn, committed_at=_moment(source),
             version=str(source.get("version")), snapshot=str(source.get("snapshot")),
             transaction=transaction, types=opened.types, xid=_xid(op, transaction, source),
+            origin=(str(source.get("name")), str(source.get("db"))),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         raise Unread("its source block is not that of a table in Postgres") from None
