@@ -26,6 +26,7 @@ from ingestion.sources.kafka.events import decode as decode_by
 from ingestion.sources.kafka.json_values import JsonValues
 from ingestion.sources.kafka.records import EventRecords, kept
 from ingestion.sources.kafka.shape import Shape, decoded, facts_of, shape_of
+from ingestion.sources.kafka.told_columns import ToldColumns
 from ingestion.tasks.lanes import _messages
 from lakehouse.declarations import Column, RawTable
 from lakehouse.declarations.policies import LoadPolicy, RawPolicy
@@ -105,14 +106,14 @@ INFINITE = dict.fromkeys(("date", "timestamp", "timestamptz"), "infinity") | dic
 
 @pytest.mark.parametrize(("kind", "given", "lands"), FITTING)
 def test_a_value_lands_in_its_declared_type(kind: str, given: Any, lands: Any) -> None:
-    [row, missing] = values_of(table(v=kind), {"v": given}, {})
+    [row, missing] = values_of(table(v=kind, other="text"), {"v": given}, {"other": "x"})
     assert (str(row["v"]) if lands == "nan" else row["v"]) == lands and missing["v"] is None
 
 
 @pytest.mark.parametrize(("kind", "given"), UNFIT)
 def test_a_value_of_another_type_is_refused_and_no_other_event(kind: str, given: Any) -> None:
     """No zone is guessed and no digit is lost."""
-    found = decode(shape_of(facts_of(table(v=kind), 1)), events({}, {"v": given}, {}, {"v": given}))
+    found = decode(shape_of(facts_of(table(v=kind), 1)), events({"v": None}, {"v": given}, {"v": None}, {"v": given}))
     assert found.indices == [0, 2] and set(found.unread) == {1, 3}
     assert "column 'v'" in found.unread[1]
 
@@ -227,6 +228,44 @@ def test_an_event_whose_value_lacks_the_key_is_no_row_of_the_key_null(beside: An
     assert [str(row["id"]) for row in found.values.to_pylist()] == ["3", "3"]
     alone = decode(shape, events(KEYLESS[0]))
     assert list(alone.unread) == [0] and not alone.indices and alone.values.num_rows == 0
+
+
+FOREIGN = [{}, {"ID": 1}, {"schema": {"type": "struct"}, "payload": {"id": 1}}, {"op": "c", "after": {"id": 1}},
+           {"specversion": "1.0", "data": {"id": 1}}]  # fmt: skip
+
+
+@pytest.mark.parametrize("given", FOREIGN, ids=range(len(FOREIGN)))
+@pytest.mark.parametrize("key", [(), ("id",)])
+def test_an_event_with_none_of_the_declared_columns_is_no_row(given: Any, key: tuple[str, ...]) -> None:
+    """It landed as a row of NULLs, as all of them do where Connect writes schemas."""
+    shape = shape_of(facts_of(table(key=key, id="bigint", v="text"), 1))
+    found = decode(shape, events({"id": 1, "v": "x"}, given, {"id": 2, "v": None}))
+    assert list(found.indices) == [0, 2] and found.unread[1].startswith("it has none of the declared columns")
+    assert ("schemas.enable" in found.unread[1]) == ("payload" in given)
+    assert ("kind debezium" in found.unread[1]) == ("op" in given)
+    alone = decode(shape_of(facts_of(table(id="bigint", v="text"), 1)), events({"id": None, "v": None}, {"v": None}))
+    assert list(alone.indices) == [0, 1]
+
+
+def told(of: RawTable, *given: Any, begun: tuple[str, ...] = ("clicks",)) -> list[str]:
+    shape, noted = shape_of(facts_of(of, 1)), ToldColumns()
+    for part in given:
+        noted.note(shape, part, decode(shape, part))
+    return list(noted.warnings(begun))
+
+
+def test_a_declared_column_that_no_event_has_is_told() -> None:
+    """A column that is misspelt was NULL for good, without a word."""
+    of, odd = table(id="bigint", nmae="text"), b'{"id": 1.50}'
+    for given in ([{"id": 1, "name": "x"}], [{"id": 1}, odd]):
+        [says] = told(of, events(*given))
+        assert says.startswith("topic clicks: column nmae is in none of the events")
+    for given in ([{"id": 1, "nmae": None}], [{"id": 1}, {"nmae": "x"}], [{"id": 1}, odd, {"nmae": None}]):
+        assert not told(of, events(*given))
+    assert not told(of, events({"id": 1}), events({"id": 2, "nmae": "x"})), "one batch of several"
+    few, many = events({"id": 1}), events(*[{"id": 1}] * 100)
+    assert not told(of, few, begun=()) and told(of, many, begun=())
+    assert not told(table(key=("id",), id="bigint", v="text"), events(None, keys=(b"1",)))
 
 
 UNAVAILABLE = "__debezium_unavailable_value"

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import pyarrow as pa
@@ -34,13 +35,15 @@ TOGETHER = 4096  # events among which one that is out of the ordinary makes all 
 class Decoded:
     """Events that could be read, by their index among all: their operations and their values by column.
 
-    `unread` are the others, with the reason.
+    `unread` are the others, with the reason. `told` are the fields of those that were looked at one by one, None where
+    all were read in columns.
     """
 
     indices: Sequence[int]
     operations: list[str]
     values: pa.Table
     unread: dict[int, str]
+    told: frozenset[str] | None = None
 
 
 def one_chunk(column: pa.ChunkedArray) -> Any:
@@ -69,7 +72,7 @@ def _ordinary(shape: Shape, events: pa.Table, values: Values) -> Decoded | None:
     if not isinstance(values, JsonValues) or events.column("value").null_count:
         return None
     parsed = json_columns(shape, one_chunk(events.column("value")))
-    if parsed is None or _may_be_unwrapped(shape, parsed):
+    if parsed is None or _may_be_unwrapped(shape, parsed) or _is_foreign(shape, parsed, events, values):
         return None
     columns = {}
     for field in shape.fields:
@@ -88,6 +91,22 @@ def _may_be_unwrapped(shape: Shape, columns: Mapping[str, pa.Array]) -> bool:
     return is_marked or any(may_lack(columns[field.name]) for field in shape.fields)
 
 
+def _is_foreign(shape: Shape, columns: Mapping[str, pa.Array], events: pa.Table, values: Values) -> bool:
+    """Whether one of the events has none of the declared columns. In columns, that is as one whose values are null."""
+    there = [columns[field.name] for field in shape.fields]
+    if not all(column.null_count for column in there):
+        return False
+    empty = events.column("value").filter(reduce(pc.and_, [column.is_null() for column in there]))
+    try:
+        return not all(_tells(shape, values.row(value)) for value in empty.to_pylist())
+    except Unread:  # Arrow goes deeper than Python's parser does
+        return True
+
+
+def _tells(shape: Shape, row: Row) -> bool:
+    return any(field.name in row for field in shape.fields)
+
+
 def _declares_mark(shape: Shape) -> bool:
     """Whether the mark of a rewritten delete is a column as others are, which who reads the table looks at."""
     return any(field.name == DELETED for field in shape.fields)
@@ -95,11 +114,12 @@ def _declares_mark(shape: Shape) -> bool:
 
 def _one_by_one(shape: Shape, events: pa.Table, values: Values) -> Decoded:
     indices, operations, rows = [], [], []
-    unread: dict[int, str] = {}
+    unread, told = dict[int, str](), set[str]()
     pairs = zip(events.column("key").to_pylist(), events.column("value").to_pylist(), strict=True)
     for index, (key, value) in enumerate(pairs):
         try:
             row, op = _told(shape, key, value, values)
+            told.update(row if value is not None else ())
             rows.append(_printed(shape, row))
         except Unread as reason:
             unread[index] = str(reason)
@@ -115,7 +135,7 @@ def _one_by_one(shape: Shape, events: pa.Table, values: Values) -> Decoded:
         good = [row for row in range(len(rows)) if row not in unfit]
         indices, operations = [indices[row] for row in good], [operations[row] for row in good]
         columns, _ = _columns(shape, [rows[row] for row in good])
-    return Decoded(indices, operations, _table(columns, len(indices)), unread)
+    return Decoded(indices, operations, _table(columns, len(indices)), unread, frozenset(told))
 
 
 def batch_of(shape: Shape, decoded: Decoded, meta: dict[str, pa.Array | pa.ChunkedArray]) -> Batch:
@@ -161,7 +181,9 @@ def _told(shape: Shape, key: bytes | None, value: bytes | None, values: Values) 
     """The row of an event, and its operation."""
     if value is None:
         return deleted(shape, key, values), "d"
-    row = _keyed(shape, values.row(value))
+    row = values.row(value)
+    _check_told(shape, row)
+    _check_keyed(shape, row)
     if _declares_mark(shape) or not is_delete(row):
         return row, "c"
     if not shape.key:
@@ -169,11 +191,22 @@ def _told(shape: Shape, key: bytes | None, value: bytes | None, values: Values) 
     return {name: row[name] for name in shape.key}, "d"
 
 
-def _keyed(shape: Shape, row: Row) -> Row:
-    """An event with a value, which tells the whole key that its table has."""
+def _check_told(shape: Shape, row: Row) -> None:
+    """Raises Unread for an event that has none of the declared columns."""
+    if not shape.fields or _tells(shape, row):
+        return
+    says = "it has none of the declared columns"
+    if row.keys() == {"schema", "payload"}:
+        says += ": let Connect's converter write values alone (value.converter.schemas.enable=false)"
+    elif "op" in row and not row.keys().isdisjoint(("before", "after")):
+        says += ", and is an envelope of Debezium: declare kind debezium"
+    raise Unread(says)
+
+
+def _check_keyed(shape: Shape, row: Row) -> None:
+    """Raises Unread for an event that does not tell the whole key that its table has."""
     if lacking := [name for name in shape.key if row.get(name) is None]:
         raise Unread(f"its value does not tell {', '.join(lacking)}, which the declared key has")
-    return row
 
 
 def _printed(shape: Shape, row: Row) -> Row:

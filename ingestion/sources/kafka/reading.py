@@ -17,6 +17,7 @@ from ingestion.sources.kafka.events import Decoded, batch_of, decode_in_parts
 from ingestion.sources.kafka.fetching import Fetch, Fetched, Range, ahead
 from ingestion.sources.kafka.records import KEPT_SCHEMA, kept
 from ingestion.sources.kafka.shape import Shape
+from ingestion.sources.kafka.told_columns import ToldColumns
 from ingestion.sources.kafka.values import Values
 from lakehouse.errors import LakehouseError
 
@@ -66,12 +67,13 @@ class TopicReader:
 
     def read(self, keys: Keys, landing: Landing, imaged: frozenset[int], take: Callable[[Piece], None]) -> Noticed:
         """Gives the events in pieces, each of one topic; raises LakehouseError for what cannot be read."""
+        told = ToldColumns()
         if self.ranges:
             places = {(r.topic, r.partition): r.place - r.first for r in self.ranges}
             for topic, events in self.fetched():
-                for piece in _pieces(self, self.shapes[topic], events, places, landing):
+                for piece in _pieces(self, self.shapes[topic], events, places, landing, told):
                     take(piece)
-        return Noticed()
+        return Noticed(warnings=tuple(told.warnings({r.topic for r in self.ranges if not r.first})))
 
     def fetched(self) -> Iterator[Fetched]:
         """All events of the ranges, a batch of one topic at a time."""
@@ -107,14 +109,16 @@ def spread(ranges: Sequence[Range]) -> list[tuple[Range, ...]]:
 
 
 def _pieces(
-    reader: TopicReader, shape: Shape, events: pa.Table, places: Mapping[Partition, int], landing: Landing
-) -> Iterator[Piece]:
+    reader: TopicReader, shape: Shape, events: pa.Table, places: Mapping[Partition, int], landing: Landing,
+    told: ToldColumns,
+) -> Iterator[Piece]:  # fmt: skip
     """The events that could be read as pieces, the others as others."""
     lsn = reader.commit_lsn
     if shape.oid not in landing():
         yield Piece([], partial(_records, shape, events, lsn, _places(shape, events, places)))
         return
     for part, decoded in decode_in_parts(shape, events, reader.formats[shape.format]):
+        told.note(shape, part, decoded)
         at = _places(shape, part, places)
         yield from _landed(shape, part, decoded, lsn, at)
 
