@@ -43,6 +43,9 @@ from lakehouse.text.shown import shortened
 IN_NO_CUT = "it is in no cut now: see `lakehouse status`"
 NOT_AS_DECLARED = "its columns or key are not the declared ones: let the declaration follow the source"
 LACKING = "raw lacks a value that an update left out: `lakehouse reconcile --repair` fetches it"
+LACKING_OF_TOPIC = (
+    "raw lacks a value that an update left out: ask the connector for an incremental snapshot of its table, by a signal"
+)
 SAID = 500  # characters of an error that are kept
 
 
@@ -138,7 +141,9 @@ def tables_in_cut(
 def _why_aside(table: RawTable, in_cut: Collection[str], lacking: Collection[str]) -> str:
     if table.name not in in_cut:
         return IN_NO_CUT
-    return LACKING if table.name in lacking else NOT_AS_DECLARED
+    if table.name not in lacking:
+        return NOT_AS_DECLARED
+    return LACKING_OF_TOPIC if table.raw.topic else LACKING
 
 
 def _lock(session: Session, due: list[Mirror], stack: ExitStack) -> None:

@@ -22,7 +22,15 @@ from pyspark.sql import Row
 from ingestion.mirrors import changes
 from ingestion.mirrors.columns import ColumnPlan, plan_columns
 from ingestion.mirrors.copies import Published
-from ingestion.mirrors.refresh import _publish, newest_cut, tables_in_cut
+from ingestion.mirrors.refresh import (
+    LACKING,
+    LACKING_OF_TOPIC,
+    NOT_AS_DECLARED,
+    _publish,
+    _why_aside,
+    newest_cut,
+    tables_in_cut,
+)
 from ingestion.mirrors.state import MirrorState, added_files, columns_with_nulls, data_snapshot, read_state
 from ingestion.mirrors.views import forget_old
 from ingestion.mirrors.write import SMALL_BYTES, Size, Target, delete_sql, is_written_anew
@@ -68,6 +76,18 @@ def test_behind_a_truncate_too_no_null_stands_for_a_value_that_raw_lacks(
     refused = nullcontext() if is_whole else pytest.raises(changes.NotWhole)
     with refused, changes.changes_since(MagicMock(), log, MagicMock(), STATE, (2, 501)) as found:
         assert isinstance(found, changes.Whole)
+
+
+def test_a_mirror_that_lacks_a_value_names_what_brings_it() -> None:
+    """Nothing is repaired in the table of a topic, which the command sets aside."""
+
+    def why(topic: str, *lacking: str) -> str:
+        table = cast(Any, SimpleNamespace(name="items", raw=SimpleNamespace(topic=topic)))
+        return _why_aside(table, ["items"], lacking)
+
+    assert why("", "items") == LACKING and "reconcile --repair" in LACKING
+    assert why("shop.public.items", "items") == LACKING_OF_TOPIC and "by a signal" in LACKING_OF_TOPIC
+    assert why("shop.public.items") == NOT_AS_DECLARED
 
 
 def test_a_mirror_knows_where_it_stands_as_long_as_its_rows_are_those_that_were_written() -> None:
