@@ -4,8 +4,9 @@ import json
 import random
 import time
 from base64 import b64decode
-from dataclasses import replace
-from datetime import UTC, date, datetime
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -20,10 +21,11 @@ from ingestion.schema.problem import TableProblem
 from ingestion.schema.streamed_columns import columns_of
 from ingestion.sink.rows import TableTarget
 from ingestion.sink.writer import pack, unpack
-from ingestion.sources.base import UnreadableRecord
+from ingestion.sources.base import Piece, UnreadableRecord
 from ingestion.sources.kafka.events import EVENTS_SCHEMA, Decoded
 from ingestion.sources.kafka.events import decode as decode_by
 from ingestion.sources.kafka.json_values import JsonValues
+from ingestion.sources.kafka.reading import Range, TopicReader
 from ingestion.sources.kafka.records import EventRecords, kept
 from ingestion.sources.kafka.shape import Shape, decoded, facts_of, shape_of
 from ingestion.sources.kafka.told_columns import ToldColumns
@@ -228,6 +230,38 @@ def test_an_event_whose_value_lacks_the_key_is_no_row_of_the_key_null(beside: An
     assert [str(row["id"]) for row in found.values.to_pylist()] == ["3", "3"]
     alone = decode(shape, events(KEYLESS[0]))
     assert list(alone.unread) == [0] and not alone.indices and alone.values.num_rows == 0
+
+
+@dataclass(frozen=True)
+class Given(TopicReader):
+    """Reads events that are at hand."""
+
+    given: pa.Table = None
+
+    def fetched(self) -> Iterator[tuple[str, pa.Table]]:
+        yield "clicks", self.given
+
+
+@pytest.mark.parametrize("is_landing", [True, False])
+@pytest.mark.parametrize(("ahead", "is_told"), [(timedelta(days=27_000), True), (timedelta(seconds=1), False)])
+def test_an_event_from_the_future_came_when_it_was_read(is_landing: bool, ahead: timedelta, is_told: bool) -> None:
+    """All later versions of its key began in 2100, where it said it was from."""
+    shape = shape_of(facts_of(table(id="bigint"), 5))
+    moments = [AT - timedelta(1), AT + ahead, AT - timedelta(hours=1)]
+    given = events({"id": 1}, {"id": 1}, {"id": 1}).set_column(2, EVENTS_SCHEMA.field("at"), pa.array(moments))
+    reader = Given(
+        "web", {}, (Range("clicks", 0, 0, 3, 0),), {"clicks": shape}, 9, AT, 1 << 20, {"json": JsonValues()}, given
+    )
+    pieces: list[Piece] = []
+    noticed = reader.read({}, lambda: frozenset({5} if is_landing else ()), frozenset(), pieces.append)
+    came = [AT - timedelta(1), AT, AT - timedelta(hours=1)]
+    landed = [at for piece in pieces for batch in piece.batches for at in batch.meta["_committed_at"].to_pylist()]
+    kept_as = [at for piece in pieces for at in piece.records(frozenset({5}))["committed_at"].to_pylist()]
+    assert landed == (came if is_landing else []) and kept_as == came
+    assert [says for says in noticed.warnings if "set the clock" in says] == [
+        "topic clicks: events have timestamps that were still to come when they were read, and land with the time of "
+        "the read: set the clock of who writes them right"
+    ] * is_told
 
 
 FOREIGN = [{}, {"ID": 1}, {"schema": {"type": "struct"}, "payload": {"id": 1}}, {"op": "c", "after": {"id": 1}},

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from confluent_kafka import Consumer, KafkaError, KafkaException
 
 from ingestion.schema.offsets import Partition
@@ -21,6 +22,7 @@ from ingestion.sources.kafka.told_columns import ToldColumns
 from ingestion.sources.kafka.values import Values
 from lakehouse.errors import LakehouseError
 
+SKEW = timedelta(seconds=5)  # by which clocks may differ, and nobody is told
 EVENTS = 100_000  # that a task of their own pays for, and data files of their own
 READING = {
     "group.id": "lakehouse",  # the client wants one; no offset is ever stored for it
@@ -67,13 +69,17 @@ class TopicReader:
 
     def read(self, keys: Keys, landing: Landing, imaged: frozenset[int], take: Callable[[Piece], None]) -> Noticed:
         """Gives the events in pieces, each of one topic; raises LakehouseError for what cannot be read."""
-        told = ToldColumns()
+        told, ahead = ToldColumns(), set[str]()
         if self.ranges:
             places = {(r.topic, r.partition): r.place - r.first for r in self.ranges}
             for topic, events in self.fetched():
+                if _is_ahead(events, self.at + SKEW):
+                    ahead.add(topic)
+                events = _come_by(events, self.at)
                 for piece in _pieces(self, self.shapes[topic], events, places, landing, told):
                     take(piece)
-        return Noticed(warnings=tuple(told.warnings({r.topic for r in self.ranges if not r.first})))
+        begun = {r.topic for r in self.ranges if not r.first}
+        return Noticed(warnings=(*told.warnings(begun), *map(_says_ahead, sorted(ahead))))
 
     def fetched(self) -> Iterator[Fetched]:
         """All events of the ranges, a batch of one topic at a time."""
@@ -97,6 +103,28 @@ class TopicReader:
                 "published: raise retention.ms of the topic, then ingest again"
             )
         return refused(self.source, self.properties, error)
+
+
+def _is_ahead(events: pa.Table, of: datetime) -> bool:
+    latest = pc.max(events.column("at")).as_py()
+    return latest is not None and latest > of
+
+
+def _come_by(events: pa.Table, at: datetime) -> pa.Table:
+    """Events, none of which came later than `at`, when they were there to be read: one that says so would be the newest
+    version of its key until then, whatever comes later."""
+    if not _is_ahead(events, at):
+        return events
+    given, now = events.column("at"), pa.scalar(at, events.schema.field("at").type)
+    came = pc.if_else(pc.greater(given, now), now, given)
+    return events.set_column(events.schema.get_field_index("at"), events.schema.field("at"), came)
+
+
+def _says_ahead(topic: str) -> str:
+    return (
+        f"topic {topic}: events have timestamps that were still to come when they were read, and land with the time of "
+        "the read: set the clock of who writes them right"
+    )
 
 
 def spread(ranges: Sequence[Range]) -> list[tuple[Range, ...]]:
