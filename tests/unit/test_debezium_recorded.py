@@ -496,6 +496,24 @@ def foreign(topic: str, *values: str, at: int = 0) -> list[Message]:
     return [*PLAIN, *(other | {"offset": last + n, "value": value} for n, value in enumerate(values, start=1))]
 
 
+@pytest.mark.parametrize("recording", ["plain", "schemas"])
+def test_a_column_that_the_newest_events_have_no_more_is_told(recording: str) -> None:
+    """Earlier events of the read had it, so its NULLs came without a word."""
+    messages = recorded(recording)
+    [*_, last] = [m for m in messages if m["topic"] == "public.items" and '"op":"u"' in (m["value"] or "")]
+    envelope = json.loads(last["value"])
+    row = (envelope["payload"] if recording == "schemas" else envelope)["after"]
+    row["renamed"] = row.pop("name")
+    later = last | {
+        "value": json.dumps(envelope, separators=(",", ":")), "at": max(m["at"] for m in messages) + 1,
+    }  # fmt: skip
+    changed = [*(m for m in messages if m["topic"] != "public.items" or m["offset"] <= last["offset"])]
+    changed[changed.index(last)] = later
+    says = "topic public.items: column name is not in its newest events any more"
+    assert [warning for warning in read(changed, ITEMS_TABLE).noticed.warnings if says in warning]
+    assert not [warning for warning in read(messages, ITEMS_TABLE).noticed.warnings if says in warning]
+
+
 @pytest.mark.parametrize("name", ["db", "name"])
 @pytest.mark.parametrize("recording", ["plain", "schemas"])
 def test_events_of_another_database_in_a_topic_are_told(recording: str, name: str) -> None:

@@ -1,13 +1,14 @@
 """The messages of a read, opened once: what each is, and what people are told of them."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -82,6 +83,7 @@ class Gathered:
     versions: set[str] = field(default_factory=set)
     origins: dict[str, dict[Origin, int]] = field(default_factory=dict)  # by topic, and when their last event came
     columns: dict[str, set[str]] = field(default_factory=dict)
+    newest: dict[str, tuple[int, frozenset[str]]] = field(default_factory=dict)  # when a row came, and its columns
     problems: dict[str, str] = field(default_factory=dict)
     keys: dict[str, frozenset[str]] = field(default_factory=dict)  # by topic, the columns of its events' keys
     unwrapped: dict[str, list[int]] = field(default_factory=dict)  # by topic, what has no envelope
@@ -273,12 +275,18 @@ class Gathered:
         self.versions.update(found.versions)
         for number, origin in enumerate(found.origins, start=1):
             self._note_origin(shape, origin, last if number == len(found.origins) else 0)
-        told = self.columns.setdefault(shape.topic, set())
+        told, rows = self.columns.setdefault(shape.topic, set()), found.outermost()
         if any(column.name not in told for column in shape.columns):
             told.update(found.with_values())
-            values = one_chunk(messages.column("value")).drop_null()
-            for row in found.outermost():
-                told.update(envelope_of(self.opener(shape.format).open(values[row].as_py())).after or ())
+        else:
+            rows = rows[-1:]
+        values = one_chunk(messages.column("value"))
+        there = np.flatnonzero(values.is_valid().to_numpy(zero_copy_only=False))
+        for row in rows:
+            value = values[int(there[row])].as_py()
+            after = envelope_of(self.opener(shape.format).open(value)).after or ()
+            told.update(after)
+            self._note_newest(shape, after, last)
 
     def _add_each(self, shape: Shape, messages: pa.Table) -> None:
         for message in messages.to_pylist():
@@ -309,6 +317,7 @@ class Gathered:
         self._note_origin(shape, envelope.origin, at)
         if envelope.after:
             self.columns.setdefault(shape.topic, set()).update(envelope.after)
+            self._note_newest(shape, envelope.after, at)
         if envelope.writes_defaults:
             self._note_defaults(shape, envelope.types)
         if envelope.op == "u" and envelope.before is None:
@@ -341,6 +350,10 @@ class Gathered:
                 "placed, so let it write to topics of another prefix, or leave out `transactions` of the source, where "
                 "a cut for each table alone is enough"
             )
+
+    def _note_newest(self, shape: Shape, columns: Iterable[str], at: int) -> None:
+        if at >= self.newest.get(shape.topic, (at,))[0]:
+            self.newest[shape.topic] = at, frozenset(columns)
 
     def _note_origin(self, shape: Shape, origin: Origin, at: int) -> None:
         known = self.origins.setdefault(shape.topic, {})

@@ -28,6 +28,12 @@ def warnings(work: Gathered, joined: Joined) -> Iterator[str]:
         missing = [c.name for c in work.reader.shapes[topic].columns if c.name not in told]
         if told and missing:  # deletes alone tell no columns
             yield f"topic {topic}: column {', '.join(missing)} is in none of its events, and lands as NULL"
+        _, newest = work.newest.get(topic, (0, told))
+        if left := [c.name for c in work.reader.shapes[topic].columns if c.name in told and c.name not in newest]:
+            yield (
+                f"topic {topic}: column {', '.join(left)} is not in its newest events any more, and lands as NULL: it "
+                "was renamed or dropped in the database: let the declaration follow"
+            )
     for topic, found in sorted(work.origins.items()):
         before = work.reader.origins.get(topic)
         if len(origins := {*found, *([before] if before else [])}) > 1:
