@@ -11,7 +11,7 @@ from held_topics import PARTITIONS, Broker, declared, make_lake
 
 from ingestion.schema.offsets import Offsets
 from ingestion.sources.debezium import check as of_debezium
-from ingestion.sources.kafka.history import a_time, read_late
+from ingestion.sources.kafka.history import a_time, added, read_late
 from ingestion.sources.kinds import check_source
 from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.declarations import Source
@@ -61,6 +61,19 @@ def test_deletes_may_be_lost_where_events_waited_for_longer_than_they_are_kept(
     read_at = NOW - timedelta(hours=hours)
     found = read_late(cast(Any, cluster), ["clicks"], Offsets.of({OF: at}), Offsets.of({OF: end}), read_at, NOW)
     assert [says.partition(" is ")[0] for says in found] == ["topic clicks"] * is_late
+
+
+def test_new_partitions_of_a_topic_with_a_key_are_told_as_its_keys_have_moved() -> None:
+    """Within a read the partition with the higher number wins, which may be the one that had the key before."""
+
+    def says(reached: dict[int, int], end: dict[int, int]) -> list[str]:
+        of = (Offsets.of({("clicks", number): offset for number, offset in o.items()}) for o in (reached, end))
+        return [*added(["clicks", "others"], *of)]
+
+    [told] = says({0: 5, 2: 7}, {0: 5, 1: 1, 2: 9, 3: 4, 4: 1})
+    assert told.startswith("topic clicks, partition 3, 4: read for the first time, after others: if it was added")
+    assert not says({}, {0: 5, 3: 4}), "a first read"
+    assert not says({0: 5, 3: 7}, {0: 6, 1: 2, 3: 9}), "one that had no event so far"
 
 
 @pytest.mark.stack

@@ -138,6 +138,22 @@ def read_late(
             )
 
 
+def added(topics: Collection[str], reached: Offsets, end: Offsets) -> Iterator[str]:
+    """Of the topics, says which have got partitions behind those that were read before, whose events are about to be
+    read: keys have moved between partitions, whose events nothing orders within a read."""
+    known = {of for of, _ in reached}
+    for topic in sorted(topics):
+        last = max((number for name, number in known if name == topic), default=None)
+        new = [number for (name, number), _ in end if name == topic and last is not None and number > last]
+        if new:
+            which = ", ".join(map(str, sorted(new)))
+            yield (
+                f"topic {topic}, partition {which}: read for the first time, after others: if it was added to the "
+                "topic, a key whose events moved to another one may show an older version until its next event: let "
+                "who writes it send the newest version of each key again, unless all was read then"
+            )
+
+
 def a_time(milliseconds: int) -> str:
     """A time for people."""
     seconds = milliseconds / 1000

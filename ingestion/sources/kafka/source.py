@@ -21,6 +21,7 @@ from ingestion.sources.kafka.connection import Brokers, Topic, of_topics, presen
 from ingestion.sources.kafka.fetching import Range
 from ingestion.sources.kafka.formats import check_format, formats_of
 from ingestion.sources.kafka.history import (
+    added,
     another,
     check_cluster,
     check_reach,
@@ -280,7 +281,9 @@ class OpenKafka:
         )
 
     def _tell_late(self, topics: Collection[str], reached: Offsets, end: Offsets) -> None:
-        """Tells of deletes that may be lost in topics whose events have keys."""
+        """Tells of deletes that may be lost in topics whose events have keys, and of keys that have moved."""
+        for says in added(topics, reached, end):
+            log.warning("source %r: %s", self._name, says)
         stream = store.read_stream(self._states, self._name)
         if stream is not None and topics:
             now = store.catalog_clock(self._states)
