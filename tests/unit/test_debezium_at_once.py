@@ -13,11 +13,15 @@ import pytest
 from debezium_recorded import Message, Read, RecordedReader, read, settings, shape, table
 
 from ingestion.schema.types import convert
+from ingestion.schema.types.declared import source_type_of
 from ingestion.sources.debezium import gathered
 from ingestion.sources.debezium.at_once.decimals import decimals
 from ingestion.sources.debezium.at_once.parsed import DEPTH
-from ingestion.sources.debezium.message.values import _digits
+from ingestion.sources.debezium.message.columns import BAD, Modes, Typed
+from ingestion.sources.debezium.message.opened import ConnectType
+from ingestion.sources.debezium.message.values import DECIMAL, _digits, reader_of
 from ingestion.sources.kafka.fetching import Range
+from ingestion.sources.kafka.values import Number
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import DebeziumSettings
 from tests.marks import seeds
@@ -404,6 +408,24 @@ NUMBERS: dict[str, dict[str, str | None]] = {  # as Connect's converter writes t
         "-1234567890123456789012345678901234567890.0123456789": "-1234567890123456789012345678901234567890.0123456789",
     },
 }  # fmt: skip
+
+
+LONG = [
+    ("1.2345678901234568E16", False), ("12345678901234567.89", True), ("1.0E18", False), ("12345678901234567.9", False),
+    ("1234567890123.5", True), ("12.5", True), ("1.0E2", True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("written", "lands"), LONG)
+def test_a_number_that_may_be_a_double_lands_only_if_a_schema_tells_that_it_is_none(written: str, lands: bool) -> None:
+    """By decimal.handling.mode=double digits were lost, and what was left landed as the value."""
+    column = Typed(source_type_of("numeric(20,2)"))
+    told, untold = (
+        reader_of(column, given, Modes("precise"))([Number(written)]).to_pylist()
+        for given in (ConnectType("bytes", DECIMAL, {"scale": "2"}), None)
+    )
+    assert [Decimal(value) for value in told] == [Decimal(written)]
+    assert untold == (told if lands else [BAD])
 
 
 @pytest.mark.parametrize("with_schemas", [True, False])

@@ -34,6 +34,7 @@ from ingestion.sources.kafka.values import Number, text
 
 VARIABLE = "io.debezium.data.VariableScaleDecimal"
 DECIMAL = CONNECT + "Decimal"
+DOUBLE_DIGITS = 15  # that any decimal keeps as a double
 MOST_DIGITS = 131_072  # before the point, of a numeric of Postgres
 BITS = "io.debezium.data.Bits"
 PRINTED = (  # what is printed as Postgres does, or as it is written
@@ -52,10 +53,10 @@ _UNTOLD_NAMES = frozenset(
 
 def reader_of(column: Typed, given: ConnectType | None, modes: Modes) -> Reader:
     """How values become those of the column: typed, or as text that its type's reader takes; raises Unfit."""
-    given = given or expected(column, modes)
+    is_told, given = given is not None, given or expected(column, modes)
     form = target_type(column.source).form
     if column.source.name == "numeric":
-        return partial(texts, _decimal(given))
+        return partial(texts, _decimal(given, is_told=is_told))
     if column.source.name in ("bit", "varbit"):
         return partial(texts, _bits(given))
     return _READERS[form](column, given, modes)
@@ -140,12 +141,13 @@ def _float(column: Typed, given: ConnectType, _: Modes) -> Reader:
     return partial(texts, text)
 
 
-def _decimal(given: ConnectType) -> Callable[[Any], str]:
+def _decimal(given: ConnectType, *, is_told: bool) -> Callable[[Any], str]:
     if given.name == VARIABLE:
         return _variable
     if given.name == DECIMAL:
         scale = int(given.parameters.get("scale", 0))
-        return lambda value: _number(value) if isinstance(value, int | Number) else _digits(value, scale)
+        exact = None if is_told else scale
+        return lambda value: _number(value, exact) if isinstance(value, int | Number) else _digits(value, scale)
     if given.type == "string" and given.name is None:
         return text
     if given.type in ("float32", "float64"):
@@ -165,14 +167,22 @@ def _digits(encoded: Any, scale: int) -> str:
     return f"{'-' if number < 0 else ''}{digits[:-scale]}.{digits[-scale:]}"
 
 
-def _number(written: int | Number) -> str:
-    """A number as the JSON converter writes it by `decimal.format=NUMERIC`, without an exponent."""
+def _number(written: int | Number, scale: int | None) -> str:
+    """A number as the JSON converter writes it by `decimal.format=NUMERIC`, without an exponent. Where no schema tells
+    that it is one, `scale` is the declared one: a number that a double does not hold to that digit, and that has other
+    digits behind the point than the converter writes, may be a double which has lost some."""
     try:
         number = Decimal(written)
     except InvalidOperation:
         return BAD
     is_one = not isinstance(written, bool) and number.is_finite() and abs(number.adjusted()) <= MOST_DIGITS
-    return format(number, "f") if is_one else BAD
+    return format(number, "f") if is_one and not _may_be_double(number, scale) else BAD
+
+
+def _may_be_double(number: Decimal, scale: int | None) -> bool:
+    if scale is None or not number or number.as_tuple().exponent == -scale:
+        return False
+    return number.adjusted() + 1 + scale > DOUBLE_DIGITS
 
 
 def _variable(value: Any) -> str:
