@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from ingestion.sources.kafka.fetching import MESSAGES, TAKEN_BYTES, Fetch, Range, table_of
+from lakehouse.errors import LakehouseError
 
 AT = datetime(2026, 11, 26, tzinfo=UTC)
 
@@ -89,6 +90,16 @@ def test_a_message_that_is_larger_than_all_bounds_is_taken() -> None:
     client = Client([(0, 3 * TAKEN_BYTES)] * 80)
     fetched(client, 1)
     assert client.taken[1:] == [3 * TAKEN_BYTES] * 16
+
+
+@pytest.mark.parametrize("offsets", [[[0, 1, 2], [1, 2, 3, 4]], [[0, 1, 2, 1, 2, 3, 4]], [[0, 1, 1, 2, 3, 4]]])
+def test_a_partition_that_goes_back_while_it_is_read_is_refused(offsets: list[list[int]]) -> None:
+    """What came again would have landed twice, or would be another event than the one that had come."""
+    client, batches = Client([]), iter(offsets)
+    client.consume = lambda count, timeout: [Sent(offset) for offset in next(batches)]  # type: ignore[method-assign]
+    fetch = Fetch("s", client, [Range("t", 0, 0, 5, 0)], AT, 1, lambda error: AssertionError(error))  # type: ignore[arg-type,return-value]
+    with pytest.raises(LakehouseError, match=r"topic t, partition 0 went back to an offset that was read before"):
+        list(fetch.events())
 
 
 MOMENTS = [(1, 0), (1, 253_402_300_799_999), (0, 5), (1, -1), (1, 253_402_300_800_000), (2, 1_764_000_000_000_000),

@@ -110,6 +110,7 @@ class Fetch:
         for number in np.unique(numbers).tolist():
             if (end := self.ends.get((topic, number))) is not None:
                 mine = numbers == number
+                self._check_onward((topic, number), offsets[mine])
                 wanted |= mine & (offsets < end)
                 self._reached((topic, number), int(offsets[mine].max()) + 1)
         kept = events if wanted.all() else events.filter(pa.array(wanted))
@@ -117,6 +118,16 @@ class Fetch:
             self.waiting.setdefault(topic, []).append(kept)
             self.waiting_bytes += MESSAGE_BYTES * kept.num_rows + sum(kept.column(name).nbytes for name in BYTES)
         return kept.num_rows > 0 or len(self.ends) < before
+
+    def _check_onward(self, partition: Partition, offsets: np.ndarray) -> None:
+        """Raises LakehouseError where events come again: at an offset there may be another one by now."""
+        first = self.next[partition]
+        if offsets[0] < first or (np.diff(offsets) <= 0).any():
+            raise LakehouseError(
+                f"source {self.source!r}: topic {partition[0]}, partition {partition[1]} went back to an offset that "
+                f"was read before ({offsets.min()}): its broker may have lost events; nothing was published: ingest "
+                "again"
+            )
 
     def _was_told(self, message: Message) -> bool:
         """Whether what is no event brings the read on; raises LakehouseError for a failure."""
