@@ -28,7 +28,7 @@ from orchestration.runs.arrivals import ARRIVED
 from orchestration.runs.state.loaded import last_worker_load
 from orchestration.runs.subset import failing_checks
 from orchestration.worker.budget import AGAIN_SECONDS, MOST_SECONDS, SHARE, TestBudget
-from orchestration.worker.dbt.many_tests import counts_rows, one_query
+from orchestration.worker.dbt.many_tests import counts_rows, one_query, run_tests
 from orchestration.worker.dbt.warm_dbt import NodeResult, WarmDbt
 from orchestration.worker.lake import Lake
 from orchestration.worker.plan import Graph, Task, table_of
@@ -324,6 +324,32 @@ def test_a_check_that_has_failed_runs_again_though_nothing_changes() -> None:
     budget.spent(0.1, failed=["broken"])
     budget.failing(["broken"])
     assert budget.next(AGAIN_SECONDS + 1, most=2) == []
+
+
+class OneBroken:
+    """dbt with a test that does not compile: it compiles all or nothing, and runs each."""
+
+    def compiled(self, names: Sequence[str], variables: Any) -> dict[str, str]:
+        raise LakehouseError("dbt compile: Compilation Error in test broken")
+
+    def run(self, command: str, names: Sequence[str], variables: Any) -> list[NodeResult]:
+        return [NodeResult(name, "error" if name == "broken" else "pass", 0.1, 0, "") for name in names]
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_test_that_does_not_compile_is_told_and_holds_up_no_other(
+    is_there: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker began anew for ever, and neither it nor any test behind it ever ran."""
+    plain = {"severity": "error"}
+    tests = {name: {"name": name, "config": plain} for name in ("broken", "sound")}
+    monkeypatch.setattr("orchestration.worker.dbt.many_tests.answers", lambda _: is_there)
+    if is_there:
+        found = run_tests(load_settings(), OneBroken(), tests, {}, {})  # type: ignore[arg-type]
+        assert [(result.unique_id, result.status) for result in found] == [("broken", "error"), ("sound", "pass")]
+    else:
+        with pytest.raises(Unreachable):
+            run_tests(load_settings(), OneBroken(), tests, {}, {})  # type: ignore[arg-type]
 
 
 def test_a_test_that_the_project_has_no_more_is_not_run(home: Path) -> None:

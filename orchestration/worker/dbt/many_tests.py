@@ -1,12 +1,15 @@
 """Tests, many in one statement of Trino: a test of a few rows costs what a statement costs."""
 
 import json
+import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from lakehouse.servers.trino import answering
+from lakehouse.errors import LakehouseError
+from lakehouse.servers.retry import Unreachable
+from lakehouse.servers.trino import answering, answers
 from lakehouse.text.sql import literal
 from orchestration.runs.examples import example_rows, found_by
 from orchestration.worker.dbt.warm_dbt import NodeResult, WarmDbt
@@ -15,6 +18,7 @@ from orchestration.worker.plan import Node
 if TYPE_CHECKING:
     from lakehouse.settings import Settings
 
+log = logging.getLogger(__name__)
 AT_ONCE = 16  # a test has about three stages, and Trino takes 150 of a statement
 COUNTING = {"fail_calc": "count(*)", "warn_if": "!= 0", "error_if": "!= 0", "limit": None, "store_failures": None}
 
@@ -32,7 +36,7 @@ def run_tests(
     """
     counting = [node["name"] for node in tests.values() if counts_rows(node)]
     session = json.loads(variables.get("LAKEHOUSE_SESSION_PROPERTIES", "{}"))
-    queries = list(dbt.compiled(counting, variables).items())
+    queries = list(_compiled(settings, dbt, counting, variables).items())
     found = [
         result
         for at in range(0, len(queries), AT_ONCE)
@@ -43,6 +47,21 @@ def run_tests(
     return [
         _with_examples(settings, r, tests[r.unique_id], nodes) if r.sql and r.unique_id in tests else r for r in found
     ]
+
+
+def _compiled(
+    settings: "Settings", dbt: WarmDbt, names: Sequence[str], variables: Mapping[str, str]
+) -> Mapping[str, str]:
+    """By unique id the SQL of these tests; none if one of them does not compile: dbt compiles all or nothing, and says
+    of each what is wrong when it runs them.
+    """
+    try:
+        return dbt.compiled(names, variables)
+    except LakehouseError as error:
+        if not answers(settings):  # else each test would be told as broken
+            raise Unreachable(str(error)) from None
+        log.warning("%d tests are left to dbt: %s", len(names), error)
+        return {}
 
 
 def _with_examples(settings: "Settings", result: NodeResult, test: Node, nodes: Mapping[str, Node]) -> NodeResult:
