@@ -11,6 +11,10 @@ from typing import Any, Literal
 Severity = Literal["warning", "error"]
 CALM = timedelta(seconds=30)
 """An alert is over if it was absent for so long: what comes and goes is told once."""
+MENDED = timedelta(hours=3)
+"""What was told under an alert that stays open is told again if it was absent for so long. A load that fails is tried
+again once an hour at the latest, and may fail otherwise each time."""
+ERROR = ""  # among what was told: that the alert is an error
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,8 @@ class Alert:
     """An occasion since it was first seen; `probe` found it, `gone_at` is when it was missing first.
 
     `told_worst` is whether it was told as an error: it may go to and fro between that and a warning. `told_parts` are
-    all that were ever told; none where an earlier release has told it.
+    those that were told; none where an earlier release has told it. `absent` is since when some of them, or the error
+    (`ERROR`), are not there; after `MENDED` they count as never told.
     """
 
     occasion: Occasion
@@ -52,6 +57,11 @@ class Alert:
     gone_at: datetime | None = None
     told_worst: bool = False
     told_parts: tuple[str, ...] = ()
+    absent: Mapping[str, datetime] = field(default_factory=dict)
+
+    def is_more_than(self, before: Alert) -> bool:
+        """Whether parts have come that were not told of it before."""
+        return bool(before.told_parts and set(self.told_parts) - set(before.told_parts))
 
 
 @dataclass(frozen=True)
@@ -97,10 +107,22 @@ def advance(
 def _seen(before: Alert | None, probe: str, occasion: Occasion, now: datetime) -> Alert:
     since = now if before is None else before.since if before.told else min(before.since, now)  # a clock is set back
     told = (before is not None and before.told) or now - since >= timedelta(seconds=occasion.patience)
-    worst = told and (occasion.severity == "error" or (before is not None and before.told_worst))
-    known = before.told_parts if before is not None else ()
-    parts = tuple(sorted({*known, *occasion.parts})) if told else ()
-    return Alert(occasion, probe, since, told, told_worst=worst, told_parts=parts)
+    if not told:
+        return Alert(occasion, probe, since)
+    there = {*occasion.parts, *([ERROR] if occasion.severity == "error" else [])}
+    absent = _absent(before, there, now) if before is not None else {}
+    known = there | absent.keys()
+    return Alert(
+        occasion, probe, since, told=True, told_worst=ERROR in known, told_parts=tuple(sorted(known - {ERROR})),
+        absent=absent,
+    )  # fmt: skip
+
+
+def _absent(before: Alert, there: Collection[str], now: datetime) -> dict[str, datetime]:
+    """What was told and is not there, with since when; without what was mended long ago."""
+    told = {*before.told_parts, *([ERROR] if before.told_worst else [])}
+    since = {part: min(before.absent.get(part, now), now) for part in told.difference(there)}
+    return {part: at for part, at in since.items() if now - at < MENDED}
 
 
 def _missed(before: Alert | None, found: Mapping[str, Iterable[Occasion] | None], now: datetime) -> Alert | None:
@@ -117,9 +139,9 @@ def _news(before: Alert | None, after: Alert | None, targets: Collection[str], n
     if after is not None and after.told and not (before and before.told):
         return _messages(after, "began", targets, now)
     if after is not None and before is not None and after.told_worst > before.told_worst:
-        return _messages(after, "began", targets, now, "worse")
-    if after is not None and before is not None and before.told_parts not in ((), after.told_parts):
-        return _messages(after, "began", targets, now, f"more-{len(after.told_parts)}")
+        return _messages(after, "began", targets, now, f"worse-{now.isoformat()}")
+    if after is not None and before is not None and after.is_more_than(before):
+        return _messages(after, "began", targets, now, f"more-{now.isoformat()}")
     if after is None and before is not None and before.told and before.occasion.ends:
         return _messages(before, "over", targets, now)
     return []

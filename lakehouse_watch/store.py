@@ -42,7 +42,11 @@ def save(connection: CatalogConnection, before: State, after: State) -> None:
 
 
 def _json(alert: Alert) -> Jsonb:
-    moments = {"since": alert.since.isoformat(), "gone_at": alert.gone_at.isoformat() if alert.gone_at else None}
+    moments = {
+        "since": alert.since.isoformat(),
+        "gone_at": alert.gone_at.isoformat() if alert.gone_at else None,
+        "absent": {part: at.isoformat() for part, at in alert.absent.items()},
+    }
     return Jsonb(asdict(alert) | moments)
 
 
@@ -56,4 +60,5 @@ def _alert(stored: dict[str, Any]) -> Alert:
         gone_at=datetime.fromisoformat(gone_at) if gone_at else None,
         told_worst=stored.get("told_worst", stored["told"] and occasion.severity == "error"),  # not in earlier releases
         told_parts=tuple(stored.get("told_parts", ())),
+        absent={part: datetime.fromisoformat(at) for part, at in stored.get("absent", {}).items()},
     )

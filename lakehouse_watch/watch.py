@@ -289,7 +289,7 @@ def _hidden(occasions: Iterable[Occasion] | None, hide: Callable[[str], str]) ->
 def _log(before: State, after: State) -> None:
     for key, alert in after.alerts.items():
         was = before.alerts.get(key)
-        is_more = bool(was and was.told_parts not in ((), alert.told_parts))
+        is_more = was is not None and alert.is_more_than(was)
         if alert.told and (is_more or not (was and was.told and was.told_worst >= alert.told_worst)):
             log.warning("%s", alert.occasion.summary)
     for key, alert in before.alerts.items():

@@ -23,7 +23,7 @@ from lakehouse.migrations import ensure_state
 from lakehouse.servers.database import connect_catalog
 from lakehouse.settings import AlertSettings, MailSettings, Settings, connected_now, load_settings
 from lakehouse_watch import asking, store
-from lakehouse_watch.alerts import CALM, Message, Occasion, State, advance
+from lakehouse_watch.alerts import CALM, MENDED, Message, Occasion, State, advance
 from lakehouse_watch.probes import dagster_state
 from lakehouse_watch.probes.reading import Probe, Reading
 from lakehouse_watch.probes.said import without_values
@@ -177,6 +177,23 @@ def test_what_comes_under_an_open_alert_is_told_once_and_what_fails_at_once_toge
     state = look(state, 75, failed("unique", "accepted_values"))
     state = look(look(state, 90), 150)
     assert [what for what, _ in told(state)] == ["began", "began", "began", "over"]
+    assert len({message.id for message in state.outbox}) == len(state.outbox)
+
+
+@pytest.mark.parametrize("again", ["another part", "the error"])
+def test_what_fails_again_under_an_open_alert_long_after_it_was_mended_is_told_again(again: str) -> None:
+    """With a warning of the table open since the first day, nobody heard that its rows differed once more."""
+    open_one = Occasion("check/raw_shop.orders", "a column is new", "see", "warning", parts=("columns",))
+    parts = ("columns", "reconciles") if again == "another part" else ("columns",)
+    worse = replace(open_one, severity="warning" if again == "another part" else "error", parts=parts)
+    state, day = look(State(), 0, open_one), 86_400.0
+    for seconds, occasion, count in (
+        (day, worse, 2), (day + 15, open_one, 2), (day + 30, worse, 2), (2 * day, open_one, 2),
+        (2 * day + MENDED.total_seconds() - 15, worse, 2), (3 * day, open_one, 2),
+        (3 * day + MENDED.total_seconds(), open_one, 2), (20 * day, worse, 3),
+    ):  # fmt: skip
+        state = look(state, seconds, occasion)
+        assert len(told(state)) == count, seconds
     assert len({message.id for message in state.outbox}) == len(state.outbox)
 
 
@@ -551,8 +568,12 @@ def test_what_is_stored_is_read_again(lake: Settings) -> None:
     with connect_catalog(lake) as connection:
         store.save(connection, State(), state)
         assert store.load(connection) == state
+        milder = look(state, 20, replace(PARKED, severity="warning"))
+        store.save(connection, state, milder)
+        assert milder.alerts[PARKED.key].absent and store.load(connection) == milder
+        store.save(connection, milder, state)
         connection.execute(
-            "UPDATE lakehouse.alerts SET alert = alert - 'told_worst' - 'told_parts' #- '{occasion,parts}'"
+            "UPDATE lakehouse.alerts SET alert = alert - 'told_worst' - 'told_parts' - 'absent' #- '{occasion,parts}'"
         )
         assert store.load(connection) == state, "as an earlier release has stored them"
         later = replace(look(state, 60), outbox=state.outbox[1:])
