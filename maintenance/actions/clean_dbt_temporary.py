@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
 NAME = "clean_dbt_temporary"
+READING = "read_metadata"  # of a table that keeps this action from all
 RATE = Rate(0.5, 1e9, 0.002)
 
 
@@ -108,7 +109,7 @@ def hindrances(session: Session) -> list[Outcome]:
         "its metadata cannot be read, so what it refers to is unknown, and temporary objects of dbt stay: bring its "
         "metadata file back, or drop the table"
     )
-    return [Outcome(NAME, name, "failed", error=error) for name in session.lake().unreadable if prefixes]
+    return [Outcome(READING, name, "failed", error=error) for name in session.lake().unreadable if prefixes]
 
 
 def temporary_leftovers(session: Session) -> tuple[dict[TableName, list[Relation]], dict[TableName, list[Leftover]]]:

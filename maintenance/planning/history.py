@@ -9,7 +9,7 @@ import socket
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
-from datetime import datetime
+from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -90,9 +90,9 @@ def record(
 
     `planned` has the plan's expectations by table and action.
     """
-    run_id, host = uuid.uuid4().hex, socket.gethostname()
+    run_id, host, now = uuid.uuid4().hex, socket.gethostname(), datetime.now(UTC)
     rows = [
-        _row(outcome, planned.get((outcome.table, outcome.action))) | {"run_id": run_id, "host": host}
+        _row(outcome, planned.get((outcome.table, outcome.action)), now) | {"run_id": run_id, "host": host}
         for outcome in outcomes
         if outcome.status in ("done", "failed")
     ]
@@ -119,7 +119,7 @@ def recent(session: Session) -> list[Act]:
     return sorted(acts, key=lambda act: act.started_at, reverse=True)
 
 
-def _row(outcome: Outcome, planned: Planned | None) -> dict[str, Any]:
+def _row(outcome: Outcome, planned: Planned | None, now: datetime) -> dict[str, Any]:
     before, after = asdict(outcome.before), asdict(outcome.after)
     sides = {
         f"{name}_{side}": values[name] for side, values in (("before", before), ("after", after)) for name in FIGURES
@@ -127,6 +127,7 @@ def _row(outcome: Outcome, planned: Planned | None) -> dict[str, Any]:
     common = {name: value for name, value in asdict(outcome).items() if name in SCHEMA.names}
     return common | sides | {
         "table": str(outcome.table),
+        "started_at": outcome.started_at or now,  # the history is read by it
         "expected_seconds": planned and planned.expected_seconds,
         "stated_seconds": planned and planned.stated_seconds,
         "probes_before": list(outcome.probes_before.items()),

@@ -9,27 +9,31 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from maintenance.actions.clean_dbt_temporary import NAME as CLEAN
+from maintenance.actions.clean_dbt_temporary import READING
 from maintenance.inventory.outcome import Outcome, TableName, plainly
 from maintenance.inventory.session import Session
-from maintenance.planning.history import record
+from maintenance.planning.history import Act, record
 from maintenance.planning.plan import Allowance, Plan, Step, allowances, make_plan
 from maintenance.planning.rates import learn
 from maintenance.planning.survey import Survey, survey
 from maintenance.runner.result import Result, sorted_result
 from maintenance.runner.run import ACTIONS, Report, a_few_at_a_time, hindrances_for
 
+MEASURE = "measure"
+
 
 @dataclass(frozen=True)
 class Prepared:
     """A run before its first step: the plan, and the time of each group since `began` (monotonic clock).
 
-    `unmeasured` are failures to measure a table, and tables that keep an action from all.
+    `unmeasured` are failures to measure a table, and tables that keep an action from all; `mended` is what failed so in
+    an earlier run and does not any more.
     """
 
     plan: Plan
@@ -37,6 +41,7 @@ class Prepared:
     unmeasured: tuple[Outcome, ...]
     max_failed_share: float
     began: float
+    mended: tuple[Outcome, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -92,14 +97,20 @@ def prepare(
     unmeasured = {outcome.table: outcome for outcome in (*hindrances_for(session, CLEAN, names), *_unmeasured(seen))}
     allowed = allowances(seen.project, session.now, budget_minutes)
     plan = make_plan(seen.cases, allowed, learn(seen.acts))
-    return Prepared(plan, allowed, tuple(unmeasured.values()), seen.project.max_failed_share, began)
+    return Prepared(
+        plan, allowed, tuple(unmeasured.values()), seen.project.max_failed_share, began, tuple(_mended(session, seen))
+    )
 
 
 def finish(session: Session, prepared: Prepared, outcomes: Iterable[Outcome]) -> Run:
     """All outcomes of the run, written to the history unless it was a dry run."""
     outcomes = list(outcomes)
     if not session.dry_run:
-        record(session, outcomes, {(step.table.name, step.action): step for step in prepared.plan.steps})
+        record(
+            session,
+            [*outcomes, *prepared.mended],
+            {(step.table.name, step.action): step for step in prepared.plan.steps},
+        )
     return Run(prepared.plan, sorted_result(outcomes), prepared.max_failed_share)
 
 
@@ -154,4 +165,19 @@ def _take(session: Session, step: Step, prepared: Prepared) -> Outcome:
 def _unmeasured(seen: Survey) -> Iterator[Outcome]:
     for case in seen.cases:
         if case.error is not None:
-            yield Outcome("measure", case.table.name, "failed", error=case.error)
+            yield Outcome(MEASURE, case.table.name, "failed", error=case.error)
+
+
+def _mended(session: Session, seen: Survey) -> Iterator[Outcome]:
+    """What is recorded of success: that a table can be read and measured is not, unless it could not be before."""
+    newest = {(act.table, act.action): act for act in reversed(seen.acts)}
+    measured = {str(case.table.name): case.table.name for case in seen.cases if case.health is not None}
+    yield from _again(MEASURE, newest, measured)
+    if any(action == READING for _, action in newest):
+        yield from _again(READING, newest, {str(name): name for name in session.lake().tables})
+
+
+def _again(action: str, newest: Mapping[tuple[str, str], Act], sound: Mapping[str, TableName]) -> Iterator[Outcome]:
+    for (table, what), act in newest.items():
+        if what == action and act.status == "failed" and table in sound:
+            yield Outcome(action, sound[table], "done", "succeeds again")

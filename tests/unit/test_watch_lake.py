@@ -1,8 +1,9 @@
 """What the watch reads in the lake's own tables: dead letters and failed maintenance were told to nobody."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -22,7 +23,7 @@ from ingestion.state.store import TablePosition
 from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.catalog.open import PUBLISHED
 from lakehouse.declarations import Column, RawTable
-from lakehouse.declarations.policies import LoadPolicy, RawPolicy
+from lakehouse.declarations.policies import LoadPolicy, MaintenancePolicy, RawPolicy
 from lakehouse.migrations import ensure_state
 from lakehouse.settings import AlertSettings, Settings, load_settings
 from lakehouse_watch.alerts import Alert, Occasion, State, advance
@@ -30,7 +31,14 @@ from lakehouse_watch.probes import lake
 from lakehouse_watch.probes.lake import read_backups, read_lake
 from lakehouse_watch.probes.schema_changes import Standing, is_over
 from lakehouse_watch.probes.still_there import Declared
+from maintenance.actions.clean_dbt_temporary import READING
+from maintenance.inventory.declared import MaintainedTable
+from maintenance.inventory.health import Health
+from maintenance.inventory.outcome import Outcome, TableName
 from maintenance.planning import history
+from maintenance.planning.plan import Case, Plan
+from maintenance.planning.survey import Survey
+from maintenance.runner import maintain
 
 NOW, DAY = datetime.now(UTC), timedelta(days=1)
 
@@ -274,6 +282,48 @@ def test_what_fails_on_a_table_in_each_run_is_told_though_the_runs_succeed(
         if s.name.endswith("removed_files")
     }
     assert fewer == {"compact": 5, "expire_snapshots": 5}
+
+
+def test_a_table_that_cannot_be_measured_is_told_until_it_can(
+    postgres_catalog: LakeCatalog, catalog_settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its failures were recorded without a moment, by which the history is read: nothing was ever done to it."""
+    policy, health = MaintenancePolicy(schedule_group="nightly"), Health(*[None] * len(fields(Health)))
+    tables = [MaintainedTable(TableName("vault", name), policy) for name in ("hub_store", "sat_store")]
+    postgres_catalog.create_namespace_if_not_exists("vault")
+    for name in ("hub_store", "sat_store", "undeclared"):
+        postgres_catalog.create_table(("vault", name), pa.schema([("id", pa.int64())]))
+    undeclared, session = TableName("vault", "undeclared"), maintenance_of(postgres_catalog)
+
+    def run(*errors: str | None, can_be_read: bool) -> None:
+        of = zip(tables, errors, strict=True)
+        cases = tuple(Case(table, None if error else health, error) for table, error in of)
+        project: Any = SimpleNamespace(groups={}, max_failed_share=1.0)
+        lost = () if can_be_read else (Outcome(READING, undeclared, "failed", error="gone"),)
+        session.lake = lambda: SimpleNamespace(tables={undeclared: None} if can_be_read else {})
+        monkeypatch.setattr(maintain, "survey", lambda *_: Survey(cases, tuple(history.recent(session)), project))
+        monkeypatch.setattr(maintain, "hindrances_for", lambda *_: lost)
+        monkeypatch.setattr(maintain, "allowances", lambda *_: {})
+        monkeypatch.setattr(maintain, "make_plan", lambda *_: Plan((), (), ()))
+        prepared = maintain.prepare(session)
+        maintain.finish(session, prepared, prepared.unmeasured)
+
+    run("no file", "no file", can_be_read=False)
+    run("no file", None, can_be_read=False)
+    run("no file", "no file", can_be_read=False)
+    assert told(catalog_settings) == {
+        "maintenance/vault.hub_store": "measure of vault.hub_store failed 3 times in a row: no file",
+        "maintenance/vault.undeclared": "read_metadata of vault.undeclared failed 3 times in a row: gone",
+    }
+    run(None, None, can_be_read=True)
+    assert told(catalog_settings) == {}
+    rows = len(history.recent(session))
+    run(None, None, can_be_read=True)
+    assert len(history.recent(session)) == rows, "a sound lake adds nothing"
+
+
+def maintenance_of(catalog: LakeCatalog) -> Any:
+    return SimpleNamespace(catalog=catalog, dry_run=False, now=NOW, ago=lambda hours: NOW - timedelta(hours=hours))
 
 
 def test_a_lake_that_was_never_backed_up_is_told_and_a_late_backup_with_its_folder(
