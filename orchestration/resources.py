@@ -17,7 +17,7 @@ from lakehouse.declarations.dbt.manifest import load_manifest
 from lakehouse.declarations.dbt.project import project_maintenance
 from lakehouse.servers.database import connect_catalog
 from lakehouse.servers.presence import Groups, is_served, writing
-from lakehouse.servers.worker_sessions import Worker, state_of
+from lakehouse.servers.worker_sessions import Worker, is_restless, state_of
 from lakehouse.settings import Settings, load_settings
 from orchestration.runs.arrivals import Read, never_arrived, not_there
 from orchestration.runs.code import code_version
@@ -179,6 +179,10 @@ class Lake(dg.ConfigurableResource):
     def is_served(self, job: str) -> bool:
         """Whether a living worker loads what the job would load."""
         return is_served(self.settings(), job)
+
+    def is_restless(self) -> bool:
+        """Whether the worker ends so often that nobody can wait for it."""
+        return is_restless(self.settings())
 
     def never_loaded(self, tables: Collection[TableKey], reads: Sequence[Read]) -> list[TableKey]:
         """The tables among these that do not exist, and the raw tables among `reads` that have never arrived."""

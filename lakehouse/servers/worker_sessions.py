@@ -19,19 +19,30 @@ if TYPE_CHECKING:
 
 WORKER = "worker"
 RESTART_SECONDS = 30.0  # a supervised worker that was killed is back by then
+RESTLESS = 3  # restarts within an hour: what it cannot finish is left to the sensors
 CLASS = 20_476_101  # the first half of the key of workers' locks; nothing else in the catalog database uses it
 _IS_LOCKED: LiteralString = (
     "EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND granted AND classid = %s"
     " AND objid = (hashtext(%s)::bigint & 4294967295)::oid AND objsubid = 2"
     " AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))"
 )
+# Only those of the last hour are kept. Of two workers neither is the other's restart.
+_ENTER: LiteralString = """INSERT INTO lakehouse.workers AS known (catalog) VALUES (%s) ON CONFLICT (catalog) DO UPDATE
+ SET restarts = (SELECT array_agg(at ORDER BY at) FROM unnest(known.restarts || clock_timestamp()) AS at
+ WHERE at > clock_timestamp() - interval '1 hour') WHERE %s"""
+_RESTARTS: LiteralString = """SELECT count(*) FROM lakehouse.workers, unnest(restarts) AS at
+ WHERE catalog = %s AND at > clock_timestamp() - interval '1 hour'"""
 Worker = Literal["none", "alive", "killed"]
 
 
-def enter(connection: CatalogConnection, catalog: str) -> None:
-    """Announces that a worker lives as long as this session."""
-    connection.execute("SELECT pg_try_advisory_lock_shared(%s, hashtext(%s))", (CLASS, f"{catalog}/{WORKER}"))
-    connection.execute("INSERT INTO lakehouse.workers (catalog) VALUES (%s) ON CONFLICT DO NOTHING", (catalog,))
+def enter(connection: CatalogConnection, catalog: str, is_restart: bool = True) -> None:
+    """Announces that a worker lives as long as this session. It counts as a restart where the last one did not end by
+    itself, unless it is none.
+    """
+    key = CLASS, f"{catalog}/{WORKER}"
+    is_second = connection.execute(f"SELECT {_IS_LOCKED}", key).fetchone() == (True,)
+    connection.execute("SELECT pg_try_advisory_lock_shared(%s, hashtext(%s))", key)
+    connection.execute(_ENTER, (catalog, is_restart and not is_second))
 
 
 def leave(connection: CatalogConnection, catalog: str) -> None:
@@ -59,6 +70,21 @@ def is_held(settings: Settings, name: str) -> bool:
     with closing(connect_catalog(settings)) as connection:
         row = connection.execute(f"SELECT {_IS_LOCKED}", (CLASS, f"{settings.catalog_name}/{name}")).fetchone()
     return row == (True,)
+
+
+def restarts_of(settings: Settings) -> int:
+    """How often within the last hour a worker began in the place of one that was killed, or ended by an error."""
+    with closing(connect_catalog(settings)) as connection:
+        try:
+            row = connection.execute(_RESTARTS, (settings.catalog_name,)).fetchone()
+        except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn):  # the state is of an earlier release
+            return 0
+    return row[0] if row else 0
+
+
+def is_restless(settings: Settings) -> bool:
+    """Whether the worker ends so often that nobody can wait for it."""
+    return restarts_of(settings) >= RESTLESS
 
 
 def state_of(settings: Settings) -> Worker:

@@ -18,6 +18,7 @@ import psycopg
 
 from lakehouse.catalog.open import changes_data, history
 from lakehouse.servers.presence import is_served
+from lakehouse.servers.worker_sessions import is_restless
 from lakehouse.settings import Settings
 from lakehouse_watch.alerts import Occasion
 from lakehouse_watch.probes.dagster_state import BY_HAND, connect, is_used
@@ -62,8 +63,8 @@ Reads = Mapping[str, Mapping[str, Read]]
 
 def read_built(settings: Settings) -> Reading:
     """Jobs with tables that lack rows for longer than they may; nothing of tables that were never made. Nor of jobs
-    that a worker serves, which records nothing where it has found nothing to change (of one that hangs tells
-    `worker.py`).
+    that a worker serves, unless it ends again and again: it records nothing where it has found nothing to change (of
+    one that hangs tells `worker.py`).
     """
     from lakehouse.catalog.derived import derived
     from lakehouse.catalog.open import open_catalog
@@ -86,7 +87,8 @@ def read_built(settings: Settings) -> Reading:
     by_hand = {name: m.at for name, m in made.items() if pipelines.get(m.run_id) == BY_HAND}
     now = datetime.now(UTC).timestamp()
     late = dict(_late(models, jobs, reads, arrived, by_hand, now))
-    served = {job for job in {jobs[name] for name in late} if is_served(settings, job)}
+    restless = bool(late) and is_restless(settings)
+    served = {job for job in {jobs[name] for name in late} if not restless and is_served(settings, job)}
     return Reading(tuple(judge({name: at for name, at in late.items() if jobs[name] not in served}, jobs, now)))
 
 

@@ -1,12 +1,12 @@
 """The warm worker: one that was killed and that nothing starts again, or that cannot read the project, leaves loads to
-the sensors, which are slower. One that hangs keeps them away."""
+the sensors, which are slower. One that hangs keeps them away. One that is killed again and again is there each time."""
 
 from __future__ import annotations
 
 from lakehouse.declarations.dbt.manifest import why_unparsed
 from lakehouse.metrics import sample
 from lakehouse.servers.presence import at_work_for
-from lakehouse.servers.worker_sessions import RESTART_SECONDS, state_of
+from lakehouse.servers.worker_sessions import RESTART_SECONDS, RESTLESS, restarts_of, state_of
 from lakehouse.settings import Settings
 from lakehouse_watch.alerts import Occasion
 from lakehouse_watch.probes.limits import in_one_line
@@ -19,10 +19,11 @@ def read_worker(settings: Settings) -> Reading:
     """Whether it lives; nothing to tell of one that has ended by itself, or was never started."""
     state = state_of(settings)
     samples = (sample("lakehouse_worker_up", state == "alive"),)
-    if state == "alive":
-        return Reading(_hung(settings), samples)
     if state == "none":
         return Reading(samples=samples)
+    restless = _restless(restarts_of(settings))
+    if state == "alive":
+        return Reading((*_hung(settings), *restless), samples)
     why = why_unparsed(settings)
     unread = f"it cannot read the project ({in_one_line(why)})" if why else None
     gone = unread or "it was killed, lost its machine, or cannot read the project"
@@ -33,7 +34,20 @@ def read_worker(settings: Settings) -> Reading:
         " meanwhile",
         "warning", patience=RESTART_SECONDS,
     )  # fmt: skip
-    return Reading((dead,), samples)
+    return Reading((dead, *restless), samples)
+
+
+def _restless(restarts: int) -> tuple[Occasion, ...]:
+    """One that is back within seconds each time is never missed for long."""
+    if restarts < RESTLESS:
+        return ()
+    told = Occasion(
+        "worker/restarts",
+        f"the worker was killed or has ended by an error, and began anew, {restarts} times within an hour: what it "
+        "cannot finish is left to sensors, and takes minutes",
+        "see its log, and whether its machine or container gives it too little memory", "warning",
+    )  # fmt: skip
+    return (told,)
 
 
 def _hung(settings: Settings) -> tuple[Occasion, ...]:

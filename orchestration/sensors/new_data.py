@@ -121,6 +121,8 @@ def observe(lake: Lake, watch: Watch, job: str) -> Observed:
     starting = time.monotonic() - LOADED_AT < STARTS_WITHIN
     returning = ABSENCE.may_end(lake.worker() == "killed", time.monotonic())
     served = lake.is_served(job)
+    if (served or returning) and lake.is_restless():  # who writes takes turns: see lakehouse/servers/presence.py
+        served = returning = False
     return Observed(newest=newest, source=source, served=served, returning=returning, starting=starting)
 
 

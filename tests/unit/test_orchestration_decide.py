@@ -5,6 +5,8 @@ from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from lakehouse.catalog.open import SnapshotFact
 from lakehouse.servers.worker_sessions import RESTART_SECONDS
 from orchestration.runs.state.history import JobHistory, PastRun
@@ -200,6 +202,21 @@ def test_new_data_are_left_to_a_worker_that_was_killed_a_moment_ago_and_to_no_ot
     assert absence.may_end(True, 10.0) and absence.may_end(True, 10.0 + RESTART_SECONDS / 2)
     assert not absence.may_end(True, 10.0 + RESTART_SECONDS), "it is gone for good"
     assert not absence.may_end(False, 90.0) and absence.may_end(True, 95.0), "another one was killed"
+
+
+@pytest.mark.parametrize("is_restless", [False, True])
+@pytest.mark.parametrize("worker", ["alive", "killed"])
+def test_a_job_is_not_left_to_a_worker_that_is_killed_again_and_again(
+    worker: str, is_restless: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had too little memory for marts, was back within seconds each time, and no mart was built again."""
+    monkeypatch.setattr(new_data, "ABSENCE", Absence())
+    lake: Any = SimpleNamespace(
+        newest_snapshots=lambda _: {STORES: snapshot(2)}, worker=lambda: worker, is_served=lambda _: worker == "alive",
+        is_restless=lambda: is_restless,
+    )  # fmt: skip
+    seen = new_data.observe(lake, Watch("new_data_marts", (("raw_retail", "stores"),)), "build_marts")
+    assert isinstance(decide("build_marts", seen, after(past(stores=1)), NOW), Launch) == is_restless
 
 
 def test_noise_in_the_slot_waits_a_quarter_of_an_hour() -> None:

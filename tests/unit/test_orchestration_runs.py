@@ -77,6 +77,9 @@ class InventedLake(Lake):
     def is_served(self, job: str) -> bool:
         return WORLD.served
 
+    def is_restless(self) -> bool:
+        return False
+
     def newest_snapshots(self, tables: Iterable[tuple[str, str]]) -> dict[str, SnapshotFact]:
         if WORLD.down:
             raise ConnectionError(WORLD.down)

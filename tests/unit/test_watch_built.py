@@ -45,8 +45,10 @@ class Lake:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *models: Stored) -> None:
         self.arrived: dict[str, tuple[tuple[int, float], ...]] = {}
         self.served: set[str] = set()
+        self.is_restless = False
         monkeypatch.setattr(built, "declared_models", lambda _: models)
         monkeypatch.setattr(built, "is_served", lambda _, job: job in self.served)
+        monkeypatch.setattr(built, "is_restless", lambda _: self.is_restless)
         monkeypatch.setattr("lakehouse.catalog.open.open_catalog", lambda _: self)
         monkeypatch.setattr("lakehouse.catalog.derived.derived", self.derived)
 
@@ -103,6 +105,8 @@ def test_what_the_worker_has_built_counts_likewise(
     assert list(told(settings)) == ["freshness/build_marts"]
     lake.served.add("build_marts")
     assert told(settings) == {}, "one that lives and does not hang has looked, and found no mart to change"
+    lake.is_restless = True
+    assert list(told(settings)) == ["freshness/build_marts"], "one that is killed each time has found nothing"
     lake.served.clear()
     report_tables(instance, "build_marts", {MART: None}, {}, {"vault.hub_store": 8})
     assert told(settings) == {}

@@ -12,10 +12,11 @@ import psycopg
 import pytest
 from throwaway_postgres import throwaway_postgres
 
+from lakehouse.errors import LakehouseError
 from lakehouse.migrations import ensure_state
 from lakehouse.servers.database import connect_catalog
 from lakehouse.servers.presence import is_served, serve, withdraw, writing, writing_if_free
-from lakehouse.servers.worker_sessions import enter, is_there, leave, state_of
+from lakehouse.servers.worker_sessions import RESTLESS, enter, is_restless, is_there, leave, restarts_of, state_of
 from lakehouse.settings import Settings, load_settings
 from lakehouse_watch.probes.worker import read_worker
 from orchestration.runs.processes.queries import _is_over, session_name
@@ -101,6 +102,58 @@ def test_a_worker_that_was_killed_is_missed_and_one_that_has_ended_is_not(settin
         assert state_of(settings) != "killed"
         leave(other, lake)
         assert not is_there(settings) and state_of(settings) != "killed"
+
+
+def test_a_worker_that_is_killed_again_and_again_is_told_though_it_is_back_at_once(settings: Settings) -> None:
+    """It was back within seconds each time, so nobody was told, and what it could not finish was never built."""
+    lake = settings.catalog_name
+
+    def told() -> list[str]:
+        return [occasion.key for occasion in read_worker(settings).occasions]
+
+    with connect_catalog(settings) as admin:
+        ensure_state(admin)
+        for restarts in range(5):
+            with connect_catalog(settings) as killed:
+                enter(killed, lake)
+                with connect_catalog(settings) as second:
+                    enter(second, lake)
+                enter(killed, lake, is_restart=False)
+                assert restarts_of(settings) == restarts
+                assert told() == (["worker/restarts"] if restarts >= RESTLESS else [])
+                admin.execute("SELECT pg_terminate_backend(%s, 10000)", (killed.info.backend_pid,))
+        assert told() == ["worker/lake", "worker/restarts"]
+        earlier = "ARRAY(SELECT at - interval '61 minutes' FROM unnest(restarts) AS at)"
+        admin.execute(f"UPDATE lakehouse.workers SET restarts = {earlier}")  # type: ignore[arg-type]
+        assert told() == ["worker/lake"] and not is_restless(settings)
+        enter(admin, lake)
+        assert restarts_of(settings) == 1
+        assert admin.execute("SELECT cardinality(restarts) FROM lakehouse.workers").fetchone() == (1,), "of the hour"
+        leave(admin, lake)
+        assert restarts_of(settings) == 0
+
+
+def test_a_worker_that_waits_for_the_project_to_be_corrected_counts_no_restart(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It tries anew every five seconds, which the alert `unreadable` tells."""
+    stop, given = Event(), list[bool]()
+    ends = iter(["at work", "unread", "unread", "at work", "at work", "stop"])
+
+    def work_connected(settings: Settings, stop: Event, entered: Event, is_restart: bool) -> None:
+        end = next(ends)
+        if end != "unread":
+            given.append(is_restart)
+            entered.set()
+        if end == "stop":
+            stop.set()
+        else:
+            raise LakehouseError(end)
+
+    monkeypatch.setattr(loop, "_work_connected", work_connected)
+    monkeypatch.setattr(loop, "PAUSE_SECONDS", 0.0)
+    loop.work(settings, stop)
+    assert given == [True, False, True, True]
 
 
 def test_a_worker_that_begins_serves_its_jobs_before_it_is_known_to_live(
