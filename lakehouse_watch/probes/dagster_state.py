@@ -46,6 +46,9 @@ HELD = ".dagster/lakehouse_held"  # what a run has not loaded, and why: see orch
 CHECKS_ALONE = "failed_checks"  # of a failure that they alone have made: see orchestration/assets/dbt_assets.py
 CHECKED_SECONDS = 900.0  # in which a run that has passed its checks comes to its end
 BEGUN = ".dagster/lakehouse_begun"  # by a run that has begun to load parsed and vault: see orchestration/runs/tags.py
+MODE, INCREMENTAL = "lakehouse/mode", "incremental"  # no backfill, though it has a partition
+FIRST = ["dagster/partition", "dagster/asset_partition_range_start"]
+LAST = ["dagster/partition", "dagster/asset_partition_range_end"]
 BY_HAND = "__ASSET_JOB"  # materialized in the UI: whoever did it looks at it, but for what it leaves half loaded
 BELOW_MARTS = ("raw_", "parsed.", "vault.")
 FOUND = re.compile(r"Got (\d+) results?, configured to \w+ if != 0")
@@ -53,7 +56,7 @@ OUTDATED = "code/project"
 JUDGED_HERE = "lag_within_limits"  # the watch judges lag itself, also where no daemon runs
 
 # The newest of each job, however many runs of others have ended since: one that runs once a night has failed until it
-# succeeds. Jobs are found one by one in the index.
+# succeeds. Jobs are found one by one in the index. Of a backfill that has failed no other load says anything.
 _RUNS: LiteralString = """WITH RECURSIVE jobs AS (
  (SELECT pipeline_name FROM runs ORDER BY pipeline_name LIMIT 1)
  UNION ALL
@@ -62,8 +65,21 @@ _RUNS: LiteralString = """WITH RECURSIVE jobs AS (
  SELECT ended.* FROM jobs CROSS JOIN LATERAL (
  SELECT id, pipeline_name, run_id, status, start_time, end_time,
  (SELECT value FROM run_tags WHERE run_tags.run_id = runs.run_id AND key = %s) FROM runs
- WHERE pipeline_name = jobs.pipeline_name AND status IN ('SUCCESS', 'FAILURE') ORDER BY id DESC LIMIT %s) AS ended
+ WHERE pipeline_name = jobs.pipeline_name AND (status = 'SUCCESS' OR (status = 'FAILURE' AND backfill_id IS NULL))
+ ORDER BY id DESC LIMIT %s) AS ended
  WHERE jobs.pipeline_name <> %s ORDER BY coalesce(end_time, 0), id"""
+# The newest that have failed, with their days, and whether a run has derived these since.
+_BACKFILLS: LiteralString = """WITH failed AS (
+ SELECT id, pipeline_name, run_id, (SELECT min(value) FROM run_tags t WHERE t.run_id = runs.run_id
+ AND key = ANY(%(first)s)) AS first, (SELECT max(value) FROM run_tags t WHERE t.run_id = runs.run_id
+ AND key = ANY(%(last)s)) AS last FROM runs WHERE backfill_id IS NOT NULL AND status = 'FAILURE'
+ AND pipeline_name <> %(by_hand)s ORDER BY id DESC LIMIT %(limit)s)
+ SELECT id, pipeline_name, run_id, first, last FROM failed WHERE NOT EXISTS (SELECT FROM runs s
+ WHERE s.pipeline_name = failed.pipeline_name AND s.id > failed.id AND s.status = 'SUCCESS'
+ AND NOT EXISTS (SELECT FROM run_tags t WHERE t.run_id = s.run_id AND key = %(mode)s AND value = %(incremental)s)
+ AND EXISTS (SELECT FROM run_tags t WHERE t.run_id = s.run_id AND key = ANY(%(first)s) AND value <= first)
+ AND EXISTS (SELECT FROM run_tags t WHERE t.run_id = s.run_id AND key = ANY(%(last)s) AND value >= last))
+ ORDER BY id DESC"""
 # By the order of events: a row is made when the check is planned, and a clock may have been ahead.
 _CHECKS: LiteralString = """WITH evaluated AS (
  SELECT id, asset_key, check_name, execution_status, evaluation_event_storage_id AS event FROM asset_check_executions
@@ -157,6 +173,7 @@ def read_runs(settings: Settings) -> Reading:
             for run in failing if not refused[run] or not refused[run] <= told
         ]  # fmt: skip
         failed += [_run_failed(run, connection, settings) for run in _left_half(connection)]
+        failed += _backfills_failed(connection, there, settings)
     ticking, tick_samples = judge_ticks(ticks)
     heartbeat, beat_samples = judge_heartbeat(age[0] if age else None)
     silent = judge_silence(silence[0] if silence else None) if age and not heartbeat else []
@@ -350,6 +367,31 @@ def _run_failed(run: Run, connection: psycopg.Connection[Any], settings: Setting
         told, retried = told.replace(run.job, "the asset graph"), "load its tables again; marts of them wait"
         return Occasion("run/asset_graph", told, f"{url}; {retried}{left}", parts=parts)
     return Occasion(f"run/{run.job}", told, f"{url}; a load is retried{left}", patience=patience, parts=parts)
+
+
+def _backfills_failed(
+    connection: psycopg.Connection[Any], there: Declared | None, settings: Settings
+) -> Iterator[Occasion]:
+    """One for each job, by the newest run: the next load succeeds, and derives none of these days. A run that checks
+    alone have made fail has derived them.
+    """
+    of_run = {"first": FIRST, "last": LAST, "mode": MODE, "incremental": INCREMENTAL}
+    rows = connection.execute(_BACKFILLS, {**of_run, "by_hand": BY_HAND, "limit": RECENT_RUNS}).fetchall()
+    days: dict[str, list[str]] = {}
+    newest: dict[str, Run] = {}
+    for number, job, run_id, first, last in rows:
+        run = Run(number, job, run_id, False, None, None)
+        if not _refused_by(connection, run):
+            days.setdefault(job, []).append(first if first == last else f"{first} to {last}")
+            newest.setdefault(job, run)
+    for job in sorted(job for job in newest if there is None or there.has_job(job)):
+        failed, mine = _run_failed(newest[job], connection, settings), sorted(set(days[job]))
+        named = ", ".join(mine[:5]) + (f" and {len(mine) - 5} more" if len(mine) > 5 else "")
+        url = failed.to_do.partition(";")[0]
+        yield replace(
+            failed, key=f"run/{job}/backfill", summary=f"the backfill of {named}: {failed.summary}", parts=tuple(mine),
+            to_do=f"{url}; launch it again for these days, since no load derives them, or delete the run",
+        )  # fmt: skip
 
 
 _known_errors: dict[str, str] = {}

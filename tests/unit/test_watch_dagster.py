@@ -15,7 +15,7 @@ from dagster._core.definitions.run_request import InstigatorType
 from dagster._core.events import EngineEventData
 from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteInstigatorOrigin, RemoteRepositoryOrigin
 from dagster._core.scheduler.instigation import InstigatorState, InstigatorStatus, TickData, TickStatus
-from dagster._core.storage.tags import GRPC_INFO_TAG
+from dagster._core.storage.tags import BACKFILL_ID_TAG, GRPC_INFO_TAG
 from dagster._daemon.types import DaemonHeartbeat
 from dagster_shared.error import SerializableErrorInfo
 
@@ -39,6 +39,7 @@ from lakehouse_watch.probes.limits import declared_still
 from lakehouse_watch.probes.still_there import Declared, declared_in
 from orchestration.assets.dbt_assets import CHECKS_ALONE
 from orchestration.runs import tags
+from orchestration.runs.partitions import FIRST, LAST, PARTITION
 from orchestration.runs.processes import workers
 from orchestration.runs.processes.cancel import cancel_runs_of
 from orchestration.runs.state.evaluations import newest_evaluations
@@ -223,6 +224,38 @@ def test_a_run_from_the_asset_graph_is_told_where_it_has_left_tables_half_loaded
     assert left.to_do.endswith("left behind until then: vault.bad")
     report_tables(instance, "load_shop", {("vault", "bad"): None}, {}, {})
     assert not read_runs(settings).occasions
+
+
+def test_a_failed_backfill_is_told_until_its_days_are_derived(
+    instance: dg.DagsterInstance, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was over with the next load, a minute later, which derives none of them."""
+    load = DEFS.resolve_job_def("load_shop")
+
+    def ended(status: dg.DagsterRunStatus, **run_tags: str) -> str:
+        return instance.create_run_for_job(load, status=status, tags=run_tags).run_id
+
+    def told() -> dict[str, str]:
+        return {occasion.key: occasion.summary for occasion in read_runs(settings).occasions}
+
+    failed, success = dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.SUCCESS
+    backfill, first, last = {BACKFILL_ID_TAG: "abc"}, {FIRST: "2026-05-01"}, {LAST: "2026-05-20"}
+    ended(failed, **{PARTITION: "2026-04-30"}, **backfill)
+    newest = ended(failed, **first, **last, **backfill)
+    for days in ({PARTITION: "2026-05-02"}, {FIRST: "2026-01-01", LAST: "2026-12-31", tags.MODE: tags.INCREMENTAL}):
+        ended(success, **days)
+        assert told() == {
+            "run/load_shop/backfill": "the backfill of 2026-04-30, 2026-05-01 to 2026-05-20: "
+            f"run {newest[:8]} of load_shop has failed: without a message"
+        }
+    ended(success, **first, **{LAST: "2026-05-31"})
+    assert told()["run/load_shop/backfill"].startswith("the backfill of 2026-04-30: run")
+    ended(success, **{PARTITION: "2026-04-30"}, **backfill)
+    assert told() == {}
+    ended(failed, **first, **last, **backfill)
+    nothing = frozenset[str]()
+    monkeypatch.setattr(dagster_state, "declared_still", lambda _: Declared(nothing, nothing, frozenset()))
+    assert told() == {}, "the project has the job no more"
 
 
 def test_a_run_that_could_not_start_is_told(instance: dg.DagsterInstance, settings: Settings) -> None:
