@@ -95,14 +95,26 @@ _CHECKS_SINCE: LiteralString = """WITH evaluated AS MATERIALIZED (
  SELECT DISTINCT ON (1, 2) of #>> '{asset_key,path}', of ->> 'check_name',
  CASE WHEN of ->> 'success' IS DISTINCT FROM 'true' THEN event END FROM evaluated ORDER BY 1, 2, id DESC"""
 _NEWEST_EVENT: LiteralString = "SELECT coalesce(max(id), 0) FROM event_logs"
-# Of a sensor that others have left behind, the last tick says nothing: it is turned off, or gone.
-_TICKS: LiteralString = """WITH recent AS (
+# Of a sensor that others have left behind, the last tick says nothing: it is turned off, or gone. A schedule may tick
+# once a month: its newest tick counts as long as Dagster keeps it. Selectors are found one by one in the index.
+_TICKS: LiteralString = """WITH RECURSIVE selectors AS (
+ SELECT min(selector_id) AS id FROM job_ticks
+ UNION ALL
+ SELECT (SELECT min(t.selector_id) FROM job_ticks t WHERE t.selector_id > selectors.id) FROM selectors
+ WHERE selectors.id IS NOT NULL),
+ recent AS (
  SELECT id, selector_id, status, tick_body, type, max("timestamp") OVER (PARTITION BY selector_id) AS ticked,
- max("timestamp") FILTER (WHERE type = 'SENSOR') OVER () AS last_tick
- FROM job_ticks WHERE id > (SELECT coalesce(max(id), 0) FROM job_ticks) - %s
- OR (type = 'SCHEDULE' AND "timestamp" > (now() AT TIME ZONE 'utc') - interval '8 days'))
- SELECT selector_id, status, CASE WHEN status = 'FAILURE' THEN tick_body END, type FROM recent
- WHERE status <> 'STARTED' AND (type <> 'SENSOR' OR ticked > last_tick - %s * interval '1 second') ORDER BY id"""
+ max("timestamp") OVER () AS last_tick
+ FROM job_ticks WHERE id > (SELECT coalesce(max(id), 0) FROM job_ticks) - %s AND type = 'SENSOR')
+ SELECT selector_id, status, tick_body, type FROM (
+ SELECT id, selector_id, status, CASE WHEN status = 'FAILURE' THEN tick_body END AS tick_body, type FROM recent
+ WHERE status <> 'STARTED' AND ticked > last_tick - %s * interval '1 second'
+ UNION ALL
+ SELECT newest.id, selector_id, status, CASE WHEN status = 'FAILURE' THEN tick_body END, type
+ FROM selectors CROSS JOIN LATERAL (SELECT * FROM job_ticks t WHERE t.selector_id = selectors.id
+ AND t.status <> 'STARTED' ORDER BY "timestamp" DESC LIMIT 1) AS newest
+ WHERE type = 'SCHEDULE' AND NOT EXISTS (
+ SELECT FROM instigators i WHERE i.selector_id = newest.selector_id AND i.status = 'STOPPED')) AS told ORDER BY id"""
 _HEARTBEAT: LiteralString = """SELECT extract(epoch FROM (now() AT TIME ZONE 'utc') - min("timestamp"))::float8
  FROM daemon_heartbeats WHERE daemon_type IN ('SENSOR', 'SCHEDULER', 'QUEUED_RUN_COORDINATOR')"""
 _SILENCE: LiteralString = """SELECT extract(epoch FROM (now() AT TIME ZONE 'utc') - max("timestamp"))::float8

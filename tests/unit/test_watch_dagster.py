@@ -14,7 +14,13 @@ import pytest
 from dagster._core.definitions.run_request import InstigatorType
 from dagster._core.events import EngineEventData
 from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteInstigatorOrigin, RemoteRepositoryOrigin
-from dagster._core.scheduler.instigation import InstigatorState, InstigatorStatus, TickData, TickStatus
+from dagster._core.scheduler.instigation import (
+    InstigatorState,
+    InstigatorStatus,
+    ScheduleInstigatorData,
+    TickData,
+    TickStatus,
+)
 from dagster._core.storage.tags import BACKFILL_ID_TAG, GRPC_INFO_TAG
 from dagster._daemon.types import DaemonHeartbeat
 from dagster_shared.error import SerializableErrorInfo
@@ -706,6 +712,41 @@ def test_a_sensor_whose_ticks_fail_is_told_until_one_does_not(instance: dg.Dagst
     [failing] = reading.occasions
     assert failing.summary == "new_data_shop fails at each tick: CannotInspectError: connection refused"
     assert [s.value for s in reading.samples if s.name == "lakehouse_sensor_failures"] == [2]
+
+
+def test_a_schedule_that_ticks_once_a_month_has_failed_until_it_ticks_again_or_is_turned_off(
+    instance: dg.DagsterInstance, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was told to be over eight days later, and nobody had mended it."""
+    monkeypatch.setattr(dagster_state, "RECENT_TICKS", 2)
+    place, day = RemoteRepositoryOrigin(RegisteredCodeLocationOrigin("lakehouse"), "lake"), 86_400.0
+    origin = RemoteInstigatorOrigin(place, "pin_month")
+
+    def tick(status: TickStatus, ago: float, kind: InstigatorType, of: RemoteInstigatorOrigin) -> None:
+        error = SerializableErrorInfo("RuntimeError: no", [], "RuntimeError") if status == TickStatus.FAILURE else None
+        at, selector = time.time() - ago, of.get_selector().get_id()
+        instance.create_tick(
+            TickData(of.get_id(), of.instigator_name, kind, status, at, error=error, selector_id=selector)
+        )
+
+    def told() -> list[str]:
+        return [occasion.key for occasion in read_runs(settings).occasions]
+
+    tick(TickStatus.SKIPPED, 50 * day, InstigatorType.SCHEDULE, origin)
+    tick(TickStatus.FAILURE, 20 * day, InstigatorType.SCHEDULE, origin)
+    tick(TickStatus.STARTED, 0, InstigatorType.SCHEDULE, origin)
+    for _ in range(5):
+        tick(TickStatus.SKIPPED, 0, InstigatorType.SENSOR, RemoteInstigatorOrigin(place, "new_data_shop"))
+    assert told() == ["sensor/pin_month"]
+    state = InstigatorState(
+        origin, InstigatorType.SCHEDULE, InstigatorStatus.STOPPED, ScheduleInstigatorData("0 0 1 * *", time.time())
+    )
+    instance.add_instigator_state(state)
+    assert told() == [], "it was turned off"
+    instance.update_instigator_state(state.with_status(InstigatorStatus.RUNNING))
+    assert told() == ["sensor/pin_month"]
+    tick(TickStatus.SKIPPED, 0, InstigatorType.SCHEDULE, origin)
+    assert told() == []
 
 
 def test_a_watch_that_has_just_begun_gives_the_daemon_as_long_as_a_heartbeat(monkeypatch: pytest.MonkeyPatch) -> None:
