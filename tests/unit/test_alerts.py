@@ -25,11 +25,12 @@ from lakehouse.settings import AlertSettings, MailSettings, Settings, connected_
 from lakehouse_watch import asking, store
 from lakehouse_watch.alerts import CALM, MENDED, Message, Occasion, State, advance
 from lakehouse_watch.probes import dagster_state
+from lakehouse_watch.probes.messages import WAITS_SECONDS, read_messages
 from lakehouse_watch.probes.reading import Probe, Reading
 from lakehouse_watch.probes.said import without_values
 from lakehouse_watch.targets.delivery import FIRST_PAUSE, LONGEST_PAUSE, TOLD_SECONDS, Delivery, declared_targets
 from lakehouse_watch.targets.text import LONGEST, SHORTEST, full_text, hider
-from lakehouse_watch.watch import Watch, new_watch
+from lakehouse_watch.watch import Watch, declared_probes, new_watch
 from orchestration.runs.failures import database_message
 from tests.listeners import mailbox, webhook
 
@@ -598,6 +599,26 @@ def test_a_watch_that_is_restarted_tells_nothing_twice_and_forgets_nothing(lake:
         third.look()
         end(third, lake)
         assert len(hook.posted) == 1
+
+
+def test_a_target_that_is_down_for_long_is_told_through_the_other_and_on_the_page(
+    lake: Settings,
+) -> None:
+    """The webhook was revoked, and whoever read nothing else heard of nothing for days."""
+
+    def found() -> list[str]:
+        return [occasion.summary for occasion in read_messages(lake).occasions]
+
+    earlier = datetime.now(UTC) - timedelta(seconds=WAITS_SECONDS)
+    state = advance(State(), {"source shop": [PARKED]}, ["mail", "webhook"], earlier + timedelta(seconds=30))
+    with connect_catalog(lake) as connection:
+        store.save(connection, State(), state)
+        assert found() == []
+        state = advance(state, {"x": [replace(PARKED, key="a/b")]}, ["webhook"], earlier - timedelta(seconds=50))
+        store.save(connection, State(), state)
+    assert found() == ["webhook has taken no message for 31 minutes: 2 wait"]
+    probes = {probe.name: probe for probe in declared_probes(lake)}
+    assert [o.key for o in probes["messages"].read().occasions] == ["undelivered/webhook/waiting"]
 
 
 def test_of_two_watches_one_tells_and_the_other_takes_over(lake: Settings) -> None:
