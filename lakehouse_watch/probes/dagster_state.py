@@ -120,8 +120,8 @@ _HEARTBEAT: LiteralString = """SELECT extract(epoch FROM (now() AT TIME ZONE 'ut
 _SILENCE: LiteralString = """SELECT extract(epoch FROM (now() AT TIME ZONE 'utc') - max("timestamp"))::float8
  FROM job_ticks WHERE id > (SELECT coalesce(max(id), 0) FROM job_ticks) - %s AND type = 'SENSOR'
  AND NOT EXISTS (SELECT FROM instigators i WHERE i.selector_id = job_ticks.selector_id AND i.status = 'STOPPED')"""
-_SENSORS: LiteralString = """SELECT instigator_body::json -> 'origin' ->> 'job_name' FROM instigators
- WHERE instigator_type = 'SENSOR'"""
+_KNOWN: LiteralString = """SELECT instigator_type, instigator_body::json -> 'origin' ->> 'job_name' FROM instigators
+ WHERE instigator_type IN ('SENSOR', 'SCHEDULE')"""
 # A run whose code could not be loaded has no failed step: the error is in an event of the engine.
 _ERRORS: LiteralString = """SELECT event FROM event_logs WHERE run_id = %s AND (
  dagster_event_type IN ('STEP_FAILURE', 'PIPELINE_FAILURE')
@@ -175,7 +175,7 @@ def read_runs(settings: Settings) -> Reading:
         ticks = connection.execute(_TICKS, (RECENT_TICKS, LEFT_BEHIND_SECONDS)).fetchall()
         age = connection.execute(_HEARTBEAT).fetchone()
         silence = connection.execute(_SILENCE, (RECENT_TICKS,)).fetchone()
-        sensors = {name for (name,) in connection.execute(_SENSORS).fetchall()}
+        known = set(connection.execute(_KNOWN).fetchall())
         observe_loads(runs)
         failing = [run for run in failing_runs(runs) if not _is_loaded_since(connection, run)]
         told = {f"{table}/{name}" for table, name, _ in _known_checks(connection, there)} if failing else set[str]()
@@ -186,11 +186,13 @@ def read_runs(settings: Settings) -> Reading:
         ]  # fmt: skip
         failed += [_run_failed(run, connection, settings) for run in _left_half(connection)]
         failed += _backfills_failed(connection, there, settings)
-    ticking, tick_samples = judge_ticks(ticks)
+    ticking, tick_samples = judge_ticks(ticks, there)
     heartbeat, beat_samples = judge_heartbeat(age[0] if age else None)
     silent = judge_silence(silence[0] if silence else None) if age and not heartbeat else []
     lives = beat_samples and not heartbeat and not silent
-    outdated = judge_sensors(there.sensors - sensors) if there and lives else []
+    wanted = {("SENSOR", name) for name in there.sensors} if there else set[tuple[str, str]]()
+    wanted |= {("SCHEDULE", name) for name in there.schedules} if there else set()
+    outdated = judge_known({name for _, name in wanted - known}) if lives else []
     found = (*failed, *ticking, *heartbeat, *silent, *outdated)
     samples = (*measure_runs(runs), *tick_samples, *beat_samples)
     return Reading(found, samples, unknown=() if there else (OUTDATED,))
@@ -301,16 +303,22 @@ def observe_loads(runs: Sequence[Run]) -> None:
     _seen_runs.update(run.run_id for run in runs)
 
 
-def judge_ticks(ticks: Sequence[tuple[str, str, str | None, str]]) -> tuple[list[Occasion], list[Sample]]:
-    """Sensors and schedules whose newest ticks failed; oldest tick first. Each has its selector, status, body, type."""
+def judge_ticks(
+    ticks: Sequence[tuple[str, str, str | None, str]], there: Declared | None = None
+) -> tuple[list[Occasion], list[Sample]]:
+    """Sensors and schedules whose newest ticks failed, without schedules that the project has no more; oldest tick
+    first. Each has its selector, status, body, type.
+    """
     failures: dict[str, int] = {}
     last_body: dict[str, str] = {}
     kinds: dict[str, str] = {}
     for selector, status, body, kinds[selector] in ticks:
         failures[selector] = failures.get(selector, 0) + 1 if status == "FAILURE" else 0
         last_body |= {selector: body} if body else {}
-    failing = {selector: count for selector, count in failures.items() if count}
-    named = {selector: _tick(last_body[selector]) for selector in failing}
+    named = {selector: _tick(last_body[selector]) for selector, count in failures.items() if count}
+    if there is not None:
+        named = {s: tick for s, tick in named.items() if kinds[s] == "SENSOR" or there.has_schedule(tick[0])}
+    failing = {selector: failures[selector] for selector in named}
     occasions = [
         Occasion(
             f"sensor/{name}", f"{name} fails at each tick: {error}",
@@ -352,8 +360,8 @@ def judge_silence(seconds: float | None) -> list[Occasion]:
     return [silent]
 
 
-def judge_sensors(missing: Collection[str]) -> list[Occasion]:
-    """Whether there are sensors of the project that Dagster has never seen."""
+def judge_known(missing: Collection[str]) -> list[Occasion]:
+    """Whether there are sensors and schedules of the project that Dagster has never seen."""
     if not missing:
         return []
     unknown = Occasion(

@@ -12,24 +12,29 @@ from typing import Any
 
 from lakehouse.declarations import Declarations, RawTable, Source
 from lakehouse.declarations.checks.unread import unread_tables
+from lakehouse.declarations.dbt.lineage import meta_of
 from lakehouse.declarations.dbt.project import project_pins
+from maintenance.inventory.declared import NOT_STORED, STORING
 
 BUILD = "build_marts"
 OF_PROJECT = ("load_", "mirror_", "reconcile_", "verify_erasures_", "pin_", BUILD)  # how its jobs begin
+SCHEDULED = ("load_", "reconcile_", "verify_erasures_", "pin_", "maintain_")  # how its schedules begin
+HEALTH_SCHEDULE = "measure_table_health_schedule"  # which each project has
 MARTS = "marts"  # the tag or schema of what the last of these builds
 IN_THE_CUT = "in_the_cut"  # the check that each raw table has
 
 
 @dataclass(frozen=True)
 class Declared:
-    """Sources, the jobs that are made of declarations, checks by table and name, the sensors that start loads, and the
-    tables and views of models."""
+    """Sources, the jobs that are made of declarations, checks by table and name, the sensors that start loads, the
+    tables and views of models, and the schedules that run unless they are turned off."""
 
     sources: frozenset[str]
     jobs: frozenset[str]
     checks: frozenset[tuple[str, str]]
     sensors: frozenset[str] = frozenset()
     models: frozenset[tuple[str, str]] = frozenset()
+    schedules: frozenset[str] = frozenset()
 
     def lands(self, source: str, table: str) -> bool:
         """Whether it is a raw table of the project."""
@@ -38,6 +43,10 @@ class Declared:
     def has_job(self, job: str) -> bool:
         """Whether it is no job of something that is gone; those of maintenance are in each project."""
         return job in self.jobs or not job.startswith(OF_PROJECT)
+
+    def has_schedule(self, name: str) -> bool:
+        """Whether it is no schedule of something that is gone."""
+        return name in self.schedules or not name.startswith(SCHEDULED)
 
 
 def declared_in(manifest: Mapping[str, Any], declared: Declarations, project_dir: Path) -> Declared:
@@ -52,7 +61,25 @@ def declared_in(manifest: Mapping[str, Any], declared: Declarations, project_dir
         frozenset(ours | set(_tests(manifest))),
         frozenset(f"new_data_{job.partition('_')[2]}" for job in started),
         frozenset((node["schema"], node["alias"]) for node in manifest["nodes"].values() if "alias" in node),
+        frozenset({HEALTH_SCHEDULE, *_schedules(declared, jobs), *_maintained(manifest)}),
     )
+
+
+def _schedules(declared: Declarations, jobs: Iterable[str]) -> Iterator[str]:
+    yield from (f"{_load(table)}_schedule" for table in declared.tables if table.load.trigger != "sensor")
+    yield from (f"{job}_schedule" for job in jobs if job.startswith(("reconcile_", "verify_erasures_")))
+    yield from (job for job in jobs if job.startswith("pin_"))
+
+
+def _maintained(manifest: Mapping[str, Any]) -> Iterator[str]:
+    """Those of the groups in use."""
+    for node in (*manifest["sources"].values(), *manifest["nodes"].values()):
+        stores = node["resource_type"] == "source" or (
+            node["resource_type"] in STORING and node["config"].get("materialized") not in NOT_STORED
+        )
+        stated = meta_of(node).get("maintenance") if stores else None
+        if isinstance(stated, dict) and "schedule_group" in stated:
+            yield f"maintain_{stated['schedule_group']}"
 
 
 def _checks(table: RawTable, is_unread: bool) -> Iterator[tuple[str, str]]:

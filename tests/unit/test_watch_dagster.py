@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from socket import gethostname
+from typing import Any
 
 import dagster as dg
 import psycopg
@@ -26,8 +27,9 @@ from dagster._daemon.types import DaemonHeartbeat
 from dagster_shared.error import SerializableErrorInfo
 
 from lakehouse.catalog.open import SnapshotFact
-from lakehouse.declarations import Declarations
+from lakehouse.declarations import Declarations, declarations_from
 from lakehouse.declarations.dbt.manifest import load_manifest
+from lakehouse.declarations.policies import LoadPolicy
 from lakehouse.metrics import REGISTRY
 from lakehouse.settings import Settings, load_settings
 from lakehouse_stack.home.instance import with_driver
@@ -494,6 +496,57 @@ def test_a_sensor_that_dagster_has_never_seen_is_told_while_its_daemon_lives(
     assert unknown.key == "code/project" and unknown.summary.startswith("Dagster does not know new_data_marts: ")
     seen("marts")
     assert not read_runs(settings).occasions
+
+
+def test_a_schedule_that_dagster_does_not_know_is_told_and_the_failure_of_one_that_is_gone_is_not(
+    instance: dg.DagsterInstance, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pin that was declared since Dagster had loaded the project was never made, and nobody said so."""
+    nothing = frozenset[Any]()
+    there = Declared(nothing, nothing, nothing, schedules=frozenset({"pin_month"}))
+    monkeypatch.setattr(dagster_state, "declared_still", lambda settings: there)
+    repository = RemoteRepositoryOrigin(RegisteredCodeLocationOrigin("lakehouse"), "__repository__")
+    instance.add_daemon_heartbeat(DaemonHeartbeat(time.time(), "SCHEDULER", "id", None))
+    error = SerializableErrorInfo("RuntimeError: no", [], "RuntimeError")
+    for name in ("pin_gone", "of_my_own"):
+        instance.create_tick(
+            TickData(
+                name, name, InstigatorType.SCHEDULE, TickStatus.FAILURE, time.time(), error=error, selector_id=name
+            )
+        )
+    found = by_key(read_runs(settings).occasions)
+    assert list(found) == ["sensor/of_my_own", "code/project"]
+    assert found["code/project"].summary.startswith("Dagster does not know pin_month: ")
+    origin, known = RemoteInstigatorOrigin(repository, "pin_month"), InstigatorStatus.DECLARED_IN_CODE
+    sensor = InstigatorState(origin, InstigatorType.SENSOR, known)
+    instance.add_instigator_state(sensor)
+    assert "code/project" in by_key(read_runs(settings).occasions), "a sensor is no schedule"
+    instance.delete_instigator_state(sensor.instigator_origin_id, sensor.selector_id)
+    data = ScheduleInstigatorData("0 0 1 * *", time.time())
+    instance.add_instigator_state(InstigatorState(origin, InstigatorType.SCHEDULE, known, data))
+    assert list(by_key(read_runs(settings).occasions)) == ["sensor/of_my_own"]
+
+
+def test_each_schedule_that_runs_unless_it_is_turned_off_is_known(
+    home: Path, defs: dg.Definitions, tmp_path: Path
+) -> None:
+    there = declared_still(load_settings(home=home))
+    assert there is not None
+    schedules = defs.get_repository_def().schedule_defs
+    assert there.schedules == {s.name for s in schedules if s.default_status == dg.DefaultScheduleStatus.RUNNING}
+    assert all(there.has_schedule(schedule.name) for schedule in schedules)
+    manifest = load_manifest(load_settings(home=home))
+    shutil.copy(load_settings().dbt_project_dir / "dbt_project.yml", tmp_path)
+    project = tmp_path / "dbt_project.yml"
+    project.write_text(
+        project.read_text().replace("vars:\n", "vars:\n  pins: {month: {cron: '0 0 1 * *', keep_days: 9}}\n")
+    )
+    source = declarations_from(manifest, load_settings().dbt_project_dir).sources[0]
+    by_cron = LoadPolicy.model_validate({"trigger": {"cron": "0 3 * * *"}})
+    tables = tuple(table.model_copy(update={"load": by_cron}) for table in source.tables)
+    found = declared_in(manifest, Declarations(sources=(source.model_copy(update={"tables": tables}),)), tmp_path)
+    assert {f"load_{source.name}_schedule", "pin_month"} <= found.schedules and found.sensors == {"new_data_marts"}
+    assert not found.has_schedule("pin_week") and not found.has_schedule("maintain_gone")
 
 
 def test_each_sensor_that_starts_a_load_is_known_by_the_name_that_it_has(home: Path, defs: dg.Definitions) -> None:
