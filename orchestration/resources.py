@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 
+from lakehouse.catalog.pins import lacking
 from lakehouse.declarations import Declarations, load_declarations
+from lakehouse.declarations.checks.jobs import MARTS
 from lakehouse.declarations.dbt.manifest import load_manifest
+from lakehouse.declarations.dbt.models import is_view, table_of_model
 from lakehouse.declarations.dbt.project import project_maintenance
 from lakehouse.servers.database import connect_catalog
 from lakehouse.servers.presence import Groups, is_served, writing
@@ -137,6 +140,17 @@ class Lake(dg.ConfigurableResource):
             state = together(settings, asked, self.declarations().sources, cut_of(session, name, until))
             made = complete_states(session, name, state.to_pin, until)
             return PinnedCut(made, state.missing, reach(state, asked))
+
+    def lacking(self, pin: str, moment: datetime) -> list[str]:
+        """Mirrors of raw tables that the pin of a moment keeps, and marts of then, which it lacks."""
+        from lakehouse.catalog.open import open_catalog
+
+        settings, declared = self.settings(), self.declarations()
+        models = (n for n in load_manifest(settings)["nodes"].values() if n["resource_type"] == "model")
+        marts = [table_of_model(node) for node in models if node["schema"] == MARTS and not is_view(node)]
+        mirrors = {table.identifier: table.mirror_identifier for s in declared.sources for table in s.mirrored}
+        with closing(open_catalog(settings)) as catalog:
+            return lacking(catalog, pin, moment, mirrors, marts)
 
     def verify_erasures(self, source: str, table: str) -> "Search":
         """Scans every object of all tables that held erased subjects of this table."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from lakehouse.catalog.next_names import is_next
@@ -48,6 +49,27 @@ def pinned(catalog: LakeCatalog, pin: str) -> Pinned:
     others = {table.properties.get(of_others) for table in kept.values()}
     snapshots = {name: table.metadata.refs[TAG + pin].snapshot_id for name, table in kept.items()}
     return Pinned(snapshots, max(cuts), others.pop() if len(others) == 1 else None)
+
+
+def lacking(
+    catalog: LakeCatalog,
+    pin: str,
+    moment: datetime,
+    mirrors: Mapping[tuple[str, str], tuple[str, str]],
+    marts: Collection[tuple[str, str]],
+) -> list[str]:
+    """Mirrors of raw tables that the pin of a moment keeps, by raw table, and marts of then, which it does not keep."""
+    kept = pinned(catalog, pin).snapshots.keys()
+    there = {(*relation.name,) for relation in list_relations(catalog) if relation.kind == "table"}
+    wanted = [mirror for raw, mirror in mirrors.items() if raw in kept and mirror not in kept]
+    tables = catalog.load_tables([mart for mart in marts if mart in there and mart not in kept])
+    wanted += [(*name,) for name, table in tables.items() if not _was_made_since(table, moment)]
+    return sorted(".".join(name) for name in wanted)
+
+
+def _was_made_since(table: Table, moment: datetime) -> bool:
+    oldest = min(table.metadata.snapshots, key=lambda s: s.timestamp_ms, default=None)
+    return oldest is None or (oldest.parent_snapshot_id is None and oldest.timestamp_ms > moment.timestamp() * 1000)
 
 
 def refuse_pinned(what: str, tables: Iterable[Table]) -> None:

@@ -2,12 +2,13 @@
 
 A schedule ticks at the moment. The run first brings every source up to what is committed by then, so that no cut of an
 earlier moment is still to come. It waits for no other: raw tables of a follower reach back for minutes alone. Nor does
-it wait long for a source that is away: the pin is made with what is there, and the run fails and names the source.
+it wait long for a source that is away: the pin is made with what is there, and the run fails and names the source. So
+it does where mirrors or marts are not in the pin.
 Mirrors are not refreshed for it: they would be at a cut of after the moment, with what was committed since.
 """
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -63,8 +64,11 @@ def _job(kind: str, policy: PinPolicy) -> dg.JobDefinition:
             "reaches": dg.MetadataValue.json(dict(pinned.reach)),
             "not_in_it": dg.MetadataValue.json(list(pinned.missing)),
         }
-        if away:
-            raise dg.Failure(_said_of(name, away, moment), metadata=told)
+        wrong = [_said_of(name, away, moment)] if away else []
+        if lacks := lake.lacking(name, moment):
+            wrong.append(_said_of_lacking(name, lacks))
+        if wrong:
+            raise dg.Failure("; ".join(wrong), metadata=told)
         context.add_output_metadata(told)
 
     @dg.job(
@@ -132,3 +136,11 @@ def missed_moments(instance: dg.DagsterInstance, name: str, policy: PinPolicy, n
     every = dg.TimeWindowPartitionsDefinition(since, SPELLED, timezone=policy.timezone, cron_schedule=policy.cron)
     between = every.get_partition_keys_in_time_window(dg.TimeWindow(since + timedelta(seconds=1), now))
     return [datetime.strptime(text, SPELLED).astimezone(UTC) for text in between][-MOST_MISSED:]
+
+
+def _said_of_lacking(name: str, lacks: Sequence[str]) -> str:
+    named = ", ".join(lacks[:5]) + (f" and {len(lacks) - 5} more" if len(lacks) > 5 else "")
+    return (
+        f"{name} is pinned without {named}: `not_in_it` of this run says why. They cannot come into it any more: see "
+        "that mirrors are refreshed, and marts built, before the next one"
+    )

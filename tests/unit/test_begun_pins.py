@@ -11,7 +11,7 @@ import pytest
 from ingestion.sink.cuts import CUTS, CUTS_SCHEMA
 from ingestion.sink.meta_tables import MIRRORS, MIRRORS_SCHEMA
 from lakehouse.catalog.lake_catalog import LakeCatalog
-from lakehouse.catalog.pins import Pinned, pinned
+from lakehouse.catalog.pins import Pinned, lacking, pinned
 from lakehouse.catalog.relations import TableName
 from lakehouse.errors import LakehouseError
 from lakehouse_serve.past.moments import Moment
@@ -121,6 +121,21 @@ def test_a_pin_after_a_recovery_is_not_of_what_was_rolled_back(catalog: LakeCata
     if not has_expired:
         before, *_ = KnownLake().pin_cut("before", now - timedelta(minutes=2), now + timedelta(days=1))
         assert {(*pin.table,) for pin in before} == {RAW, MIRROR}
+
+
+def test_what_a_pin_lacks_is_mirrors_of_its_raw_tables_and_marts_that_were_there(catalog: LakeCatalog) -> None:
+    grow(catalog, MART)
+    now = datetime.now(UTC)
+    snapshots, later = cut(catalog, 100, now - timedelta(minutes=1)), ("marts", "made_since")
+    catalog.create_table(later, ROWS)
+    grow(catalog, later)
+    mirrors, marts = {RAW: MIRROR, ("raw_shop", "parked"): ("mirror_shop", "parked")}, [MART, later, ("marts", "never")]
+    kept = Pinned({TableName(*RAW): snapshots[RAW]}, "shop=1:0/64", "")
+    pin_states(cast(Any, SimpleNamespace(catalog=catalog)), "half", kept, now + timedelta(days=1))
+    assert lacking(catalog, "half", datetime.now(UTC), mirrors, [MART]) == [".".join(MART), ".".join(MIRROR)]
+    assert lacking(catalog, "half", now - timedelta(hours=1), mirrors, marts) == [".".join(MIRROR)]
+    KnownLake().pin_cut("whole", datetime.now(UTC), now + timedelta(days=1))
+    assert lacking(catalog, "whole", datetime.now(UTC), mirrors, marts) == []
 
 
 def test_a_pin_has_the_newest_cut_of_a_source_that_was_removed(catalog: LakeCatalog) -> None:

@@ -42,6 +42,16 @@ class InventedLake(Lake):
         made = [Pin(name, TableName("raw_shop", "t"), 1, moment, until, "shop=1:0/1")] if len(DONE) < 3 else []
         return PinnedCut(made, ("mirrors of shop are not in it",), {"shop": "is as of then"})
 
+    def lacking(self, pin: str, moment: datetime) -> list[str]:
+        return []
+
+
+class LakeWithoutMirrors(InventedLake):
+    """Nobody had refreshed them."""
+
+    def lacking(self, pin: str, moment: datetime) -> list[str]:
+        return [f"mirror_shop.t{number}" for number in range(7)]
+
 
 class HalfLake(InventedLake):
     """Two more sources: a follower of one hangs, and the other does not answer."""
@@ -112,6 +122,24 @@ def test_a_source_that_is_away_does_not_cost_the_pin_of_the_others_and_the_run_n
     assert told.description.startswith("month_end_20261130 is pinned, but hung, away could not be brought up to it: ")
     assert told.description.endswith(": look at its log; no route to away)")
     assert set(told.metadata) == {"reaches", "not_in_it"}
+
+
+def test_a_pin_that_lacks_mirrors_or_marts_is_made_and_the_run_fails_and_names_them(tmp_path: Path) -> None:
+    """It succeeded, and a line in its log said that the year's end was without mirrors."""
+    lake = dg.Definitions(resources={"lake": LakeWithoutMirrors()}, executor=dg.in_process_executor)
+    job = dg.Definitions.merge(definitions(tmp_path), lake).resolve_job_def("pin_month_end")
+    with dg.DagsterInstance.ephemeral() as instance:
+        given = {tags.MOMENT: MIDNIGHT.isoformat()}
+        run = job.execute_in_process(instance=instance, tags=given, raise_on_error=False)
+    assert DONE[-1] == ("month_end_20261130", MIDNIGHT, 400)
+    [failed] = [event for event in run.all_events if event.is_step_failure]
+    told = failed.step_failure_data.user_failure_data
+    assert told is not None and told.description is not None and "\n" not in told.description
+    assert told.description.startswith(
+        "month_end_20261130 is pinned without mirror_shop.t0, mirror_shop.t1, mirror_shop.t2, mirror_shop.t3, "
+        "mirror_shop.t4 and 2 more: "
+    )
+    assert told.metadata["not_in_it"].value == ["mirrors of shop are not in it"]
 
 
 def test_moments_that_passed_without_a_daemon_are_caught_up_with(tmp_path: Path) -> None:
