@@ -89,19 +89,24 @@ def advance(
     unknown: tuple[str, ...] = (),
 ) -> State:
     """The state after a look. `found` is by probe; None if it could not tell, which changes nothing of its alerts. Nor
-    does a look change those whose keys begin as one of `unknown`, of which it could not tell.
+    does a look change those of `unknown`, of which it could not tell: keys, of which each stands for those of its parts
+    too, or kinds, which end in a slash.
     """
     seen = {occasion.key: (probe, occasion) for probe, occasions in found.items() for occasion in occasions or ()}
     alerts: dict[str, Alert] = {}
     messages: list[Message] = []
     for key in {**state.alerts, **seen}:
         before = state.alerts.get(key)
-        is_left = before is not None and key.startswith(unknown)
+        is_left = before is not None and _is_of(key, unknown)
         after = _seen(before, *seen[key], now) if key in seen else before if is_left else _missed(before, found, now)
         if after is not None:
             alerts[key] = after
         messages += _news(before, after, targets, now)
     return State(alerts, (*state.outbox, *messages))
+
+
+def _is_of(key: str, unknown: Collection[str]) -> bool:
+    return any(key == of or key.startswith(of if of.endswith("/") else f"{of}.") for of in unknown)
 
 
 def _seen(before: Alert | None, probe: str, occasion: Occasion, now: datetime) -> Alert:

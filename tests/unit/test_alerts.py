@@ -110,6 +110,25 @@ def test_a_probe_that_cannot_tell_ends_nothing() -> None:
     assert told(state) == [("parked/shop.orders", "began")] and state.alerts
 
 
+@pytest.mark.parametrize(
+    ("unknown", "left"),
+    [
+        ("mirrors/shop", {"mirrors/shop", "mirrors/shop.orders"}),
+        ("mirrors/", {"mirrors/shop", "mirrors/shop.orders", "mirrors/shop2", "mirrors/shop2.orders"}),
+        ("code/project", {"code/project"}),
+    ],
+)
+def test_what_a_probe_cannot_tell_of_a_source_leaves_the_alerts_of_another_whose_name_begins_so(
+    unknown: str, left: set[str]
+) -> None:
+    """While the follower of `shop` was dead, no alert of the mirrors of `shop2` was ever over."""
+    keys = ("mirrors/shop", "mirrors/shop.orders", "mirrors/shop2", "mirrors/shop2.orders", "code/project")
+    state = look(State(), 0, *(replace(PARKED, key=key) for key in keys))
+    for seconds in (15, 15 + CALM.total_seconds()):
+        state = advance(state, {"source shop": []}, ["webhook"], at(seconds), (unknown,))
+    assert state.alerts.keys() == left
+
+
 def test_a_source_that_is_watched_no_more_has_no_open_alerts() -> None:
     state = look(State(), 0, PARKED)
     for seconds in (15, 15 + CALM.total_seconds()):
