@@ -11,7 +11,6 @@ import time
 
 from lakehouse.declarations.dbt.changes import changes_of
 from lakehouse.declarations.dbt.manifest import ensure_manifest, why_unparsed
-from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings, connected_now
 
 log = logging.getLogger("lakehouse.watch")
@@ -32,8 +31,8 @@ def keep_parsed(settings: Settings, stop: threading.Event) -> None:
 def _parse(settings: Settings) -> bool:
     try:
         ensure_manifest(settings)
-    except (LakehouseError, OSError) as error:
+    except Exception as error:  # whatever it is: else nothing was parsed again until the watch is started anew
         if why_unparsed(settings) is None:  # else an alert says it
-            log.warning("the project cannot be parsed: %s", error)
+            log.warning("the project cannot be parsed: %s", str(error) or type(error).__name__)
         return False
     return True

@@ -233,6 +233,8 @@ def test_a_project_that_nobody_has_parsed_is_told_and_parsed_by_the_watch(
     def parse(settings: Settings, target: Path) -> Path:
         asked.append(settings)
         if len(asked) == 1:
+            raise RecursionError("whatever a file makes of it")
+        if len(asked) == 2:
             raise LakehouseError("the dbt project does not parse: no such macro")
         target.mkdir(exist_ok=True)
         return Path(shutil.copy(parsed, target))
@@ -247,7 +249,7 @@ def test_a_project_that_nobody_has_parsed_is_told_and_parsed_by_the_watch(
     finally:
         stop.set()
         thread.join()
-    assert declared_limits(settings, "retail") and declared_loads(settings) and len(asked) == 2
+    assert declared_limits(settings, "retail") and declared_loads(settings) and len(asked) == 3
 
 
 def test_a_worker_that_cannot_parse_the_project_is_told_with_the_reason(
@@ -256,6 +258,7 @@ def test_a_worker_that_cannot_parse_the_project_is_told_with_the_reason(
     """It stood in the worker's log alone."""
     settings = load_settings(home=tmp_path)
     monkeypatch.setattr(worker, "state_of", lambda settings: "killed")
+    monkeypatch.setattr(worker, "restarts_of", lambda settings: 0)
     assert "it was killed, lost its machine, or" in worker.read_worker(settings).occasions[0].summary
 
     def fails(*_: object) -> Path:

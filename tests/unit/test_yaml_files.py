@@ -46,6 +46,13 @@ def test_broken_yaml_has_its_line_and_a_remedy(text: str) -> None:
     assert found == line and says.startswith("this is no YAML: ") and says.endswith(remedy), says
 
 
+def test_a_file_that_is_nested_too_deeply_is_told_by_its_name(tmp_path: Path) -> None:
+    """The error of Python's stack said nothing of it."""
+    (tmp_path / "dbt_project.yml").write_text("a: " + "[" * 5000 + "]" * 5000)
+    with pytest.raises(LakehouseError, match=r"/dbt_project\.yml:1: lists and mappings are nested too deeply"):
+        check_yaml(tmp_path)
+
+
 def test_what_is_no_utf_8_is_told(tmp_path: Path) -> None:
     assert list(mistakes(b"a: 1\nb: \xff\n")) == [(2, "this is no YAML: invalid start byte: write the file in UTF-8")]
 

@@ -26,7 +26,10 @@ def check_yaml(project_dir: Path) -> None:
     found = []
     for file in _files(project_dir):
         where = f"{project_dir.name}/{file.relative_to(project_dir)}"
-        found += [f"{where}:{line}: {text}" for line, text in mistakes(file.read_bytes())]
+        try:
+            found += [f"{where}:{line}: {text}" for line, text in mistakes(file.read_bytes())]
+        except RecursionError:
+            found.append(f"{where}:1: lists and mappings are nested too deeply to be read: take brackets out")
     refuse(found)
 
 
