@@ -8,7 +8,7 @@ tell: a row of parsed has the moment at which its row of raw was published.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
@@ -29,12 +29,13 @@ if TYPE_CHECKING:
 
 TRUNCATES = f"{ROWS}t"  # of an empty table they leave nothing in parsed
 LOOKED_AT = 50  # tables at once of which bounds are read
+FIRST_SECONDS = 12 * 3600.0  # of a table that was never loaded: its snapshot and its first load may take hours each
 SECONDS = 10.0  # for bounds in one look: they are kept, so the next look goes on from there
 CUTS = "SELECT source, cut_tables FROM lakehouse.streams WHERE cut_lsn IS NOT NULL"
 
 
 def read_loads(settings: Settings) -> Reading:
-    """Sources with rows that wait longer than they may; nothing of tables that were never loaded, or are in no cut."""
+    """Sources with rows that wait longer than they may; nothing of tables that are in no cut."""
     from lakehouse.catalog.derived import derived
     from lakehouse.catalog.open import open_catalog
 
@@ -47,7 +48,10 @@ def read_loads(settings: Settings) -> Reading:
         waiting = {load: since for load in loads if (since := waiting_since(arrivals, load)) is not None}
         quiet = [load for load in loads if load not in waiting and is_quiet(arrivals, load, usual, now)]
         waiting |= passed_over(catalog, quiet)
-    return Reading(tuple(judge(waiting, usual, now)))
+        first = never_loaded(
+            catalog, [load for load in loads if arrivals.get(load.raw) and not arrivals.get(load.parsed)]
+        )
+    return Reading(tuple(judge({**waiting, **first}, usual, now, first.keys())))
 
 
 class Arrival(NamedTuple):
@@ -106,6 +110,22 @@ def passed_over(catalog: LakeCatalog, quiet: Sequence[Loaded]) -> dict[Loaded, d
     return found
 
 
+def never_loaded(catalog: LakeCatalog, loads: Sequence[Loaded]) -> dict[Loaded, datetime]:
+    """When the oldest rows of raw were published, of tables whose first load never began, or never ended."""
+    from lakehouse.catalog.derived import derived
+
+    published = derived(catalog, [load.raw for load in loads], published_since) if loads else {}
+    known = {load: published.get(load.raw) for load in loads}
+    return {load: datetime.fromtimestamp(at / 1000, tz=UTC) for load, at in known.items() if at is not None}
+
+
+def published_since(raw: Table) -> int | None:
+    """When the oldest row came that is no truncate, in milliseconds; None where a file does not tell. Snapshots do not:
+    those of a busy table are kept for minutes."""
+    bounds = _bounds(raw, "_ingested_at", lambda file: file.lower_bounds)
+    return min(bounds) if bounds else None
+
+
 def published_until(raw: Table) -> int | None:
     """When the newest row came that is no truncate, in milliseconds; None where a file does not tell."""
     return _newest(raw, "_ingested_at")
@@ -117,21 +137,26 @@ def loaded_until(parsed: Table) -> int | None:
 
 
 def _newest(table: Table, column: str) -> int | None:
+    bounds = _bounds(table, column, lambda file: file.upper_bounds)
+    return max(bounds) if bounds else None
+
+
+def _bounds(table: Table, column: str, of: Callable[[DataFile], Mapping[int, bytes] | None]) -> list[int]:
+    """A bound of a column of moments in each file, in milliseconds; none where a file does not tell."""
     from pyiceberg.conversions import from_bytes
     from pyiceberg.manifest import ManifestContent
     from pyiceberg.types import TimestamptzType
 
     snapshot, schema = table.current_snapshot(), table.schema()
     if snapshot is None or column not in schema.column_names:
-        return None
+        return []
     field, bounds = schema.find_field(column).field_id, list[bytes | None]()
     for manifest in snapshot.manifests(table.io):
         if manifest.content == ManifestContent.DATA:
             files = (entry.data_file for entry in manifest.fetch_manifest_entry(table.io))
-            bounds += [(file.upper_bounds or {}).get(field) for file in files if not _only_truncates(file, schema)]
-    if not bounds or None in bounds:
-        return None
-    return max(int(from_bytes(TimestamptzType(), bound)) for bound in bounds if bound is not None) // 1000
+            bounds += [(of(file) or {}).get(field) for file in files if not _only_truncates(file, schema)]
+    known = [bound for bound in bounds if bound is not None]
+    return [int(from_bytes(TimestamptzType(), b)) // 1000 for b in known] if len(known) == len(bounds) else []
 
 
 def _only_truncates(file: DataFile, schema: Schema) -> bool:
@@ -141,9 +166,12 @@ def _only_truncates(file: DataFile, schema: Schema) -> bool:
     return file.lower_bounds.get(op) == file.upper_bounds.get(op) == b"t"
 
 
-def judge(waiting: Mapping[Loaded, datetime], usual: float, now: datetime) -> Iterator[Occasion]:
-    """One for each source with rows that wait too long."""
-    late = {load: since for load, since in waiting.items() if (now - since).total_seconds() > _limit(load, usual)}
+def judge(
+    waiting: Mapping[Loaded, datetime], usual: float, now: datetime, first: Collection[Loaded] = ()
+) -> Iterator[Occasion]:
+    """One for each source with rows that wait too long; the `first` ones of a table have longer."""
+    limits = {load: max(_limit(load, usual), FIRST_SECONDS if load in first else 0.0) for load in waiting}
+    late = {load: since for load, since in waiting.items() if (now - since).total_seconds() > limits[load]}
     for source in sorted({load.source for load in late}):
         mine = {load: since for load, since in late.items() if load.source == source}
         minutes = (now - min(mine.values())).total_seconds() / 60

@@ -37,7 +37,15 @@ from lakehouse_watch.probes.limits import (
     declared_still,
     declared_tables,
 )
-from lakehouse_watch.probes.loads import arrivals_of, is_quiet, judge, passed_over, read_loads, waiting_since
+from lakehouse_watch.probes.loads import (
+    arrivals_of,
+    is_quiet,
+    judge,
+    never_loaded,
+    passed_over,
+    read_loads,
+    waiting_since,
+)
 from lakehouse_watch.probes.models import read_models
 from lakehouse_watch.probes.project import read_project
 from lakehouse_watch.probes.reading import Probe
@@ -144,6 +152,36 @@ def test_a_quiet_source_with_such_rows_is_told_until_they_are_loaded(
     for moment, waits in ((first, ["freshness/web"]), (second, [])):
         published(postgres_catalog, load.parsed, ((NOW - moment) / timedelta(minutes=1), "c"))
         assert told(0.0) == waits and told(1800.0) == []
+
+
+def test_a_first_load_that_never_begins_is_told(
+    postgres_catalog: LakeCatalog, catalog_settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its sensor was off: the table was in the cut for weeks, and nobody was told that parsed has none."""
+    web = make_lake(catalog_settings, postgres_catalog, monkeypatch)
+    web.broker.send("clicks", 3)
+    web.once()
+    load = Loaded("web", ("raw_web", "clicks"), ("parsed", "parsed_web__clicks"), True, None)
+
+    def told(first: float) -> list[str]:
+        monkeypatch.setattr(loads, "FIRST_SECONDS", first)
+        return [occasion.key for occasion in read_loads(web.settings).occasions]
+
+    monkeypatch.setattr(loads, "declared_loads", lambda settings: (load,))
+    web.settings = web.settings.model_copy(
+        update={"alerts": web.settings.alerts.model_copy(update={"load_seconds": 0.0})}
+    )
+    assert told(0.0) == ["freshness/web"] and told(3600.0) == []
+    monkeypatch.setattr(loads, "declared_loads", lambda settings: (replace(load, by_sensor=False),))
+    assert told(0.0) == [], "a schedule loads it, in a week maybe"
+
+
+def test_the_oldest_rows_of_a_table_that_was_never_loaded_count(postgres_catalog: LakeCatalog) -> None:
+    published(postgres_catalog, ORDERS.raw, (5000, "t"))
+    published(postgres_catalog, ORDERS.raw, (900, "r"), (890, "r"))
+    published(postgres_catalog, ORDERS.raw, (1, "c"))
+    [since] = never_loaded(postgres_catalog, [ORDERS]).values()
+    assert (NOW - since) / timedelta(minutes=1) == 900
 
 
 def test_the_watch_looks_at_bounds_once_the_source_is_quiet() -> None:
