@@ -42,7 +42,7 @@ vars:
     max_failed_share: 0
     groups:
       hourly: {cron: "17 * * * *", budget_minutes: 10}
-      never: {cron: "17 3 * * *", budget_minutes: 10, window: "%s"}
+      never: {cron: "*/5 * * * *", budget_minutes: 10, window: "%s"}
 """
 SOURCES = """
 sources:

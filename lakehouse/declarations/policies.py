@@ -17,7 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-from lakehouse.declarations.times import Window, check_cron
+from lakehouse.declarations.times import Window, check_cron, ticks_within
 from lakehouse.text.names import NAME
 from lakehouse.text.numbers import StrictNumbers
 
@@ -163,6 +163,15 @@ class ScheduleGroup(Policy):
     @classmethod
     def _is_a_window(cls, value: str | None) -> str | None:
         return value if value is None else str(Window.parse(value))
+
+    @model_validator(mode="after")
+    def _begins_in_its_window(self) -> "ScheduleGroup":
+        if self.window and not ticks_within(self.cron, Window.parse(self.window)):
+            raise ValueError(
+                f"cron {self.cron!r} never begins within the window {self.window}, outside of which nothing is done: "
+                "change one of them"
+            )
+        return self
 
     def seconds(self, now: datetime) -> float:
         """How long a run that begins now may take: the budget, or what is left of the window."""

@@ -1,7 +1,7 @@
 """Times of day and week as declarations spell them: cron expressions and daily windows, both in UTC."""
 
 import re
-from datetime import datetime, time, timedelta
+from datetime import UTC, datetime, time, timedelta
 from typing import NamedTuple
 
 MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
@@ -50,6 +50,16 @@ def _values(term: str, low: int, high: int, names: tuple[str, ...]) -> range:
     ends_there = match["first"] and not match["step"]
     last = _number(match["last"], low, names) if match["last"] else first if ends_there else high
     return range(first, last + 1, int(match["step"] or 1))
+
+
+def ticks_within(cron: str, window: "Window") -> bool:
+    """Whether a moment of the expression lies in the window, on whatever day."""
+    minutes, hours = (
+        {value for term in part.split(",") for value in _values(term, *FIELDS[field][1:])}
+        for field, part in enumerate(cron.split()[:2])
+    )
+    moments = (datetime(2000, 1, 1, hour, minute, tzinfo=UTC) for hour in hours for minute in minutes)
+    return any(window.seconds_left(moment) > 0 for moment in moments)
 
 
 def _is_term(term: str, low: int, high: int, names: tuple[str, ...]) -> bool:

@@ -10,7 +10,7 @@ import yaml
 from lakehouse.declarations import declarations_from
 from lakehouse.declarations.dbt.project import project_maintenance
 from lakehouse.declarations.policies import MaintenancePolicy
-from lakehouse.declarations.times import Window, check_cron
+from lakehouse.declarations.times import Window, check_cron, ticks_within
 from lakehouse.errors import LakehouseError
 from maintenance.inventory.declared import maintained_tables
 
@@ -207,6 +207,7 @@ def test_what_a_folder_gives_its_models_is_refused_in_dbt_project_yml(tmp_path: 
         ('"30 1 * * *"', '"nightly"', 7, "has 1 fields"),
         ("budget_minutes: 120", "budget_minutes: -5", 8, "greater than 0"),
         ('"01:00-05:00"', '"01:00-25:00"', 9, "is not HH:MM-HH:MM"),
+        ('"01:00-05:00"', '"02:00-05:00"', 6, "cron '30 1 .*never begins within the window 02:00-05:00"),
         ("budget_minutes", "budget_minute", 8, "unknown key `budget_minute`: did you mean `budget_minutes`"),
         ("nightly:\n        cron", "every night:\n        cron", 6, "groups.every night.*should match pattern"),
     ],
@@ -221,6 +222,24 @@ def test_variables_that_are_missing_are_asked_for(tmp_path: Path) -> None:
     (tmp_path / "dbt_project.yml").write_text("name: lake\n")
     with pytest.raises(LakehouseError, match=r"dbt_project\.yml:1: vars\.maintenance is missing; state longest_write"):
         project_maintenance(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("cron", "window", "is_within"),
+    [
+        ("0 2 * * *", "04:00-05:00", False),
+        ("0 5 * * *", "04:00-05:00", False),
+        ("0 4 * * *", "04:00-05:00", True),
+        ("*/20 * * * *", "04:21-04:39", False),
+        ("*/20 * * * *", "04:21-04:41", True),
+        ("0 23,1 1 * mon", "22:30-00:30", True),
+        ("0 1-3 * * *", "22:30-01:00", False),
+        ("30 1 29 2 *", "01:00-05:00", True),
+    ],
+)
+def test_a_group_begins_within_its_window(cron: str, window: str, is_within: bool) -> None:
+    """Every night's run succeeded, and did nothing, because it began hours before the window."""
+    assert ticks_within(cron, Window.parse(window)) == is_within
 
 
 def test_a_window_may_pass_midnight() -> None:
