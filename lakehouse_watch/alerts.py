@@ -101,7 +101,7 @@ def advance(
         after = _seen(before, *seen[key], now) if key in seen else before if is_left else _missed(before, found, now)
         if after is not None:
             alerts[key] = after
-        messages += _news(before, after, targets, now)
+        messages += _news(before, after, targets, now, found)
     return State(alerts, (*state.outbox, *messages))
 
 
@@ -140,7 +140,9 @@ def _missed(before: Alert | None, found: Mapping[str, Iterable[Occasion] | None]
     return None if now - gone_at >= CALM else replace(before, gone_at=gone_at)
 
 
-def _news(before: Alert | None, after: Alert | None, targets: Collection[str], now: datetime) -> list[Message]:
+def _news(
+    before: Alert | None, after: Alert | None, targets: Collection[str], now: datetime, probes: Collection[str]
+) -> list[Message]:
     if after is not None and after.told and not (before and before.told):
         return _messages(after, "began", targets, now)
     if after is not None and before is not None and after.told_worst > before.told_worst:
@@ -148,8 +150,13 @@ def _news(before: Alert | None, after: Alert | None, targets: Collection[str], n
     if after is not None and before is not None and after.is_more_than(before):
         return _messages(after, "began", targets, now, f"more-{now.isoformat()}")
     if after is None and before is not None and before.told and before.occasion.ends:
-        return _messages(before, "over", targets, now)
+        is_watched = before.probe in probes  # else nobody knows whether it is mended
+        return _messages(before if is_watched else _unwatched(before), "over", targets, now)
     return []
+
+
+def _unwatched(alert: Alert) -> Alert:
+    return replace(alert, occasion=replace(alert.occasion, summary=f"not watched any more: {alert.occasion.summary}"))
 
 
 def _messages(

@@ -134,6 +134,9 @@ def test_a_source_that_is_watched_no_more_has_no_open_alerts() -> None:
     for seconds in (15, 15 + CALM.total_seconds()):
         state = advance(state, {}, ["webhook"], at(seconds))
     assert not state.alerts
+    assert [m.body["summary"] for m in state.outbox if m.target == "webhook" and m.body["state"] == "over"] == [
+        "not watched any more: shop.orders is parked: too wide"
+    ], "a watch that was started without Dagster's database told that failed runs were mended"
 
 
 def test_an_event_has_no_end_to_tell() -> None:
