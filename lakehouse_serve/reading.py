@@ -135,7 +135,7 @@ class CatalogRows:
 
     def reads(self) -> dict[str, Read]:
         """How far each source was read."""
-        return reads_of(self._ask(READS), self.pace)
+        return reads_of(self._ask(READS))
 
     def read(self, location: str) -> Document:
         """A metadata file; they are never written twice. Raises FileNotFoundError."""

@@ -111,6 +111,8 @@ def catch_up(
                 if not stop <= reached and now.position <= stop:
                     break  # the rest waits for what the source has not got yet
                 most = most * 4 if reached <= before else session.limits.cycle_max_bytes
+            if now.position <= reached:
+                store.note_read(states, session.name, now.at)
             return CycleOutcome(rows, reached)
         except Outdated:
             session.forget_held()
@@ -118,6 +120,13 @@ def catch_up(
     raise LakehouseError(
         f"source {session.name!r}: its tables are altered faster than they can be read; nothing was lost"
     )
+
+
+def note_if_read(session: Session, source: OpenSource, states: CatalogConnection) -> None:
+    """Notes until when everything was read, where nothing has come since: positions of an idle source stand still."""
+    now, stream = source.now(), store.read_stream(states, session.name)
+    if stream is not None and now.position <= session.reached(stream):
+        store.note_read(states, session.name, now.at)
 
 
 def outlooks_of(session: Session, source: OpenSource, states: CatalogConnection) -> dict[str, Outlook]:

@@ -24,13 +24,13 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ingestion.pipeline.cycle import catch_up, connections, waiting_tables
+from ingestion.pipeline.cycle import catch_up, connections, note_if_read, waiting_tables
 from ingestion.pipeline.held import Held
 from ingestion.pipeline.load_tables import load_tables
 from ingestion.pipeline.session import RowCounts, Session
 from ingestion.run.at_work import at_work, stuck
 from ingestion.run.mirrors import Refresher
-from ingestion.run.pace import Last, flush_in, log_rows, look_in
+from ingestion.run.pace import NOTED_SECONDS, Last, flush_in, log_rows, look_in
 from ingestion.run.pauses import LONGEST_PAUSE_SECONDS, Pauses
 from ingestion.run.sharing import follow_shared
 from ingestion.run.stopped import publish_held
@@ -362,7 +362,7 @@ def _wait_for_flush(
     limits = session.limits
     stream = store.read_stream(states, session.name)
     assert stream is not None
-    revision, checked = stream.revision, time.monotonic()
+    revision, checked, noted = stream.revision, time.monotonic(), time.monotonic()
     while not stop.is_set() and not loader.wake.is_set():
         idle_for = time.monotonic() - last.published
         look = look_in(limits.poll_seconds, live is not None, idle_for, loader.is_loading())
@@ -377,6 +377,9 @@ def _wait_for_flush(
         else:
             live.wait(look)
             behind = source.distance(session.reached(stream), live.position)
+        if behind == 0 and time.monotonic() - noted > NOTED_SECONDS:
+            noted = time.monotonic()
+            note_if_read(session, source, states)
         begun = last.published if live and live.has_changes else last.begun
         rest = flush_in(limits, behind, time.monotonic() - begun, last.took)
         if rest == 0 and behind > 0:

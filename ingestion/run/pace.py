@@ -15,6 +15,7 @@ PUBLISH_SHARE = 2.0
 LIVE_POLLS = 2  # a change wakes who waits for a live stream
 IDLE_POLLS = 10
 IDLE_AFTER_SECONDS = 30.0
+NOTED_SECONDS = 10.0  # between two notes that a source was read until now, while nothing happens in it
 
 
 def flush_in(limits: IngestionSettings, behind_bytes: int, since_begun: float, took: float) -> float:

@@ -13,11 +13,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from ingestion.pipeline.cycle import connections
+from ingestion.pipeline.cycle import connections, note_if_read
 from ingestion.pipeline.session import RowCounts, Session
 from ingestion.pipeline.sharing import for_one_writer, read_turn, take_turn, work_alone
 from ingestion.run.mirrors import Refresher
-from ingestion.run.pace import Last, flush_in, log_rows
+from ingestion.run.pace import NOTED_SECONDS, Last, flush_in, log_rows
 from ingestion.sink.publish import Outdated
 from ingestion.sources.base import HasParts, NextOf, OpenSource
 from ingestion.sources.kinds import check_kind, source_of
@@ -67,6 +67,7 @@ class Sharing:
     turn: Turn | None = None
     mine: dict[str, int] = field(default_factory=dict)
     _told: str = ""
+    _noted: float = 0.0
 
     def __post_init__(self) -> None:
         assert isinstance(self.source, HasParts), "a source that `check_shared` lets pass"
@@ -116,6 +117,9 @@ class Sharing:
         self.source.check(self.states)
         if for_one_writer(session, self.source, self.states) is not None:
             return False
+        if time.monotonic() - self._noted > NOTED_SECONDS:
+            self._noted = time.monotonic()
+            note_if_read(session, self.source, self.states)
         before, seconds = self.mine.keys(), session.limits.lease_seconds
         self.mine = claims.share(self.states, session.lease, seconds, self.parts.parts())
         if self.mine.keys() != before:

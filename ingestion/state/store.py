@@ -378,9 +378,19 @@ def advance_positions(connection: CatalogConnection, source: str, position: Posi
                 )
 
 
+def note_read(connection: CatalogConnection, source: str, at: datetime) -> None:
+    """Everything that the source had committed until then has been published, but for what is shown and held."""
+    connection.execute(
+        "UPDATE lakehouse.streams AS s SET read_at = greatest(read_at, %s) WHERE source = %s AND NOT EXISTS"
+        " (SELECT FROM lakehouse.live AS l WHERE l.source = s.source AND metadata_location IS NOT NULL)",
+        (at, source),
+    )
+
+
 def set_positions(connection: CatalogConnection, source: str, position: Position) -> None:
     """Moves the stream, and every table that has begun, to a position that they may be beyond: the lake lost rows."""
     with connection.transaction():
+        connection.execute("UPDATE lakehouse.streams SET read_at = NULL WHERE source = %s", (source,))
         for table, begun in (("streams", ""), ("positions", " AND state <> 'new'")):
             connection.execute(
                 f"UPDATE lakehouse.{table} SET position = %s, lsn = %s, updated_at = clock_timestamp()"

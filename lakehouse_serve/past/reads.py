@@ -1,7 +1,6 @@
 """How far the lake has read its sources: what they committed after that is in no cut, and nobody knows what it is.
 
-A position stands where it is while a source is idle. That it was read until now is then told by its follower, which
-holds the lease, has no backlog and holds nothing back. A follower that has just begun has read nothing yet.
+A position stands where it is while a source is idle. Until when nothing had been left to read is noted by who looked.
 """
 
 from __future__ import annotations
@@ -19,20 +18,15 @@ from lakehouse_serve.past.cuts import Cut, NoCut
 from lakehouse_serve.past.moments import Moment, Position
 
 READS: LiteralString = """
-SELECT source, epoch, lsn, CASE WHEN cut_lsn = lsn - 1 THEN coalesce(cut_at, updated_at) ELSE updated_at END,
-  (SELECT acquired_at FROM lakehouse.leases
-    WHERE source = streams.source AND mode = 'follow' AND expires_at > clock_timestamp()
-      AND NOT EXISTS (SELECT FROM lakehouse.progress WHERE source = streams.source AND phase = 'changes')
-      AND NOT EXISTS (SELECT FROM lakehouse.live WHERE source = streams.source AND metadata_location IS NOT NULL)),
-  (SELECT min(coalesce(read_at, claimed_at)) FROM lakehouse.claims
-    WHERE source = streams.source AND EXISTS (
-      SELECT FROM lakehouse.leases
-      WHERE starts_with(source, streams.source || '/follower/') AND expires_at > clock_timestamp())),
-  clock_timestamp()
-FROM lakehouse.streams
+WITH streams AS (
+  SELECT *, CAST(to_jsonb(s) ->> 'read_at' AS timestamptz) AS noted FROM lakehouse.streams AS s)
+SELECT source, epoch, lsn, CASE WHEN EXISTS (SELECT FROM lakehouse.claims WHERE claims.source = streams.source)
+  THEN coalesce(greatest(noted, cut_at), updated_at) ELSE coalesce(noted, cut_at, updated_at) END
+FROM streams
 """
-"""By source: epoch and position, when the source was as that has it, since when somebody follows it who has nothing to
-do, until when all parts of a shared one were read, and now. Everything below a position has been read."""
+"""By source: epoch and position below which everything was read, and until when it was: as its reader has noted, or at
+its newest cut, where followers share a source in which something happens all the time, or a release read it last that
+noted nothing."""
 
 
 class Read(NamedTuple):
@@ -44,23 +38,14 @@ class Read(NamedTuple):
 
 
 def pace(settings: Settings) -> timedelta:
-    """How long a follower may take to see a change of an idle source, and to publish it."""
+    """How long a follower may take to see a change of an idle source, to publish it, and to note that."""
     options = settings.ingestion
     return timedelta(seconds=60 + options.flush_interval_seconds + 10 * options.poll_seconds)
 
 
-def reads_of(rows: Iterable[Any], within: timedelta) -> dict[str, Read]:
-    """What rows of READS say; `within` is the pace of followers."""
-    return {source: Read(epoch, lsn, _until(within, *times)) for source, epoch, lsn, *times in rows}
-
-
-def _until(
-    within: timedelta, at: datetime, followed: datetime | None, parts: datetime | None, now: datetime
-) -> datetime:
-    lately = now - within
-    if followed is None or followed > lately:
-        return at
-    return max(at, lately if parts is None else min(lately, parts))
+def reads_of(rows: Iterable[Any]) -> dict[str, Read]:
+    """What rows of READS say."""
+    return {source: Read(epoch, lsn, until) for source, epoch, lsn, until in rows}
 
 
 def read_sources(settings: Settings) -> dict[str, Read]:
@@ -70,7 +55,7 @@ def read_sources(settings: Settings) -> dict[str, Read]:
             rows = connection.execute(READS).fetchall()
         except psycopg.errors.UndefinedTable:  # nothing was ever ingested
             return {}
-    return reads_of(rows, pace(settings))
+    return reads_of(rows)
 
 
 def refuse_unread(moment: Moment, cuts: Collection[Cut], reads: Mapping[str, Read]) -> None:

@@ -7,14 +7,15 @@ from typing import Any, cast
 
 import pytest
 
-from ingestion.state import lease, store
+from ingestion.schema.positions import Lsn
+from ingestion.state import store
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import CatalogConnection, connect_catalog
 from lakehouse.settings import Settings, load_settings
 from lakehouse_serve.past import asked, states
 from lakehouse_serve.past.cuts import Cut, NoCut
 from lakehouse_serve.past.moments import Moment, parse_warehouse
-from lakehouse_serve.past.reads import Read, pace, read_sources, refuse_unread, unread
+from lakehouse_serve.past.reads import READS, Read, read_sources, reads_of, refuse_unread, unread
 
 AT = datetime(2026, 11, 20, 10, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -78,50 +79,45 @@ def states_of(cluster: str) -> Iterator[tuple[CatalogConnection, Settings]]:
     settings = load_settings(catalog_url=cluster)
     with connect_catalog(settings) as connection:
         store.ensure_state(connection)
-        connection.execute("TRUNCATE lakehouse.streams, lakehouse.leases, lakehouse.progress, lakehouse.live")
+        connection.execute("TRUNCATE lakehouse.streams, lakehouse.claims, lakehouse.live")
         store.create_stream(connection, "shop", "s", store.Cluster("1", 1), 0)
         connection.execute("UPDATE lakehouse.streams SET lsn = 150, updated_at = %s", (AT,))
         yield connection, settings
 
 
-def test_a_follower_without_anything_to_do_has_read_until_now(states_of: tuple[CatalogConnection, Settings]) -> None:
-    """Positions of an idle source stand still, whether somebody follows it or not."""
+def test_a_source_was_read_until_somebody_noted_it(states_of: tuple[CatalogConnection, Settings]) -> None:
+    """Positions of an idle source stand still. A moment that was noted stays, and is none where rows are held."""
     connection, settings = states_of
-    assert read_sources(settings) == {"shop": Read(1, 150, AT)}
-    assert lease.acquire(connection, "shop", 60, "follow") is not None
-    assert read_sources(settings)["shop"].until == AT, "it has just begun"
-    connection.execute("UPDATE lakehouse.leases SET acquired_at = acquired_at - interval '1 day'")
-    lately = store.catalog_clock(connection) - pace(settings)
-    assert lately <= read_sources(settings)["shop"].until <= lately + MINUTE
-    for busy in (
-        "INSERT INTO lakehouse.progress VALUES ('shop', 'changes', 0, 1, 0, now(), now())",
-        "INSERT INTO lakehouse.live VALUES ('shop', 't', 'raw_shop', 'l', 1, 'm', 'p')",
-        "UPDATE lakehouse.leases SET expires_at = now()",
-    ):
-        connection.execute(busy)
-        assert read_sources(settings)["shop"].until == AT, busy
-        connection.execute("TRUNCATE lakehouse.progress, lakehouse.live")
+    assert read_sources(settings) == {"shop": Read(1, 150, AT)}, "a release that noted nothing has read it"
+    connection.execute("UPDATE lakehouse.streams SET cut_lsn = 149, cut_at = %s", (AT - MINUTE,))
+    assert read_sources(settings)["shop"].until == AT - MINUTE, "and not when the cut was published"
+    for at in (AT + MINUTE, AT):
+        store.note_read(connection, "shop", at)
+        assert read_sources(settings)["shop"].until == AT + MINUTE
+    connection.execute("INSERT INTO lakehouse.live VALUES ('shop', 't', 'raw_shop', 'l', 1, 'm', 'p')")
+    store.note_read(connection, "shop", AT + 2 * MINUTE)
+    assert read_sources(settings)["shop"].until == AT + MINUTE
+    store.set_positions(connection, "shop", Lsn(100))
+    assert read_sources(settings)["shop"].until == AT - MINUTE, "the lake lost rows"
 
 
-def test_a_source_that_followers_share_is_read_as_far_as_each_part(
+def test_a_source_that_followers_share_was_read_until_its_newest_cut(
     states_of: tuple[CatalogConnection, Settings],
 ) -> None:
+    """While something happens in it all the time, nobody sees that there is nothing left."""
     connection, settings = states_of
-    for name in ("shop", "shop/follower/1"):
-        assert lease.acquire(connection, name, 60, "follow") is not None
-    connection.execute("UPDATE lakehouse.leases SET acquired_at = acquired_at - interval '1 day'")
-    for part, ago in (("a", 0), ("b", 30)):
-        connection.execute(
-            "INSERT INTO lakehouse.claims (source, part, generation, seat, token, read_at) VALUES ('shop', %s, 1, 's',"
-            " 1, clock_timestamp() - make_interval(mins => %s))",
-            (part, ago),
-        )
-    until = store.catalog_clock(connection) - 30 * MINUTE
-    assert until - MINUTE <= read_sources(settings)["shop"].until <= until
+    store.note_read(connection, "shop", AT)
+    connection.execute("UPDATE lakehouse.streams SET cut_lsn = 149, cut_at = %s", (AT + MINUTE,))
+    assert read_sources(settings)["shop"].until == AT, "a cut of a backlog is of a moment until which more was there"
+    connection.execute(
+        "INSERT INTO lakehouse.claims (source, part, generation, seat, token) VALUES ('shop', 'a', 1, '', 0)"
+    )
+    assert read_sources(settings)["shop"].until == AT + MINUTE
 
 
-def test_a_position_that_a_cut_has_was_read_when_the_cut_was(states_of: tuple[CatalogConnection, Settings]) -> None:
-    """And not when it was published, which may be minutes later."""
-    connection, settings = states_of
-    connection.execute("UPDATE lakehouse.streams SET cut_lsn = 149, cut_at = %s", (AT - MINUTE,))
-    assert read_sources(settings)["shop"].until == AT - MINUTE
+def test_a_state_of_an_earlier_release_tells_its_newest_cut(states_of: tuple[CatalogConnection, Settings]) -> None:
+    connection, _ = states_of
+    with connection.transaction(force_rollback=True):
+        connection.execute("ALTER TABLE lakehouse.streams DROP COLUMN read_at")
+        rows = connection.execute(READS).fetchall()
+    assert reads_of(rows) == {"shop": Read(1, 150, AT)}

@@ -59,7 +59,7 @@ class Rows(CatalogRows):
 
     def reads(self) -> dict[str, Read]:
         """How far the test says that sources were read."""
-        return reads_of(self.known, self.pace)
+        return reads_of(self.known)
 
     def _ask(self, statement: str, **values: str) -> list[Any]:
         return []
@@ -236,10 +236,9 @@ def test_after_a_recovery_mirrors_of_the_epoch_before_are_not_shown(lake: Lake) 
     assert ids(lake.client("reader", "lake@2026-11-20T10:05").load_table(STORES)) == [32, 64]
 
 
-def read(source: str, lsn: int, minute: float, followed: bool = False) -> tuple[Any, ...]:
-    """A source that was read so far, at that minute; somebody follows it, or nobody does."""
-    now = BEGUN + timedelta(hours=1)
-    return source, 1, lsn, BEGUN + minute * timedelta(minutes=1), BEGUN if followed else None, None, now
+def read(source: str, lsn: int, minute: float) -> tuple[Any, ...]:
+    """A source that was read so far, at that minute."""
+    return source, 1, lsn, BEGUN + minute * timedelta(minutes=1)
 
 
 def test_what_was_not_read_is_refused_and_not_answered_from_an_older_cut(lake: Lake) -> None:
@@ -252,7 +251,7 @@ def test_what_was_not_read_is_refused_and_not_answered_from_an_older_cut(lake: L
     until = "shop has been read until 2026-11-20 10:05:00 UTC only: .*; ask for lake@2026-11-20T10:05:00 or earlier"
     with pytest.raises(Exception, match=until):
         lake.client("reader", "lake@2026-11-20T10:59")
-    lake.rows.known = [read("shop", 80, 5, followed=True)]
+    lake.rows.known = [read("shop", 80, 60)]
     assert ids(lake.client("reader", "lake@2026-11-20T11:00").load_table(STORES)) == [32, 64], "it is idle"
 
 

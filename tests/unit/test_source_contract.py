@@ -10,10 +10,12 @@ import string
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from hashlib import md5
 from itertools import pairwise
 from pathlib import Path
 from threading import Event
+from types import SimpleNamespace
 from typing import Any, cast
 
 import memory_source as memory
@@ -24,7 +26,7 @@ from pgoutput_record import scratch_database
 from pydantic import SecretStr
 from pyiceberg.types import StringType
 
-from ingestion.pipeline.cycle import catch_up
+from ingestion.pipeline.cycle import catch_up, note_if_read
 from ingestion.pipeline.session import Session
 from ingestion.pipeline.table_plans import covered
 from ingestion.schema.changes import META_SCHEMA, PICKED_SCHEMA, Batch
@@ -291,7 +293,8 @@ def test_of_two_positions_of_which_neither_is_further_the_state_keeps_what_both_
 
 def test_the_pipeline_passes_a_backlog_in_parts_and_confirms_what_it_has_published(place: Place) -> None:
     """A source of which no table is declared: all of a cycle but what writes rows."""
-    change(place, random.Random(14), {}, 40)
+    held = dict[str, str | None]()
+    change(place, random.Random(14), held, 40)
     states = cast(Any, place.states)
     lease = leases.acquire(states, "shop", 60, "once")
     assert lease is not None
@@ -312,6 +315,25 @@ def test_the_pipeline_passes_a_backlog_in_parts_and_confirms_what_it_has_publish
         stream = store.read_stream(states, "shop")
         assert stream is not None and stream.position == outcome.position
         assert not [row for row in rows_of(opened.change_reader(end, None)) if place.is_from(row, outcome.position)]
+        assert_noted(session, opened, place, held)
+
+
+def assert_noted(session: Session, opened: OpenSource[Any], place: Place, held: dict[str, str | None]) -> None:
+    """A source in which nothing happens was read until its clock said so, whether a cycle or a follower looked."""
+    states, before = cast(Any, place.states), opened.now()
+
+    def noted() -> datetime:
+        return cast(datetime, states.execute("SELECT read_at FROM lakehouse.streams").fetchone()[0])
+
+    end = catch_up(session, opened, states).position
+    assert before.at <= noted() <= opened.now().at
+    change(place, random.Random(15), held, 1)
+    there, later = now_of(opened, place), datetime.now(UTC) + timedelta(hours=1)
+    assert not there.position <= end
+    for position, expected in ((there.position, False), (end, True)):
+        looked = SimpleNamespace(now=lambda at=position: replace(there, position=at, at=later))
+        note_if_read(session, cast(Any, looked), states)
+        assert (noted() == later) is expected
 
 
 def test_to_read_twice_gives_the_same(place: Place, source: OpenSource[Any]) -> None:
