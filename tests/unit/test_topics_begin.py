@@ -3,8 +3,6 @@
 Where the stream stands in a topic outlasts the table that was read from it.
 """
 
-from collections.abc import Iterator
-
 import pytest
 from held_topics import Lake, declared, make_lake
 
@@ -13,7 +11,7 @@ from ingestion.run import api, operate
 from ingestion.run.recover import begin_next_epoch
 from ingestion.state import store
 from lakehouse.catalog.lake_catalog import LakeCatalog
-from lakehouse.declarations import Column, RawTable
+from lakehouse.declarations import Column, RawTable, Source
 from lakehouse.declarations.policies import RawPolicy
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
@@ -21,13 +19,24 @@ from lakehouse.settings import Settings
 pytestmark = pytest.mark.stack
 ALL = declared("clicks", "views", flush=None)
 CLICKS = declared("clicks", flush=None)
+KEYED = ALL.table("views").model_copy(update={"raw": RawPolicy(topic="views", key=("id",))})
 
 
 @pytest.fixture
-def lake(catalog_settings: Settings, postgres_catalog: LakeCatalog, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lake]:
+def lake(catalog_settings: Settings, postgres_catalog: LakeCatalog, monkeypatch: pytest.MonkeyPatch) -> Lake:
     """A lake that has read ten events of each of two topics."""
-    made = make_lake(catalog_settings, postgres_catalog, monkeypatch)
-    made.source = ALL
+    return begun(make_lake(catalog_settings, postgres_catalog, monkeypatch), ALL)
+
+
+@pytest.fixture
+def keyed_lake(catalog_settings: Settings, postgres_catalog: LakeCatalog, monkeypatch: pytest.MonkeyPatch) -> Lake:
+    """The same, of which the second has a key."""
+    source = ALL.model_copy(update={"tables": (ALL.table("clicks"), KEYED)})
+    return begun(make_lake(catalog_settings, postgres_catalog, monkeypatch), source)
+
+
+def begun(made: Lake, source: Source) -> Lake:
+    made.source = source
     made.broker.create("views")
     made.broker.send("clicks", 10)
     made.broker.send("views", 10)
@@ -277,20 +286,17 @@ def test_a_table_is_renamed_and_recovered_at_once(lake: Lake) -> None:
 
 @pytest.mark.parametrize("how", ["created again", "created again while paused", "declared"])
 def test_rows_that_another_topic_may_not_know_of_are_told_once(
-    lake: Lake, caplog: pytest.LogCaptureFixture, how: str
+    keyed_lake: Lake, caplog: pytest.LogCaptureFixture, how: str
 ) -> None:
     """What was deleted between the two topics stayed current, without a word."""
-    keyed = ALL.table("views").model_copy(update={"raw": RawPolicy(topic="views", key=("id",))})
-    declare(lake, keyed)
-    lake.once()
-    topic = "views"
+    lake, topic = keyed_lake, "views"
     if how == "declared":
         topic = "later"
         lake.broker.create(topic)
-        declare(lake, keyed.model_copy(update={"raw": RawPolicy(topic=topic, key=("id",))}))
+        declare(lake, KEYED.model_copy(update={"raw": RawPolicy(topic=topic, key=("id",))}))
     else:
         if "paused" in how:
-            operate.pause(lake.settings, keyed)
+            operate.pause(lake.settings, KEYED)
         lake.broker.delete(topic)
         lake.broker.create_again(topic)
         lake.once(begin_next_epoch)
