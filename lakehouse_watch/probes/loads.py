@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 TRUNCATES = f"{ROWS}t"  # of an empty table they leave nothing in parsed
 LOOKED_AT = 50  # tables at once of which bounds are read
-FIRST_SECONDS = 12 * 3600.0  # of a table that was never loaded: its snapshot and its first load may take hours each
+FIRST_SECONDS = 12 * 3600.0  # for which a first load may be seen to lack: raw may have had rows long before
 SECONDS = 10.0  # for bounds in one look: they are kept, so the next look goes on from there
 CUTS = "SELECT source, cut_tables FROM lakehouse.streams WHERE cut_lsn IS NOT NULL"
 
@@ -48,9 +48,7 @@ def read_loads(settings: Settings) -> Reading:
         waiting = {load: since for load in loads if (since := waiting_since(arrivals, load)) is not None}
         quiet = [load for load in loads if load not in waiting and is_quiet(arrivals, load, usual, now)]
         waiting |= passed_over(catalog, quiet)
-        first = never_loaded(
-            catalog, [load for load in loads if arrivals.get(load.raw) and not arrivals.get(load.parsed)]
-        )
+        first = never_loaded(catalog, [load for load in loads if awaits_first(arrivals, load)])
     return Reading(tuple(judge({**waiting, **first}, usual, now, first.keys())))
 
 
@@ -81,6 +79,11 @@ def waiting_since(arrivals: Mapping[tuple[str, str], Sequence[Arrival]], load: L
         return None
     late = [arrival.at for arrival in raw if arrival.at > parsed[0].at and arrival.has_rows]
     return datetime.fromtimestamp(min(late) / 1000, tz=UTC) if late else None
+
+
+def awaits_first(arrivals: Mapping[tuple[str, str], Sequence[Arrival]], load: Loaded) -> bool:
+    """Whether there is no parsed table; one whose snapshots are all of erasures and compactions was loaded before."""
+    return bool(arrivals.get(load.raw)) and load.parsed not in arrivals
 
 
 def is_quiet(arrivals: Mapping[tuple[str, str], Sequence[Arrival]], load: Loaded, usual: float, now: datetime) -> bool:
@@ -169,18 +172,20 @@ def _only_truncates(file: DataFile, schema: Schema) -> bool:
 def judge(
     waiting: Mapping[Loaded, datetime], usual: float, now: datetime, first: Collection[Loaded] = ()
 ) -> Iterator[Occasion]:
-    """One for each source with rows that wait too long; the `first` ones of a table have longer."""
-    limits = {load: max(_limit(load, usual), FIRST_SECONDS if load in first else 0.0) for load in waiting}
-    late = {load: since for load, since in waiting.items() if (now - since).total_seconds() > limits[load]}
+    """One for each source with rows that wait too long. Where they wait for the `first` load of their tables alone, it
+    is told once it has been seen for hours: such a load is long, and a model may be younger than the rows."""
+    late = {load: since for load, since in waiting.items() if (now - since).total_seconds() > _limit(load, usual)}
     for source in sorted({load.source for load in late}):
         mine = {load: since for load, since in late.items() if load.source == source}
+        loaded = {load: since for load, since in mine.items() if load not in first}
+        patience, mine = (0.0, loaded) if loaded else (FIRST_SECONDS, mine)
         minutes = (now - min(mine.values())).total_seconds() / 60
         yield Occasion(
             f"freshness/{source}",
             f"rows of {_names([load.raw[1] for load in mine])} of {source} were published {minutes:,.0f} minutes ago,"
             " and nothing has loaded them",
             "see what `lakehouse worker` logs and whether it hangs: end it, and sensors start runs; without a worker,"
-            " see that Dagster's daemon runs and that the sensors are on", source=source,
+            " see that Dagster's daemon runs and that the sensors are on", source=source, patience=patience,
         )  # fmt: skip
 
 

@@ -38,6 +38,7 @@ from lakehouse_watch.probes.limits import (
     declared_tables,
 )
 from lakehouse_watch.probes.loads import (
+    FIRST_SECONDS,
     arrivals_of,
     is_quiet,
     judge,
@@ -163,17 +164,30 @@ def test_a_first_load_that_never_begins_is_told(
     web.once()
     load = Loaded("web", ("raw_web", "clicks"), ("parsed", "parsed_web__clicks"), True, None)
 
-    def told(first: float) -> list[str]:
-        monkeypatch.setattr(loads, "FIRST_SECONDS", first)
-        return [occasion.key for occasion in read_loads(web.settings).occasions]
+    def told() -> list[tuple[str, float]]:
+        return [(occasion.key, occasion.patience) for occasion in read_loads(web.settings).occasions]
 
     monkeypatch.setattr(loads, "declared_loads", lambda settings: (load,))
     web.settings = web.settings.model_copy(
         update={"alerts": web.settings.alerts.model_copy(update={"load_seconds": 0.0})}
     )
-    assert told(0.0) == ["freshness/web"] and told(3600.0) == []
+    assert told() == [("freshness/web", FIRST_SECONDS)]
     monkeypatch.setattr(loads, "declared_loads", lambda settings: (replace(load, by_sensor=False),))
-    assert told(0.0) == [], "a schedule loads it, in a week maybe"
+    assert told() == [], "a schedule loads it, in a week maybe"
+    monkeypatch.setattr(loads, "declared_loads", lambda settings: (load,))
+    [landed] = {row["_ingested_at"] for row in postgres_catalog.load_table(load.raw).scan().to_arrow().to_pylist()}
+    published(postgres_catalog, load.parsed, ((NOW - landed) / timedelta(minutes=1), "c"), erased=True)
+    assert told() == [], "it was loaded, and an erasure's snapshot is the only one that is kept"
+
+
+def test_a_first_load_is_told_after_hours_in_which_it_was_seen_to_lack_and_holds_up_no_other() -> None:
+    """A model that was declared a minute ago was told to be late by the weeks for which raw had rows."""
+    stores = replace(ORDERS, raw=("raw_shop", "stores"))
+    since = {ORDERS: NOW - timedelta(weeks=3), stores: NOW - timedelta(minutes=40)}
+    [first] = judge(since, 1800.0, NOW, since.keys())
+    [both] = judge(since, 1800.0, NOW, [ORDERS])
+    assert first.patience == FIRST_SECONDS and "orders, stores of shop" in first.summary
+    assert both.patience == 0.0 and "rows of stores of shop were published 40 minutes ago" in both.summary
 
 
 def test_the_oldest_rows_of_a_table_that_was_never_loaded_count(postgres_catalog: LakeCatalog) -> None:
