@@ -58,10 +58,11 @@ def lacking(
     mirrors: Mapping[tuple[str, str], tuple[str, str]],
     marts: Collection[tuple[str, str]],
 ) -> list[str]:
-    """Mirrors of raw tables that the pin of a moment keeps, by raw table, and marts of then, which it does not keep."""
+    """Mirrors of raw tables that the pin of a moment keeps, by raw table, and marts of then, which it does not keep; none
+    that was never made, as mirrors are not where no follower refreshes them."""
     kept = pinned(catalog, pin).snapshots.keys()
     there = {(*relation.name,) for relation in list_relations(catalog) if relation.kind == "table"}
-    wanted = [mirror for raw, mirror in mirrors.items() if raw in kept and mirror not in kept]
+    wanted = [mirror for raw, mirror in mirrors.items() if raw in kept and mirror in there and mirror not in kept]
     tables = catalog.load_tables([mart for mart in marts if mart in there and mart not in kept])
     wanted += [(*name,) for name, table in tables.items() if not _was_made_since(table, moment)]
     return sorted(".".join(name) for name in wanted)

@@ -133,6 +133,8 @@ def test_what_a_pin_lacks_is_mirrors_of_its_raw_tables_and_marts_that_were_there
     kept = Pinned({TableName(*RAW): snapshots[RAW]}, "shop=1:0/64", "")
     pin_states(cast(Any, SimpleNamespace(catalog=catalog)), "half", kept, now + timedelta(days=1))
     assert lacking(catalog, "half", datetime.now(UTC), mirrors, [MART]) == [".".join(MART), ".".join(MIRROR)]
+    never_made = {RAW: ("mirror_shop", "never_made")}  # without a follower nothing makes them
+    assert lacking(catalog, "half", datetime.now(UTC), never_made, []) == []
     assert lacking(catalog, "half", now - timedelta(hours=1), mirrors, marts) == [".".join(MIRROR)]
     KnownLake().pin_cut("whole", datetime.now(UTC), now + timedelta(days=1))
     assert lacking(catalog, "whole", datetime.now(UTC), mirrors, marts) == []
