@@ -411,18 +411,23 @@ NUMBERS: dict[str, dict[str, str | None]] = {  # as Connect's converter writes t
 
 
 LONG = [
-    ("1.2345678901234568E16", False), ("12345678901234567.89", True), ("1.0E18", False), ("12345678901234567.9", False),
-    ("1234567890123.5", True), ("12.5", True), ("1.0E2", True),
+    (20, 2, "1.2345678901234568E16", False), (20, 2, "1.2345678901234567E14", False), (20, 2, "1.0E18", False),
+    (20, 0, "1.2345678901234568E16", False), (20, 2, "1234567890123456", False), (38, 18, "0.1234567890123456", False),
+    (20, 2, "12345678901234567.89", True), (20, 2, "1234567890123.5", True), (20, 2, "12.5", True),
+    (20, 2, "1.0E2", True), (20, 2, "1E+18", True), (20, 2, "12345678901234.56", True), (38, 18, "1.5", True),
+    (20, 4, "123456789012.50", True), (38, 18, "123456789012345678.25", True), (38, 4, "1234567890123.500", True),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("written", "lands"), LONG)
-def test_a_number_that_may_be_a_double_lands_only_if_a_schema_tells_that_it_is_none(written: str, lands: bool) -> None:
+@pytest.mark.parametrize(("precision", "scale", "written", "lands"), LONG)
+def test_a_number_that_may_be_a_double_lands_only_if_a_schema_tells_that_it_is_none(
+    precision: int, scale: int, written: str, lands: bool
+) -> None:
     """By decimal.handling.mode=double digits were lost, and what was left landed as the value."""
-    column = Typed(source_type_of("numeric(20,2)"))
+    column = Typed(source_type_of(f"numeric({precision},{scale})"))
     told, untold = (
         reader_of(column, given, Modes("precise"))([Number(written)]).to_pylist()
-        for given in (ConnectType("bytes", DECIMAL, {"scale": "2"}), None)
+        for given in (ConnectType("bytes", DECIMAL, {"scale": str(scale)}), None)
     )
     assert [Decimal(value) for value in told] == [Decimal(written)]
     assert untold == (told if lands else [BAD])

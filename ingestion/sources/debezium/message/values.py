@@ -4,6 +4,7 @@ A type that would lose something, or that does not tell a moment's zone, is refu
 have no schema, a declared type and the connector's modes tell how its values are written.
 """
 
+import re
 from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
@@ -35,6 +36,8 @@ from ingestion.sources.kafka.values import Number, text
 VARIABLE = "io.debezium.data.VariableScaleDecimal"
 DECIMAL = CONNECT + "Decimal"
 DOUBLE_DIGITS = 15  # that any decimal keeps as a double
+MOST_DOUBLE_DIGITS = 17  # that a double is written with
+AS_DOUBLE = re.compile(r"[eE]\d")
 MOST_DIGITS = 131_072  # before the point, of a numeric of Postgres
 BITS = "io.debezium.data.Bits"
 PRINTED = (  # what is printed as Postgres does, or as it is written
@@ -169,20 +172,27 @@ def _digits(encoded: Any, scale: int) -> str:
 
 def _number(written: int | Number, scale: int | None) -> str:
     """A number as the JSON converter writes it by `decimal.format=NUMERIC`, without an exponent. Where no schema tells
-    that it is one, `scale` is the declared one: a number that a double does not hold to that digit, and that has other
-    digits behind the point than the converter writes, may be a double which has lost some."""
+    that it is one, `scale` is the declared one, and what may be a double that has lost some is none."""
     try:
         number = Decimal(written)
     except InvalidOperation:
         return BAD
     is_one = not isinstance(written, bool) and number.is_finite() and abs(number.adjusted()) <= MOST_DIGITS
-    return format(number, "f") if is_one and not _may_be_double(number, scale) else BAD
+    return format(number, "f") if is_one and not _may_be_double(written, number, scale) else BAD
 
 
-def _may_be_double(number: Decimal, scale: int | None) -> bool:
-    if scale is None or not number or number.as_tuple().exponent == -scale:
+def _may_be_double(written: int | Number, number: Decimal, scale: int | None) -> bool:
+    """Whether it may be what is left of a longer number. Java writes the exponent of a decimal with its sign, and that
+    of a double of 10,000,000 or more without a plus. Other doubles that have lost digits have 16 or 17 of them, and the
+    converter writes decimals with the declared ones behind the point.
+    """
+    if scale is None or not number:
         return False
-    return number.adjusted() + 1 + scale > DOUBLE_DIGITS
+    _, digits, exponent = number.as_tuple()
+    if isinstance(written, Number) and AS_DOUBLE.search(written):
+        return number.adjusted() + 1 + scale > DOUBLE_DIGITS
+    count = len("".join(map(str, digits)).rstrip("0"))
+    return DOUBLE_DIGITS < count <= MOST_DOUBLE_DIGITS and exponent != -scale
 
 
 def _variable(value: Any) -> str:
