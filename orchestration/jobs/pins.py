@@ -142,6 +142,6 @@ def _said_of_lacking(name: str, lacks: Sequence[str]) -> str:
     named = ", ".join(lacks[:5]) + (f" and {len(lacks) - 5} more" if len(lacks) > 5 else "")
     return (
         f"{name} is pinned without {named}: `not_in_it` of this run says why. They cannot come into it any more: see "
-        "that mirrors are refreshed, and marts built, before the next one. The alert of this run ends with the next one "
-        "that succeeds, or once this run is deleted in Dagster"
+        "that mirrors are refreshed, and marts built, before the next one. The alert of this run ends with the next "
+        "run that succeeds, or once this one is deleted in Dagster"
     )

@@ -139,7 +139,7 @@ def test_a_pin_that_lacks_mirrors_or_marts_is_made_and_the_run_fails_and_names_t
         "month_end_20261130 is pinned without mirror_shop.t0, mirror_shop.t1, mirror_shop.t2, mirror_shop.t3, "
         "mirror_shop.t4 and 2 more: "
     )
-    assert told.description.endswith("or once this run is deleted in Dagster")
+    assert told.description.endswith("or once this one is deleted in Dagster")
     assert told.metadata["not_in_it"].value == ["mirrors of shop are not in it"]
 
 
