@@ -28,21 +28,19 @@ PAUSE_SECONDS = 5.0
 
 def work(settings: "Settings", stop: Event) -> None:
     """Loads what each cut brings until `stop` is set."""
-    was_at_work = True  # until this process has tried: the one before it may have been killed
+    entered = Event()  # until this process has been at work, the one before it may have been killed
     while not stop.is_set():
-        entered = Event()
         try:
-            _work_connected(settings, stop, entered, was_at_work)
+            _work_connected(settings, stop, entered)
         except Exception as error:
             text = expected(error)
             if text is None:
                 raise
             log.error("%s; goes on in %.0f s", text.splitlines()[0], PAUSE_SECONDS)
             stop.wait(PAUSE_SECONDS)
-        was_at_work = entered.is_set()  # one that waits until the project is corrected does not restart each time
 
 
-def _work_connected(settings: "Settings", stop: Event, entered: Event, is_restart: bool) -> None:
+def _work_connected(settings: "Settings", stop: Event, entered: Event) -> None:
     with (
         open_worker(settings, stop) as (worker, bell, connection),
         served(settings.metrics.host, settings.metrics.worker_port, worker.ready),
@@ -50,7 +48,7 @@ def _work_connected(settings: "Settings", stop: Event, entered: Event, is_restar
         ensure_state(connection)
         worker.read_project()  # one that begins anew and again because it does not parse is not there
         worker.take_jobs()  # first: what a living worker does not serve, a sensor launches a run of
-        enter(connection, settings.catalog_name, is_restart)
+        enter(connection, settings.catalog_name, is_restart=not entered.is_set())  # not of each try in an outage
         entered.set()
         while not stop.is_set():
             worker.load_what_is_due()
