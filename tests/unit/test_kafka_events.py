@@ -317,6 +317,14 @@ def test_a_value_that_an_update_of_debezium_left_out_is_no_value(kind: str, lack
     assert list(found.indices) == [0, 2] and found.unread[1].startswith("it lacks v, which Debezium's update")
 
 
+@pytest.mark.parametrize("beside", [{"id": 3, "v": "w"}, b'{"id": 3.0, "v": "w"}'], ids=["plain", "odd"])
+def test_without_a_key_such_a_value_lands_as_it_came(beside: Any) -> None:
+    """The models of a log of changes may handle the placeholder."""
+    shape = shape_of(facts_of(table(id="text", v="text"), 1))
+    found = decode(shape, events(beside, {"id": 1, "v": UNAVAILABLE}))
+    assert found.values.column("v").to_pylist() == ["w", UNAVAILABLE] and not found.unread
+
+
 @pytest.mark.parametrize("mark", ["true", True])
 @pytest.mark.parametrize("beside", [{"id": 3, "__deleted": "false"}, b'{"id": 3, "v": 1.50}'], ids=["plain", "odd"])
 def test_a_delete_that_debezium_has_rewritten_deletes_its_row(beside: Any, mark: Any) -> None:

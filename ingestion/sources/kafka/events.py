@@ -88,7 +88,7 @@ def _may_be_unwrapped(shape: Shape, columns: Mapping[str, pa.Array]) -> bool:
     """Whether one of the events may be a row that Debezium tells without what it was before, or a rewritten delete."""
     marks = columns[DELETED]
     is_marked = not _declares_mark(shape) and pc.any(pc.equal(marks, "true")).as_py() is True
-    return is_marked or any(may_lack(columns[field.name]) for field in shape.fields)
+    return is_marked or (bool(shape.key) and any(may_lack(columns[field.name]) for field in shape.fields))
 
 
 def _is_foreign(shape: Shape, columns: Mapping[str, pa.Array], events: pa.Table, values: Values) -> bool:
@@ -210,9 +210,10 @@ def _check_keyed(shape: Shape, row: Row) -> None:
 
 
 def _printed(shape: Shape, row: Row) -> Row:
-    """What lands of a row, with nested values as text. Raises Unread for one that lacks a value."""
+    """What lands of a row, with nested values as text. Raises Unread for one that lacks a value, in a table with a key:
+    without one it is a log of what came, whose models may know the placeholder."""
     found = {field.name: row.get(field.name) for field in shape.fields}
-    if lacking := [name for name, part in found.items() if is_lacking(part)]:
+    if shape.key and (lacking := [name for name, part in found.items() if is_lacking(part)]):
         raise Unread(
             f"it lacks {', '.join(lacking)}, which Debezium's update did not carry: let the connector write envelopes, "
             "without ExtractNewRecordState, and declare kind debezium, or set REPLICA IDENTITY FULL"
