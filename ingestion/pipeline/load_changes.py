@@ -4,7 +4,7 @@ import logging
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import lru_cache
 
 import pyarrow as pa
 from pyiceberg.manifest import DataFile
@@ -109,7 +109,7 @@ def tell_out_of_cuts(source: str, courses: Iterable[Course]) -> None:
             log.warning("source %r: %s is %s: %s", source, now.table, what, now.reason)
 
 
-@cache
+@lru_cache(4096)
 def warn_once(says: str) -> None:
     """Tells what every read finds."""
     log.warning(says)

@@ -294,6 +294,9 @@ def test_a_declared_column_that_no_event_has_is_told() -> None:
     for given in ([{"id": 1, "name": "x"}], [{"id": 1}, odd]):
         [says] = told(of, events(*given))
         assert says.startswith("topic clicks: column nmae is in none of the events")
+    both = told(table(id="bigint", a="text", b="text"), events({"id": 1}))
+    assert [says.split(" is in none")[0] for says in both] == ["topic clicks: column a", "topic clicks: column b"]
+    assert set(told(table(id="bigint", a="text", b="text"), events({"id": 1, "a": "x"}))) < set(both), "told before"
     for given in ([{"id": 1, "nmae": None}], [{"id": 1}, {"nmae": "x"}], [{"id": 1}, odd, {"nmae": None}]):
         assert not told(of, events(*given))
     assert not told(of, events({"id": 1}), events({"id": 2, "nmae": "x"})), "one batch of several"

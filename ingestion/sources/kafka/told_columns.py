@@ -15,7 +15,8 @@ ENOUGH = 100  # events that show which columns there are; fewer may leave one ou
 
 @dataclass
 class ToldColumns:
-    """By topic, the declared columns that no event had so far, and how many events had a value."""
+    """By topic, the declared columns that no event had so far, and how many events had a value. A read may have several
+    tasks, of which each knows its own events alone."""
 
     untold: dict[str, set[str]] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
@@ -35,11 +36,12 @@ class ToldColumns:
         """What people are told; of the topics that have `begun` with this read, few events are all there are."""
         for topic, names in sorted(self.untold.items()):
             count = self.counts[topic]
-            if names and (count >= ENOUGH or (count and topic in begun)):
-                yield (
-                    f"topic {topic}: column {', '.join(sorted(names))} is in none of the events that were read, and "
-                    "lands as NULL: correct the name, unless it is optional"
-                )
+            if count >= ENOUGH or (count and topic in begun):
+                for name in sorted(names):  # one by one: what is told once must not be told of every set of them
+                    yield (
+                        f"topic {topic}: column {name} is in none of the events that a task has read together, and "
+                        "lands as NULL in them: correct the name, unless it is optional"
+                    )
 
 
 def _is_named(values: pa.ChunkedArray, name: str) -> bool:
