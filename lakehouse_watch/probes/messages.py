@@ -10,6 +10,7 @@ from lakehouse_watch.alerts import Occasion
 from lakehouse_watch.probes.reading import Reading
 
 WAITS_SECONDS = 1800.0  # for which a target may be down
+SENT_SECONDS = 120.0  # in which a watch that was down itself sends what has waited for it
 _WAITING: LiteralString = """SELECT target, count(*),
  extract(epoch FROM clock_timestamp() - min((message ->> 'at')::timestamptz))::float8
  FROM lakehouse.messages GROUP BY target ORDER BY target"""
@@ -25,6 +26,7 @@ def read_messages(settings: Settings) -> Reading:
                 f"undelivered/{target}/waiting",
                 f"{target} has taken no message for {seconds / 60:,.0f} minutes: {count:,} wait",
                 "see in the log of `lakehouse watch` why, and correct the target; they are sent then, in order",
+                patience=SENT_SECONDS,
             )
             for target, count, seconds in waiting
             if seconds > WAITS_SECONDS

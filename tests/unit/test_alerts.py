@@ -25,7 +25,7 @@ from lakehouse.settings import AlertSettings, MailSettings, Settings, connected_
 from lakehouse_watch import asking, store
 from lakehouse_watch.alerts import CALM, MENDED, Message, Occasion, State, advance
 from lakehouse_watch.probes import dagster_state
-from lakehouse_watch.probes.messages import WAITS_SECONDS, read_messages
+from lakehouse_watch.probes.messages import SENT_SECONDS, WAITS_SECONDS, read_messages
 from lakehouse_watch.probes.reading import Probe, Reading
 from lakehouse_watch.probes.said import without_values
 from lakehouse_watch.targets.delivery import FIRST_PAUSE, LONGEST_PAUSE, TOLD_SECONDS, Delivery, declared_targets
@@ -640,7 +640,9 @@ def test_a_target_that_is_down_for_long_is_told_through_the_other_and_on_the_pag
         store.save(connection, State(), state)
     assert found() == ["webhook has taken no message for 31 minutes: 2 wait"]
     probes = {probe.name: probe for probe in declared_probes(lake)}
-    assert [o.key for o in probes["messages"].read().occasions] == ["undelivered/webhook/waiting"]
+    [waiting] = probes["messages"].read().occasions
+    assert waiting.key == "undelivered/webhook/waiting"
+    assert waiting.patience == SENT_SECONDS, "a watch that was down looks before it sends"
 
 
 def test_of_two_watches_one_tells_and_the_other_takes_over(lake: Settings) -> None:
