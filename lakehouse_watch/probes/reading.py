@@ -11,7 +11,8 @@ from lakehouse_watch.alerts import Occasion
 
 @dataclass(frozen=True)
 class Reading:
-    """One look; `unknown` is how the keys begin of occasions of which it could not tell."""
+    """One look; `unknown` are the keys of occasions of which it could not tell, of which each stands for those of its
+    parts too, or kinds, which end in a slash."""
 
     occasions: tuple[Occasion, ...] = ()
     samples: tuple[Sample, ...] = ()
