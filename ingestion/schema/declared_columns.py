@@ -59,8 +59,9 @@ def problem_of_former_key(table: RawTable, former: Collection[str], then: str) -
         table.source,
         table.name,
         f"changes of topic {table.raw.topic} have landed {landed}, and cannot be read again under "
-        f"({', '.join(table.key)}): {again}, then `lakehouse ingest {then}`; for another key, have them written to a "
-        "topic of another name, and declare that one as a table of its own",
+        f"({', '.join(table.key)}): {again}, then `lakehouse ingest {then}`; for another key, `lakehouse remove "
+        f"{table.source}.{table.name} --drop-tables`, declare it again, then `lakehouse ingest --recover "
+        f"{table.source}`; or have them written to a topic of another name, and declare that one as a table of its own",
     )
 
 

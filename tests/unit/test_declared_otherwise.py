@@ -238,6 +238,7 @@ def test_a_topic_whose_changes_have_landed_under_another_key_is_parked(
     assert surveyed(catalog, former, stands).problem is None
     if is_refused:
         assert "under the key (id), and cannot be read again under (code)" in str(outlook.problem)
+        assert "--drop-tables`, declare it again, then `lakehouse ingest --recover " in str(outlook.problem)
         parked = plan_course(stands, outlook).position
         assert parked.state == "parked"
         noted = plan_course(parked, surveyed(catalog, table, parked)).position
