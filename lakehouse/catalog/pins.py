@@ -58,8 +58,8 @@ def lacking(
     mirrors: Mapping[tuple[str, str], tuple[str, str]],
     marts: Collection[tuple[str, str]],
 ) -> list[str]:
-    """Mirrors of raw tables that the pin of a moment keeps, by raw table, and marts of then, which it does not keep; none
-    that was never made, as mirrors are not where no follower refreshes them."""
+    """Mirrors of raw tables that the pin of a moment keeps, by raw table, and marts of then, which it does not keep.
+    None that was never made: without a follower there may be no mirrors."""
     kept = pinned(catalog, pin).snapshots.keys()
     there = {(*relation.name,) for relation in list_relations(catalog) if relation.kind == "table"}
     wanted = [mirror for raw, mirror in mirrors.items() if raw in kept and mirror in there and mirror not in kept]
