@@ -55,7 +55,7 @@ class Plan:
 
 def plan(here: Pointers, there: Pointers, owner: Owner) -> Plan:
     """Compares both catalogs. Raises LakehouseError where a name is taken by a table that is not the lake's."""
-    ours = {name: location for name, location in there.items() if owner.has(name, location)}
+    ours = {name: location for name, location in there.items() if owner.has(name, location, here.get(name))}
     if taken := sorted(set(there) & set(here) - set(ours)):
         raise LakehouseError(
             f"{'.'.join(taken[0])} is another table in the second catalog: leave it out of LAKEHOUSE_EXPORT__TABLES, "
@@ -126,9 +126,9 @@ def _export(settings: Settings, rows: CatalogRows, second: SqlCatalog) -> Plan:
             found = session.scalars(select(IcebergTables).where(own).with_for_update()).all()
             there = {(row.table_namespace, row.table_name): str(row.metadata_location) for row in found}
             here = _allowed(rows, settings)
-            owner = Owner(settings.warehouse, read_notes(session, second.name), lake := rows.locations())
+            owner = Owner(settings.warehouse, read_notes(session, second.name))
             done = plan(here, there, owner)
-            if done.drop and not here and not lake:
+            if done.drop and not here and not rows.locations():
                 raise LakehouseError(
                     f"the lake's catalog has no table, and {second.name} would lose all of its {len(done.drop)}: check "
                     "LAKEHOUSE_CATALOG_URL; if the lake was emptied, delete its rows from iceberg_tables there"

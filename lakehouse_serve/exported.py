@@ -34,25 +34,27 @@ class Note:
 
 @dataclass(frozen=True)
 class Owner:
-    """A lake, by its warehouse: `notes` are what exports have noted in the second catalog, `tables` the lake's own."""
+    """A lake, by its warehouse: `notes` are what exports have noted in the second catalog."""
 
     warehouse: str
     notes: Mapping[Name, Note] = field(default_factory=dict)
-    tables: Pointers = field(default_factory=dict)
 
     @property
     def lake(self) -> str:
         """What notes call it."""
         return directory(self.warehouse)
 
-    def has(self, name: Name, location: str) -> bool:
-        """Whether a row is of this lake. What another lake's export has noted of it counts first."""
+    def has(self, name: Name, location: str, now: str | None = None) -> bool:
+        """Whether a row is of this lake; `now` is where the table is that the export has of that name.
+
+        The same folder makes it the same table, whoever has noted it: the warehouse may have another name by now. That
+        the lake has such a table which it does not export says nothing: it may have been registered from that catalog.
+        """
+        if now is not None and folder_of(now) == folder_of(location):
+            return True
         note = self.notes.get(name)
         if note is not None and folder_of(location) == note.folder:
             return note.lake == self.lake
-        own = self.tables.get(name)
-        if own is not None and folder_of(own) == folder_of(location):
-            return True
         return one_spelling(location).startswith(self.lake)
 
 
@@ -65,9 +67,18 @@ def read_notes(session: Session, catalog: str) -> dict[Name, Note]:
     """What exports have noted of tables of that catalog."""
     own = Properties.property_key.startswith(NOTE, autoescape=True)
     found = session.scalars(select(Properties).where(Properties.catalog_name == catalog, own)).all()
-    return {
-        (row.namespace, row.property_key.removeprefix(NOTE)): Note(**json.loads(row.property_value)) for row in found
-    }
+    read = {(row.namespace, row.property_key.removeprefix(NOTE)): _note(row.property_value) for row in found}
+    return {name: note for name, note in read.items() if note is not None}
+
+
+def _note(text: str) -> Note | None:
+    """None where a person or another release has written something else."""
+    try:
+        read = json.loads(text)
+    except ValueError:
+        return None
+    is_note = isinstance(read, dict) and read.keys() == {"lake", "folder"} and {*map(type, read.values())} == {str}
+    return Note(**read) if is_note else None
 
 
 def write_notes(session: Session, catalog: str, owner: Owner, here: Pointers) -> None:
@@ -75,7 +86,7 @@ def write_notes(session: Session, catalog: str, owner: Owner, here: Pointers) ->
     now = {name: Note(owner.lake, folder_of(location)) for name, location in here.items()}
     gone = [name for name, note in owner.notes.items() if note.lake == owner.lake and now.get(name) != note]
     changed = {name: note for name, note in now.items() if owner.notes.get(name) != note}
-    for name in {*gone, *(changed.keys() & owner.notes.keys())}:
+    for name in {*gone, *changed}:  # also where one stands that cannot be read
         session.execute(delete(Properties).filter_by(**_key(catalog, name)))
     for name, note in changed.items():
         row = {**_key(catalog, name), "property_value": json.dumps(vars(note))}

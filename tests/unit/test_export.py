@@ -50,14 +50,29 @@ def test_a_table_that_lies_outside_the_warehouse_is_the_lakes_too() -> None:
     """The second export took it for another one and was refused, as each later one: all tables stayed as of then."""
     here = {A: "s3://old/m/a/metadata/2", B: "s3a://old/m/b/metadata/2"}
     there = {A: "s3://old/m/a/metadata/1", B: "s3://old/m/b/metadata/1", C: "s3://old/m/c/metadata/1"}
-    closed = Owner(WAREHOUSE, tables={**here, C: "s3://old/m/c/metadata/1"})
-    found = plan(here, there, closed)
-    assert (found.register, found.refresh, found.drop) == ({}, here, (C,))
+    found = plan(here, there, LAKE)
+    assert (found.register, found.refresh, found.drop) == ({}, here, ()), "nothing says whose C is"
     noted = {name: Note(WAREHOUSE, f"s3://old/m/{name[1]}/metadata") for name in (A, B, C)}
     dropped = plan({}, there, Owner(WAREHOUSE, noted))
     assert dropped.drop == (A, B, C), "its files may be deleted"
     of_others = {**there, A: "s3://theirs/m/a/metadata/1"}
     assert plan({}, of_others, Owner(WAREHOUSE, noted)).drop == (B, C), "somebody has put another table there"
+
+
+def test_a_table_that_was_registered_from_the_second_catalog_stays_there() -> None:
+    """The first export dropped its owner's only pointer, because the lake has a table in that folder, too."""
+    there = {("foreign", "x"): "s3://theirs/x/metadata/7"}
+    assert not plan({}, there, LAKE)
+    noted = Owner(WAREHOUSE, {("foreign", "x"): Note("s3://theirs/", "s3://theirs/x/metadata")})
+    assert not plan({}, there, noted)
+
+
+def test_after_the_warehouse_has_another_name_its_tables_are_exported_on() -> None:
+    """Each export was refused, because a note of the former warehouse had taken the name."""
+    there = {A: "s3://old/m/a/metadata/1", B: "s3://old/m/b/metadata/1"}
+    noted = {name: Note("s3://old/", f"s3://old/m/{name[1]}/metadata") for name in there}
+    found = plan({A: "s3://old/m/a/metadata/2"}, there, Owner(WAREHOUSE, noted))
+    assert (found.register, found.refresh, found.drop) == ({}, {A: "s3://old/m/a/metadata/2"}, ())
 
 
 def test_of_lakes_whose_warehouses_lie_in_each_other_each_has_its_own_tables() -> None:
@@ -87,6 +102,22 @@ def test_the_lake_is_read_once_no_other_export_can_write(tmp_path: Path, monkeyp
     )
     assert second.list_tables("m") == [A] and second.list_namespaces() == [("m",)]
     second.close()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"lake": "s3://lake/"}', '{"lake": 1, "folder": "f"}',
+                                  '{"lake": "l", "folder": "f", "since": "3"}'])  # fmt: skip
+def test_a_note_that_cannot_be_read_is_none_and_written_anew(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every export ended in a traceback."""
+    monkeypatch.setattr(exporting, "_allowed", lambda *_: {A: f"{WAREHOUSE}m/a/1"})
+    settings: Any = SimpleNamespace(warehouse=WAREHOUSE)
+    rows: Any = SimpleNamespace(locations=dict)
+    with closing(SqlCatalog("second", uri=f"sqlite:///{tmp_path}/second.db")) as second:
+        second.create_namespace("m", {"lakehouse.exported.a": text})
+        assert exporting._export(settings, rows, second).register
+        noted = second.load_namespace_properties("m")["lakehouse.exported.a"]
+        assert json.loads(noted) == {"lake": WAREHOUSE, "folder": "s3://lake/m/a"}
 
 
 def test_what_deletes_files_exports_again_where_a_second_catalog_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
