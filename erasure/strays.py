@@ -9,14 +9,16 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from erasure.proof import Trace
-from erasure.targets import STORED, lake_names, of_the_vault, undeclared
+from erasure.targets import STORED, lake_names, of_the_vault, undeclared_in_raw
 from lakehouse.catalog.next_names import next_name
 from lakehouse.declarations import RawTable
+from lakehouse.declarations.vault.names import EVENT
 from maintenance.inventory.lake import Lake, directory
 from maintenance.inventory.outcome import TableName
 
 DROP = "dbt's project does not know this table, which may hold the subject: drop it, or declare it as a source of dbt"
 MADE_BY_DBT = STORED | {"seed", "test"}  # a test may store the rows that fail it
+OF_SNAPSHOTS = "dbt_scd_id"  # a column that each snapshot of dbt's has, unless the project names it otherwise
 DELETE = "no table owns these files, which may hold the subject: delete the folder, unless a load is writing it now"
 
 
@@ -39,13 +41,15 @@ def _tables(
     lake: Lake, table: RawTable, schemas: Collection[str], known: Collection[tuple[str, str]]
 ) -> Iterator[Trace]:
     raw = lake.tables.get(TableName(*table.identifier))
-    unknown = undeclared(table, (field.name for field in raw.schema().fields) if raw else ())
+    unknown = undeclared_in_raw(table, (field.name for field in raw.schema().fields) if raw else ())
     personal = {name.lower() for name in lake_names(table, table.personal)} | (unknown - of_the_vault(table))
+    of_snapshots = personal | unknown.difference(EVENT)
     for relation in lake.relations:
         if relation.kind != "table" or relation.name.namespace not in schemas or relation.name in known:
             continue
         loaded = lake.tables.get(relation.name)  # None: it cannot be read, so its columns are unknown
-        if loaded is None or personal & {field.name.lower() for field in loaded.schema().fields}:
+        columns = {field.name.lower() for field in loaded.schema().fields} if loaded else set()
+        if loaded is None or columns & (of_snapshots if OF_SNAPSHOTS in columns else personal):
             yield Trace(str(relation.name), relation.location, 0, DROP)
 
 

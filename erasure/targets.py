@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from lakehouse.declarations import RawTable
 from lakehouse.declarations.dbt.lineage import parents
-from lakehouse.declarations.metadata_columns import OF_KINDS, PARSED_METADATA
+from lakehouse.declarations.metadata_columns import OF_KINDS, OF_TOPICS, PARSED_METADATA
 from lakehouse.declarations.vault.names import EVENT, stage_columns
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.presence import ALONE
@@ -95,7 +95,7 @@ def derived_targets(
     """
     nodes, made_of = manifest.get("nodes", {}), parents(manifest)
     carrying = {_source_id(table, manifest): True}  # model → whether columns kept their names so far
-    unknown = undeclared(table, columns_of(table.identifier) or ())
+    unknown = undeclared_in_raw(table, columns_of(table.identifier) or ())
     order = _in_order(nodes, made_of)
     rounds = _rounds(order, nodes, made_of)
     targets, passed = list[Target](), list[str]()
@@ -129,15 +129,17 @@ def _target(
     table: RawTable, node: Mapping[str, Any], columns: tuple[str, ...], has_key: bool, unknown: frozenset[str]
 ) -> Target | None:
     there = {name.lower() for name in columns}
+    hash_key = f"hk_{table.vault.hub.name}" if table.vault and table.vault.hub else None
     personal = {name.lower() for name in lake_names(table, (*table.personal, *table.raw.personal))}
     satellites = {f"sat_{name}": policy for name, policy in (table.vault.satellites if table.vault else {}).items()}
     if layer(node) == "parsed":
         personal |= undeclared(table, columns)
-    elif node["name"] in satellites or is_snapshot(node):
+    elif node["name"] in satellites:
         personal |= unknown - of_the_vault(table)
+    elif is_snapshot(node):  # what it is of may have no column of the vault's: such names are the source's there
+        personal |= unknown.difference(EVENT, [hash_key])
     identifier, carried = (node["schema"], node["alias"]), frozenset(personal & there)
     key = tuple(name.lower() for name in lake_names(table, table.key))
-    hash_key = f"hk_{table.vault.hub.name}" if table.vault and table.vault.hub else None
     named = there & unique_key(node) if is_snapshot(node) else there  # any other is null in rows from before it came
     is_whole, is_hashed = node["config"].get("materialized") in WHOLE, hash_key in named
     is_own = set(key) <= named and (is_whole or has_key) and not any(name.startswith("hk_") for name in there)
@@ -195,6 +197,12 @@ def undeclared(table: RawTable, columns: Iterable[str]) -> frozenset[str]:
     declared = {name.lower() for name in lake_names(table, table.landed)}
     metadata = {*OF_KINDS[table.kind], *PARSED_METADATA, *FORMER_METADATA}
     return frozenset(name.lower() for name in columns) - declared - metadata
+
+
+def undeclared_in_raw(table: RawTable, columns: Iterable[str]) -> frozenset[str]:
+    """The same of the raw table, which keeps the places of events in topics once its source comes from Postgres."""
+    found = undeclared(table, columns)
+    return found - OF_TOPICS.keys() if OF_TOPICS.keys() <= found else found
 
 
 def of_the_vault(table: RawTable) -> frozenset[str]:

@@ -13,7 +13,7 @@ from erasure.targets import derived_targets, raw_target
 from lakehouse.catalog.objects import StoredObject
 from lakehouse.declarations import Column, Declarations, RawTable, declarations_from
 from lakehouse.declarations.dbt.manifest import load_manifest
-from lakehouse.declarations.metadata_columns import METADATA_COLUMNS, PARSED_METADATA
+from lakehouse.declarations.metadata_columns import METADATA_COLUMNS, OF_TOPICS, PARSED_METADATA
 from lakehouse.declarations.policies import LoadPolicy, RawPolicy
 from lakehouse.declarations.vault.policy import VaultPolicy
 from lakehouse.declarations.vault.problems import problems_of
@@ -189,6 +189,41 @@ def test_a_snapshot_of_dbt_is_emptied_by_its_key_and_what_is_made_of_it_is_built
     assert (kept.identifier, kept.treatment, kept.key) == (("snapshots", "people_history"), "empty", ("id",))
     assert kept.personal == {"name", "fax"}, "of its own columns dbt needs every value"
     assert (made.identifier, made.treatment) == (("marts", "seen"), "rebuild")
+
+
+def test_a_snapshot_keeps_no_undeclared_column_that_is_called_as_one_of_the_vault() -> None:
+    """The person's values stayed in it, and in one that the project does not know any more."""
+    hub = {"name": "person", "column": "person_number"}
+    people = table({"hub": hub, "satellites": {"pii": {"columns": ["name"], "personal": True}}}, personal=("name",))
+    of_source = ("is_deleted", "hd_pii", "person_number", "hd_size")
+    manifest = with_nodes(below(PARSED), snapshot("people_history", "hk_person", "model.parsed_people"))
+    there = {
+        ("raw_shop", "people"): ("id", "name", "load_date", "hk_person", *of_source), PARSED[:2]: ("id", "name"),
+        ("snapshots", "people_history"): ("hk_person", "load_date", *of_source, *KEPT),
+    }  # fmt: skip
+    _, kept = derived_targets(people, manifest, there.get)
+    assert kept.personal == {"name", *of_source}, "its rows are found by its own key"
+    former = {f"snapshots.of_{name}": ("id", name, *KEPT[3:]) for name in (*of_source, "load_date")}
+    lake = lake_of({"raw_shop.people": there["raw_shop", "people"], **former, "vault.sts": ("is_deleted",)}, [])
+    found = {trace.table for trace in strays(lake, "s3://w", manifest, people, ())}
+    assert found == {f"snapshots.of_{name}" for name in of_source}
+
+
+def test_the_places_of_events_in_topics_are_not_personal_once_the_table_comes_from_postgres() -> None:
+    """Raw keeps their columns. A satellite lost its places, and tables that have some were to be dropped."""
+    people = table({"hub": "person", "satellites": {"pii": {"columns": ["name"], "personal": True}}})
+    places = tuple(OF_TOPICS)
+    there = {
+        ("raw_shop", "people"): ("id", "name", *places), PARSED[:2]: ("id", "name"),
+        ("vault", "sat_pii"): ("name", "_topic", *OF_VAULT),
+    }  # fmt: skip
+    manifest = below(PARSED, ("vault", "sat_pii", "satellite"))
+    _, satellite = derived_targets(people, manifest, there.get)
+    assert satellite.personal == {"name"}
+    own = {**there, ("raw_shop", "people"): ("id", "name", "_topic", "_offset")}
+    assert derived_targets(people, manifest, own.get)[1].personal == {"name", "_topic"}, "the source's own column"
+    lake = lake_of({"raw_shop.people": there["raw_shop", "people"], "vault.places": places}, [])
+    assert strays(lake, "s3://w", manifest, people, ()) == []
 
 
 @pytest.mark.parametrize(
