@@ -66,9 +66,10 @@ def at_moment(settings: Settings, sql: str, moment: Moment, role: Role) -> tuple
 
 def remarks(settings: Settings, moment: Moment, cuts: Collection[Cut]) -> list[str]:
     """What of the moment's own is not in these cuts, the newest until then."""
+    reads = read_sources(settings) if moment.at is not None else {}  # before what a publish meanwhile would tell of
     with closing(open_catalog(settings)) as catalog:
         found = [(cut, came_later(catalog, cut, moment)) for cut in cuts]
-    not_read = unread(moment, cuts, read_sources(settings)) if moment.at is not None else {}
+    not_read = unread(moment, cuts, reads)
     return [
         *(said_of_later(cut, changed) for cut, changed in found if changed),
         *(said_of_unread(source, read) for source, read in not_read.items()),

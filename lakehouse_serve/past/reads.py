@@ -61,13 +61,19 @@ def read_sources(settings: Settings) -> dict[str, Read]:
 def refuse_unread(moment: Moment, cuts: Collection[Cut], reads: Mapping[str, Read]) -> None:
     """Raises NoCut for a position that the lake has not read yet: what was committed until there is in a cut to come.
 
-    One of an epoch that has ended is none: nothing more comes there.
+    One of an epoch that has ended is none: nothing more comes there. One without an epoch may be of either, before the
+    new one has a cut.
     """
     for position, cut in ((position, cut) for position in moment.positions for cut in cuts):
         read = reads.get(cut.source)
         if read is None or position.source not in {None, cut.source}:
             continue
         asked = (read.epoch if position.epoch is None else position.epoch, position.lsn)
+        if position.epoch is None and cut.epoch < read.epoch and position.lsn > read.lsn:  # after a recovery
+            raise NoCut(
+                f"epochs {cut.epoch} and {read.epoch} of {cut.source} may both have {position}: name the epoch, as in "
+                f"{Position(position.lsn, cut.source, cut.epoch)}"
+            )
         if asked > (read.epoch, read.lsn) and asked != (cut.epoch, cut.lsn):
             raise NoCut(
                 f"{position} is not in the lake yet: {cut.source} has been read until "
