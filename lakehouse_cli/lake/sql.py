@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 from trino.exceptions import TrinoQueryError
+from trino.types import NamedRowTuple
 
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.logins import Role
@@ -98,7 +99,21 @@ def _print(names: list[str], rows: list[list[Any]], json: bool) -> None:
 
 def _shown(value: Any) -> Any:
     """An empty text is not to be taken for none."""
-    return "NULL" if value is None else value.hex() if isinstance(value, bytes) else value
+    return "NULL" if value is None else _readable(value)
+
+
+def _readable(value: Any) -> Any:
+    """Bytes as hexadecimal digits, also those in an array, a map or a row."""
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, dict):
+        return {_readable(key): _readable(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_readable(each) for each in value]
+    if isinstance(value, NamedRowTuple):
+        said = value.__annotations__
+        return NamedRowTuple([_readable(each) for each in value], said["names"], said["types"])
+    return value
 
 
 def _as_of(settings: Settings, query: str, moment: str, exactly: bool, role: Role) -> str:

@@ -5,6 +5,7 @@ from datetime import date
 from typing import Any
 
 import pytest
+from trino.types import NamedRowTuple
 
 from lakehouse.errors import LakehouseError
 from lakehouse_cli.lake.sql import _print
@@ -27,6 +28,13 @@ def test_columns_of_one_name_are_refused_in_json(capsys: pytest.CaptureFixture[s
 def test_null_is_told_from_an_empty_text(capsys: pytest.CaptureFixture[str]) -> None:
     """Both were printed as nothing."""
     assert printed(capsys, ["a", "b", "c"], [None, "", b"\x00\xff"], json=False) == ["a     b  c", "NULL     00ff"]
+
+
+def test_a_varbinary_within_a_value_is_hexadecimal_digits_too(capsys: pytest.CaptureFixture[str]) -> None:
+    """It was Python's text of it."""
+    row = NamedRowTuple([1, b"\xff", [b"\x01"]], ["id", "b", None], ["bigint", "varbinary", "array"])
+    [_, line] = printed(capsys, ["a", "m", "r"], [[b"\x00", None], {b"\x02": b"\x03"}, row], json=False)
+    assert line.split("  ") == ["['00', None]", "{'02': '03'}", "(id: 1, b: 'ff', ['01'])"]
 
 
 def test_json_has_what_it_does_not_know_as_text(capsys: pytest.CaptureFixture[str]) -> None:
