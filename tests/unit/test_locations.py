@@ -19,6 +19,7 @@ from lakehouse.settings import Settings
 from lakehouse_backup.metadata_files import metadata_files
 from lakehouse_backup.objects import save_objects
 from lakehouse_serve.export import plan
+from lakehouse_serve.exported import Owner
 from maintenance.inventory import lake as lakes
 from maintenance.inventory import manifest_files, reachable, removed
 from maintenance.inventory.lake import Lake, read_lake
@@ -161,7 +162,7 @@ def test_a_manifest_that_spells_a_file_otherwise_names_it(tmp_path: Path) -> Non
 
 
 def test_a_table_of_the_lake_is_the_exports_own_in_each_spelling() -> None:
-    assert plan({}, {FCT: "s3a://wh/marts/fct/metadata/1.json"}, "s3://wh").drop == (FCT,)
+    assert plan({}, {FCT: "s3a://wh/marts/fct/metadata/1.json"}, Owner("s3://wh")).drop == (FCT,)
 
 
 def test_files_to_delete_that_an_earlier_release_recorded_are_told_in_one_spelling(catalog_settings: Settings) -> None:
