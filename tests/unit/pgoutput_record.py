@@ -5,6 +5,7 @@
 
 import json
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -23,18 +24,27 @@ PINNED = "-c datestyle=ISO -c timezone=UTC -c bytea_output=hex -c extra_float_di
 def scratch_database(url: str) -> Iterator[str]:
     """An empty database, dropped afterwards."""
     with psycopg.connect(url, autocommit=True) as server:
-        _drop_slot(server)
-        server.execute(f"DROP DATABASE IF EXISTS {DATABASE} WITH (FORCE)")
+        _drop(server)
         server.execute(f"CREATE DATABASE {DATABASE}")
         try:
             yield psycopg.conninfo.make_conninfo(url, dbname=DATABASE, options=PINNED)
         finally:
-            _drop_slot(server)
+            _drop(server)
+
+
+def _drop(server: psycopg.Connection) -> None:
+    """Drops the database with its slot, once the process that has read a slot has ended."""
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            slots = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s"
+            server.execute(slots, [SLOT])
             server.execute(f"DROP DATABASE IF EXISTS {DATABASE} WITH (FORCE)")
-
-
-def _drop_slot(server: psycopg.Connection) -> None:
-    server.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s", [SLOT])
+            return
+        except psycopg.errors.ObjectInUse:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
 
 
 def record(url: str, scenario: Scenario) -> dict[str, Any]:
