@@ -572,6 +572,7 @@ def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
 def test_a_source_that_is_connected_later_is_watched_without_a_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("LAKEHOUSE_HOME", str(tmp_path))  # not that of a demo that was run here
     monkeypatch.setenv("LAKEHOUSE_CONFIG", str(tmp_path / "lakehouse.toml"))
     (tmp_path / "lakehouse.toml").write_text("")
     this = new_watch(load_settings(home=tmp_path))

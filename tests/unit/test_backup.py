@@ -406,6 +406,7 @@ def test_a_home_that_is_set_up_anew_hides_what_was_personal_when_the_backup_was_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The names of personal columns that are declared no more were in the lost home alone: parsed still has them."""
+    monkeypatch.setenv("LAKEHOUSE_HOME", str(tmp_path))  # not that of a demo that was run here
     read: list[Settings] = []
     monkeypatch.setattr("lakehouse_backup.personal.load_declarations", read.append)
     lost, anew = (Settings(_env_file=None, trino=TrinoSettings(access=tmp_path / name)) for name in ("lost", "anew"))

@@ -121,7 +121,8 @@ def test_the_kernel_says_why_it_cannot_sync(tmp_path: Path) -> None:
         os.close(opened)
 
 
-def test_only_a_store_with_a_folder_is_synced() -> None:
+def test_only_a_store_with_a_folder_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAKEHOUSE_HOME", str(tmp_path))  # not that of a demo that was run here
     with_folder = Settings.model_validate({"s3": {"folder": "/data/s3"}})
     assert file_io_properties(with_folder)[STORE_FOLDER] == "/data/s3"
     assert STORE_FOLDER not in file_io_properties(Settings())

@@ -123,7 +123,8 @@ def test_a_flush_is_declared_once_and_is_a_time(tmp_path: Path) -> None:
         declared(tmp_path / "two", FLUSHED.replace("interval_minutes: 10", "interval_minutes: 0"))
 
 
-def test_a_connection_to_brokers_is_told_by_its_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_to_brokers_is_told_by_its_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAKEHOUSE_HOME", str(tmp_path))  # not that of a demo that was run here
     given = {
         "KIND": "kafka",
         "BOOTSTRAP_SERVERS": "a:9092",
