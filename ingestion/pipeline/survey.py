@@ -79,13 +79,15 @@ def _by_key(session: Session, outlook: Outlook, position: store.TablePosition | 
     if facts is None:
         return outlook
     former = _former_key(session, table, position)
-    is_other = _is_another(table, former)
+    if former is None or not _is_another(table, former):
+        return outlook
     if position is None or not position.versions:  # it may have been declared before
         then = f"--once {table.source}"
-    else:
+    elif position.lands or position.state == "resuming":
         then = f"--resume {table.source}.{table.name}"
-        is_other = is_other and (position.lands or position.state == "resuming")
-    if former is None or not is_other or not _has_changes(session, table):
+    else:
+        return outlook
+    if not _has_changes(session, table):
         return outlook
     problem = problem_of_former_key(table, former, then)
     return replace(outlook, facts=None, problem=outlook.problem or str(problem), seen=facts)
@@ -99,9 +101,9 @@ def check_keys(session: Session, positions: Mapping[str, store.TablePosition]) -
             raise problem_of_former_key(table, former, f"--recover {table.source}")
 
 
-def _is_another(table: RawTable, former: Collection[str] | None) -> bool:
-    """Whether a key is declared, and is known to be of other columns than the former one, which may be none."""
-    return bool(table.key) and former is not None and set(former) != set(table.key)
+def _is_another(table: RawTable, former: Collection[str]) -> bool:
+    """Whether a key is declared, of other columns than the former one, which may have none."""
+    return bool(table.key) and set(former) != set(table.key)
 
 
 def _former_key(session: Session, table: RawTable, position: store.TablePosition | None) -> tuple[str, ...] | None:
