@@ -86,11 +86,11 @@ def together(settings: Settings, moment: Moment, sources: Collection[Source], cu
     """What of these sources belongs together until a moment: the newest cut at which the mirrors stand, and raw there.
 
     A source without mirrors has its newest cut, and so has one whose mirrors had not been refreshed for long, or not
-    since a recovery: where a table has changed since, as a recovery may roll it back, they are not in the state, which
-    says so. A mart says nothing of commits: it is as it was
-    built last until the moment, or until the mirrors of these cuts were published. What else was not there, or came
-    later, is said, too, and so are tables whose snapshot of then is gone. `cut` names the cuts in place of the newest
-    ones. Raises LakehouseError if there is no cut, or nothing of it is left.
+    since a recovery. The former are not in the state where a table has changed since, the latter never, as they may
+    have rows that were rolled back; the state says so. A mart says nothing of commits: it is as it was built last until
+    the moment, or until the mirrors of these cuts were published. What else was not there, or came later, is said, too,
+    and so are tables whose snapshot of then is gone. `cut` names the cuts in place of the newest ones. Raises
+    LakehouseError if there is no cut, or nothing of it is left.
     """
     declared, asked = {source.name: source for source in sources}, moment if cut is None else _positions(cut)
     listed = cuts_read(settings, asked) if cut is None else newest_cuts(settings, asked)
